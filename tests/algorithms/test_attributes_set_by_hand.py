@@ -34,7 +34,7 @@ def team_of(**settings):
     ],
 )
 @pytest.mark.parametrize("make", [agent_of, team_of])
-def test_what_is_set_is_saved_and_loaded(make, name, given, loaded, tmp_path):
+def test_attributes_set_by_hand_are_saved_and_loaded(make, name, given, loaded, tmp_path):
     agent = make()
     setattr(agent, name, given)
     found = getattr(type(agent).load(agent.save_checkpoint(tmp_path / "agent")), name)
@@ -55,7 +55,7 @@ def test_what_is_set_is_saved_and_loaded(make, name, given, loaded, tmp_path):
     ],
 )
 @pytest.mark.parametrize("make", [agent_of, team_of])
-def test_what_could_not_be_loaded_is_refused_before_it_is_written(make, name, given, message, tmp_path):
+def test_values_that_load_would_refuse_are_refused_before_writing(make, name, given, message, tmp_path):
     agent = make()
     setattr(agent, name, given)
     with pytest.raises(ConfigurationError, match=message):
@@ -74,12 +74,12 @@ def test_steps_count_as_a_list_and_as_a_whole_number(make):
     assert agent.clone(index=1).steps == [7, 9, 10]
 
 
-def test_counts_of_numpy_are_counts():
+def test_numpy_integers_become_python_integers():
     agent = PPO(BOX, DISCRETE, seed=np.int64(3), num_envs=np.int64(2))
     assert (type(agent.seed), type(agent.num_envs)) == (int, int)
 
 
-def test_a_printed_agent_says_what_it_is():
+def test_repr_of_an_agent_names_fitness_lr_and_networks():
     agent = agent_of(lr=1e-3, index=3)
     weights = 2 * (4 * 64 + 64 + 64 * 64 + 64 + 64 * 64 + 64) + (64 * 2 + 2) + (64 + 1)
     assert agent.parameter_count == weights
@@ -89,7 +89,7 @@ def test_a_printed_agent_says_what_it_is():
     assert repr(team_of()).startswith("IPPO(index=0, fitness=None, lr=0.0001, networks='a 64 | 64 | 64 ReLU; b 64")
 
 
-def test_a_printed_population_lists_its_members():
+def test_repr_of_a_population_lists_its_members():
     first, second = agent_of(), agent_of(index=1)
     first.fitness, second.fitness = [1.0], [2.5]
     lines = repr(Population([first, second])).splitlines()

@@ -48,7 +48,7 @@ def equal(one, other):
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_copy_of_an_agent_that_has_learned_goes_on_by_itself_to_the_same_bits(kind, way):
+def test_a_copied_agent_learns_independently_and_bit_identically(kind, way):
     agent = PPO(SEEN, THREE, **{**SETTINGS, **kind})
     learn(agent)
     agent.mutate(Mutations(no_mutation=0, architecture=1, parameters=0, rl_hp=0), np.random.default_rng(3))
@@ -66,7 +66,7 @@ def test_the_copy_of_an_agent_that_has_learned_goes_on_by_itself_to_the_same_bit
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_an_agent_leaves_the_population_behind_from_which_it_is_copied(way):
+def test_a_copied_member_has_no_reference_to_its_population(way):
     population = PPO.population(8, SEEN, THREE, **SETTINGS)
     learn(population[2], seed=2)
     population.set_training_mode(True)  # which lets all live in one cohort
@@ -82,7 +82,7 @@ def test_an_agent_leaves_the_population_behind_from_which_it_is_copied(way):
 
 
 @pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])
-def test_the_copy_of_a_population_is_one(way):
+def test_a_copied_population_is_independent(way):
     population = PPO.population(3, SEEN, THREE, **SETTINGS)
     population.set_training_mode(True)
     learn(population[0])
@@ -97,7 +97,7 @@ def test_the_copy_of_a_population_is_one(way):
 
 
 @pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])
-def test_the_copy_of_teams_keeps_its_learners_together(way):
+def test_a_copied_multi_agent_population_has_its_own_learners(way):
     ids = ["red_0", "red_1", "blue_0"]
     teams = IPPO.population(2, dict.fromkeys(ids, SEEN), dict.fromkeys(ids, THREE), **SETTINGS)
     for team in teams:

@@ -59,7 +59,7 @@ def test_every_member_plays_every_seed_once(backend, envs, make):
     env.close()
 
 
-def test_episodes_are_cut_where_they_are_too_long():
+def test_max_steps_truncates_long_episodes():
     population = population_of("Pendulum-v1", size=2)
     returns, _ = by_hand("Pendulum-v1", population, max_steps=7)
     played = population.run_episodes(
@@ -90,7 +90,7 @@ class Deadly(gym.Env):
         return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
 
 
-def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
+def test_episodes_of_a_dead_worker_do_not_count(tmp_path):
     make = partial(Deadly, {4}, str(tmp_path / "died"))
     env = make_vect_envs(make_env=make, num_envs=4, backend="workers", num_workers=2)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
@@ -104,7 +104,7 @@ def test_an_episode_that_was_lost_with_its_worker_does_not_count(tmp_path):
     assert played.means.tolist() == [5.0]
 
 
-def test_who_has_no_episode_left_plays_again(tmp_path):
+def test_members_whose_episodes_were_all_lost_play_again(tmp_path):
     make = partial(Deadly, {1, 2}, str(tmp_path / "died"))
     env = make_vect_envs(make_env=make, num_envs=2, backend="workers", num_workers=1)
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
@@ -115,7 +115,7 @@ def test_who_has_no_episode_left_plays_again(tmp_path):
     assert played.returns.tolist() == [[5.0, 5.0]]
 
 
-def test_an_episode_that_is_lost_again_and_again_stays_lost():
+def test_lost_episodes_are_retried_a_limited_number_of_times():
     """Of two members the second loses all it plays, the first one episode."""
     lost = np.array([[True, False], [True, True]])
     tries: list[list[int]] = []
@@ -132,7 +132,7 @@ def test_an_episode_that_is_lost_again_and_again_stays_lost():
     assert (still == lost).all()
 
 
-def test_if_all_episodes_were_lost_there_is_no_mean():
+def test_mean_is_nan_if_all_episodes_were_lost():
     initial_hidden_state = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
     np.testing.assert_array_equal(initial_hidden_state.means, [np.nan, 1.0])
 
@@ -169,7 +169,7 @@ def spoiling(what):
 @pytest.mark.parametrize(
     ("what", "message"), [("observation", r"observation\['x'\]\[1\]=nan"), ("reward", "reward=inf")]
 )
-def test_a_number_that_is_not_finite_is_a_fault_of_the_environment(what, message):
+def test_non_finite_observations_and_rewards_raise_env_step_error(what, message):
     env, population = spoiling(what)
     place = r"partial, member 0, env 1 of its own, in evaluation: "  # what made it has no name
     with pytest.raises(EnvStepError, match=f"{place}{message} is not finite"):
@@ -178,8 +178,8 @@ def test_a_number_that_is_not_finite_is_a_fault_of_the_environment(what, message
         population[0].run_episodes(VecEnvAdapter(env), [1, 2, 3, 4])
 
 
-def test_episodes_that_go_on_for_very_long_are_named(monkeypatch):
-    monkeypatch.setattr(episode_guard, "ENDLESS", 5)
+def test_very_long_episodes_give_a_warning(monkeypatch):
+    monkeypatch.setattr(episode_guard, "LONG_EPISODE", 5)
     env, population = spoiling("nothing")
     with pytest.warns(RuntimeWarning, match=r"4 episodes of an evaluation have not ended after 5 steps; eval_steps"):
         population.run_episodes(VecEnvAdapter(env), [1, 2])

@@ -55,7 +55,7 @@ def trained_on_pendulum(pop=None, *, size=2, steps=256, **settings):
     return train_on_policy(env, pop=pop, max_steps=steps, evo_steps=64, **options)[0]
 
 
-def test_a_child_explores_more_by_what_its_initial_deviation_is_more():
+def test_offspring_std_changes_by_the_change_of_action_std_init():
     parent = PPO(SEES, ACTS, hp_config=RANGES, **TUNED, **START)
     with torch.no_grad():
         parent.distribution.log_std.copy_(torch.tensor([-1.0, 0.25]))  # as if it had been learned
@@ -74,7 +74,7 @@ def test_a_child_explores_more_by_what_its_initial_deviation_is_more():
     torch.testing.assert_close(log_std(child_of(parent, action_std_min=-0.9)), torch.tensor([-0.9, 0.25]))
 
 
-def test_founders_begin_with_the_deviations_that_they_drew():
+def test_initial_members_have_the_std_that_they_drew():
     population = PPO.population(6, SEES, ACTS, hp_config=RANGES, sample_hyperparameters=True, **TUNED)
     drawn = [agent.action_std_init for agent in population]
     assert len(set(drawn)) == 6
@@ -83,7 +83,7 @@ def test_founders_begin_with_the_deviations_that_they_drew():
         torch.testing.assert_close(log_std(agent), torch.full((2,), within))
 
 
-def test_each_member_learns_within_its_own_bounds():
+def test_each_members_std_stays_in_its_own_bounds():
     # an entropy bonus that outweighs everything widens the deviation in every minibatch step, by about lr each: 2
     # updates of 4 epochs of 2 minibatches are 16 steps of at most 0.15
     settings = {"ent_coef": 100.0, "lr": 0.15, "max_grad_norm": 1e3, "action_std_init": -1.0}
@@ -97,7 +97,7 @@ def test_each_member_learns_within_its_own_bounds():
     assert found[2] > 0.5
 
 
-def test_an_agent_by_hand_learns_within_its_bounds():
+def test_std_stays_in_bounds_in_hand_written_loops():
     agent = PPO(SEES, ACTS, lr=0.05, ent_coef=100.0, max_grad_norm=1e3, action_std_max=0.1, **TUNED)
     rng = np.random.default_rng(0)
     columns = [[] for _ in range(6)]
@@ -111,7 +111,7 @@ def test_an_agent_by_hand_learns_within_its_bounds():
     torch.testing.assert_close(log_std(agent), torch.full((2,), 0.1))
 
 
-def test_bounds_out_of_order_are_refused():
+def test_std_bounds_out_of_order_are_refused():
     with pytest.raises(ConfigurationError, match=r"action_std_min=0\.5 must not be greater than action_std_max=0"):
         PPO(SEES, ACTS, action_std_min=0.5, action_std_max=0.0, **TUNED)
     ranges = HyperparameterConfig(action_std_min=RLParameter(-3, 1), action_std_max=RLParameter(0, 2))
@@ -121,7 +121,7 @@ def test_bounds_out_of_order_are_refused():
         PPO(SEES, ACTS, action_noise_correlation=1.0, **TUNED)
 
 
-def test_an_initial_deviation_beyond_its_bounds_is_moved_to_them():
+def test_initial_std_is_clamped_to_its_bounds():
     agent = PPO(SEES, ACTS, action_std_init=1.0, action_std_max=0.5, **TUNED)
     assert torch.equal(log_std(agent), torch.full((2,), 0.5))
 
@@ -131,7 +131,7 @@ def autocorrelation(noise, lag):
     return float((noise[lag:] * noise[:-lag]).mean())
 
 
-def test_noise_is_correlated_by_as_much_as_each_member_has_it():
+def test_noise_has_each_members_correlation():
     correlations = (0.0, 0.5, 0.9)
     agents = [PPO(SEES, ACTS, index=i, action_noise_correlation=c, **TUNED) for i, c in enumerate(correlations)]
     population = Population(agents)
@@ -149,7 +149,7 @@ def test_noise_is_correlated_by_as_much_as_each_member_has_it():
     assert torch.equal(torch.stack([alone.learners.next_noise(50) for _ in range(400)])[:, 0], noise[:, 1])
 
 
-def test_a_newcomer_does_not_follow_on_the_noise_of_another():
+def test_a_replaced_member_does_not_continue_the_noise_of_its_slot():
     population = Population([PPO(SEES, ACTS, index=0, action_noise_correlation=0.99, **TUNED)])
     for _ in range(128):  # a whole block, so that the next one is about to be drawn
         last = population.learners.next_noise(200)
@@ -159,7 +159,7 @@ def test_a_newcomer_does_not_follow_on_the_noise_of_another():
     assert abs(float((population.learners.next_noise(200) * last).mean())) < 0.25
 
 
-def test_a_loop_by_hand_explores_with_correlated_noise_too():
+def test_hand_written_loops_use_correlated_noise():
     agent = PPO(SEES, ACTS, action_noise_correlation=0.95, **TUNED)
     seen = np.zeros((300, 3), dtype=np.float32)
     actions = np.stack([agent.get_action(seen)[0] for _ in range(100)])
@@ -184,7 +184,7 @@ def test_correlated_noise_drives_the_car_up_the_mountain(correlation, least, mos
     assert least <= reached.mean() <= most
 
 
-def test_evolving_exploration_is_saved_and_resumed_to_the_bit(tmp_path):
+def test_evolved_exploration_settings_resume_bit_identically(tmp_path):
     settings = {"hp_config": RANGES, **START}
     half = trained_on_pendulum(size=3, steps=128, **settings)
     half.save_checkpoint(tmp_path / "half")
@@ -200,7 +200,7 @@ def test_evolving_exploration_is_saved_and_resumed_to_the_bit(tmp_path):
     assert len(changed - {-0.5, 0.5}) > 0
 
 
-def test_a_file_from_before_these_settings_means_their_defaults():
+def test_older_files_without_these_settings_use_defaults():
     agent = PPO(SEES, ACTS, **TUNED)
     document, tensors = agent.to_documents()
     for name in ("action_std_min", "action_std_max", "action_noise_correlation"):
@@ -209,7 +209,7 @@ def test_a_file_from_before_these_settings_means_their_defaults():
     assert loaded.settings() == agent.settings()
 
 
-def test_learners_of_a_team_explore_as_it_says():
+def test_learners_of_a_team_use_its_exploration_settings():
     acts = {"red_0": ACTS, "blue_0": gymnasium.spaces.Discrete(3)}
     team = IPPO(dict.fromkeys(acts, SEES), acts, hp_config=RANGES, **TUNED, **START)
     red = team.learners["red"]

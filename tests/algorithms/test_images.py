@@ -50,7 +50,7 @@ def pictures(count=5):
     return np.random.default_rng(0).integers(0, 256, (count, *FRONT.shape), np.uint8)
 
 
-def test_the_encoder_is_the_kind_that_suits_and_may_be_named():
+def test_default_and_named_encoders_by_observation_space():
     kinds = {
         EvolvableMLP: agent_of(VECTOR),
         EvolvableSimBa: agent_of(VECTOR, net_config={"encoder": "simba"}),
@@ -68,21 +68,21 @@ def test_the_encoder_is_the_kind_that_suits_and_may_be_named():
     ("space", "encoder", "allowed"),
     [(VECTOR, "cnn", "mlp, simba"), (BOTH, "cnn", "mlp, simba, multi_input"), (FRONT, "multi_input", "mlp, .*resnet")],
 )
-def test_an_encoder_that_cannot_read_them_is_refused(space, encoder, allowed):
+def test_encoders_that_cannot_read_the_observations_are_refused(space, encoder, allowed):
     with pytest.raises(ConfigurationError, match=f"encoder='{encoder}' cannot read .*; allowed are {allowed}$"):
         agent_of(space, net_config={"encoder": encoder})
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 2), (6, 7, 2), (7, 7, 3), (2, 3, 3)])
 @pytest.mark.parametrize("swap_channels", [False, True])
-def test_a_board_has_a_network_by_default(shape, swap_channels):
+def test_small_boards_have_a_default_network(shape, swap_channels):
     agent = agent_of(gymnasium.spaces.Box(0, 1, shape, np.uint8), swap_channels=swap_channels)
     assert agent.get_action(np.ones((2, *shape), np.uint8))[0].shape == (2,)
     assert agent.actor.encoder.image.shape == ((shape[2], *shape[:2]) if swap_channels else shape)
 
 
 @pytest.mark.parametrize(("encoder", "first"), [("mlp", "linears.0"), ("simba", "stem")])
-def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
+def test_vector_encoders_read_flattened_images(encoder, first):
     agent = agent_of(FRONT, net_config={"encoder": encoder})
     scaled = torch.from_numpy(pictures()).float().flatten(1) / 255  # between 0 and 1, as an image's bounds have it
     rows = agent.learner.encode(pictures())
@@ -96,7 +96,7 @@ def test_an_encoder_of_vectors_reads_flattened_images(encoder, first):
     torch.testing.assert_close(read[:, 90:], torch.from_numpy(place))
 
 
-def test_a_part_that_is_an_image_may_be_flattened_for_its_extractor():
+def test_image_parts_of_a_dict_may_be_flattened():
     config = {"encoder_config": {"extractors": {"image": {"encoder": "mlp"}}}}
     agent = agent_of(BOTH, net_config=config)
     rows = agent.learner.encode({"image": pictures(), "place": np.zeros((5, 4), np.float32)})
@@ -128,7 +128,7 @@ def test_a_kernel_larger_than_its_input_is_refused():
         agent_of(FRONT, net_config={"encoder_config": {"channel_size": [16], "kernel_size": [8], "stride_size": [1]}})
 
 
-def test_rollouts_are_kept_as_bytes():
+def test_rollouts_of_images_are_stored_as_bytes():
     agent = agent_of(FRONT, net_config=CNN)
     assert agent.learner.encode(pictures()).dtype == torch.uint8
     np.testing.assert_array_equal(
@@ -136,7 +136,7 @@ def test_rollouts_are_kept_as_bytes():
     )
 
 
-def test_channels_behind_are_the_same_picture():
+def test_channels_last_images_give_the_same_network_input():
     front, behind = agent_of(FRONT, net_config=CNN), agent_of(BEHIND, net_config=CNN, swap_channels=True)
     given = np.moveaxis(pictures(), 1, -1)
     np.testing.assert_allclose(front.get_action(pictures())[3], behind.get_action(given)[3], rtol=1e-5)
@@ -158,7 +158,7 @@ def test_channels_behind_are_the_same_picture():
     )
 
 
-def test_an_agent_is_tested_where_channels_stand_behind():
+def test_swap_channels_of_test_reads_channels_last():
     agent = agent_of(FRONT, net_config=CNN)
     front = gymnasium.vector.SyncVectorEnv([Pictures] * 2)
     behind = gymnasium.vector.SyncVectorEnv([lambda: Pictures(BEHIND)] * 2)
@@ -171,13 +171,13 @@ def test_an_agent_is_tested_where_channels_stand_behind():
         agent.set_image_layout(FRONT, swap_channels=True)
 
 
-def test_a_picture_of_another_size_is_refused():
+def test_images_of_another_size_are_refused():
     with pytest.raises(ConfigurationError, match=r"observation has shape \(5, 3, 6, 6\); allowed are \(3, 6, 5\)"):
         agent_of(FRONT, net_config=CNN).get_action(np.zeros((5, 3, 6, 6), np.uint8))
 
 
 @pytest.mark.parametrize("space", [FRONT, BOTH], ids=["image", "dict"])
-def test_it_is_saved_and_loaded(space, tmp_path):
+def test_an_agent_of_images_is_saved_and_loaded(space, tmp_path):
     agent = agent_of(space, net_config=CNN if space is FRONT else None, recurrent=True, max_seq_len=4)
     agent.save_checkpoint(tmp_path / "agent")
     loaded = PPO.load(tmp_path / "agent")
@@ -186,7 +186,7 @@ def test_it_is_saved_and_loaded(space, tmp_path):
         np.testing.assert_array_equal(found, kept)
 
 
-def test_only_vectors_are_normalised_by_running_statistics():
+def test_only_vectors_have_running_normalization():
     agent = agent_of(BOTH)
     norm = agent.network.observation_norm
     rows = agent.learner.encode({"image": pictures(4), "place": np.arange(16, dtype=np.float32).reshape(4, 4)})
@@ -218,7 +218,7 @@ def shapes(results):
         (BOTH, {"net_config": {"encoder_config": {"cnn_config": CNN["encoder_config"]}}}),
     ],
 )
-def test_whoever_sees_nobody_does_nothing(space, settings):
+def test_running_normalization_ignores_empty_batches(space, settings):
     """A batch without rows, as of envs of which none is left, is answered by arrays without rows."""
     agent = agent_of(space, **settings)
     one, none = (gymnasium.vector.utils.create_empty_array(space, n=count, fn=np.zeros) for count in (1, 0))
@@ -227,7 +227,7 @@ def test_whoever_sees_nobody_does_nothing(space, settings):
     assert shapes(agent.evaluate_actions(none, np.zeros(0, np.int64))) == [(0,)] * 3
 
 
-def test_an_image_with_its_channels_last_is_found_and_a_saved_agent_keeps_its_layout(tmp_path):
+def test_channels_last_is_inferred_and_saved(tmp_path):
     found, said = agent_of(BEHIND, net_config=CNN), agent_of(BEHIND, net_config=CNN, swap_channels=True)
     images = np.moveaxis(pictures(), 1, -1)
     assert np.array_equal(found.predict(images)[0], said.predict(images)[0])
@@ -237,7 +237,7 @@ def test_an_image_with_its_channels_last_is_found_and_a_saved_agent_keeps_its_la
     assert PPO.load(tmp_path / "agent").settings()["swap_channels"] is True
 
 
-def test_a_grid_with_its_channels_last_needs_no_setting():
+def test_channels_last_grids_are_inferred():
     grid = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)  # MiniGrid's ImgObsWrapper
     assert agent_of(grid).learner.encoding.leaves[0].shape == (3, 7, 7)
 
@@ -257,7 +257,7 @@ ATARI = (
     ],
     ids=["atari", "minigrid"],
 )
-def test_known_worlds_of_images_need_no_net_config(env_id, kwargs, wrappers):
+def test_known_image_envs_need_no_net_config(env_id, kwargs, wrappers):
     env = make_vect_envs(env_id, num_envs=1, backend="sync", wrappers=wrappers, **kwargs)
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(2, *spaces, seed=1, num_envs=1, learn_step=8, batch_size=4)

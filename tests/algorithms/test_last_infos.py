@@ -58,7 +58,7 @@ def test_the_callback_gets_the_last_info(make):
         assert info == {**wanted, "episode_length": score}
 
 
-def test_an_episode_that_is_cut_has_the_info_of_the_cut():
+def test_truncated_episodes_report_the_info_of_their_last_step():
     assert {(info["done"], info["episode_length"]) for _, info in heard_of(Counter(), max_steps=1)} == {(1, 1)}
 
 
@@ -95,7 +95,7 @@ def test_a_teams_callback_gets_the_infos_of_its_agents():
     assert heard == [(9.0, {**infos, "episode_length": 3})] * 3
 
 
-def test_infos_of_other_forms_are_read():
+def test_infos_of_other_formats_are_read():
     assert info_of_env({"final_info": [None, {"r": 3}], "_final_info": [False, True]}, 1, ended=True) == {"r": 3}
     assert info_of_env({"lives": np.array([3, 2]), "players": {"id": np.array([7, 8])}, "name": "pool"}, 1) == {
         "lives": 2,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from recurrent_worlds import Walk
+from recurrent_envs import Walk
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
 from agilerl_like.algorithms.learner_group import NOISE_STEPS, LearnerGroup
@@ -176,7 +176,7 @@ up_to_rounding = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4, equal
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", WORLDS)
-def test_every_bit_of_a_life_is_its_own(name, seed):
+def test_per_member_results_are_bit_identical_in_any_population(name, seed):
     together = lives(WORLDS[name], seed, [0, 1, 2, 3], per_member=True)
     for places in ([0], [3], [2, 1], [3, 0]):
         for place, life in lives(WORLDS[name], seed, places, per_member=True).items():
@@ -184,7 +184,7 @@ def test_every_bit_of_a_life_is_its_own(name, seed):
 
 
 @pytest.mark.parametrize("name", ["vectors", "memory"])
-def test_without_it_lives_are_the_same_up_to_rounding(name):
+def test_without_per_member_results_agree_up_to_rounding(name):
     together = lives(WORLDS[name], 0, [0, 1, 2, 3])
     for places in ([1], [3, 0]):
         for place, life in lives(WORLDS[name], 0, places).items():
@@ -192,7 +192,7 @@ def test_without_it_lives_are_the_same_up_to_rounding(name):
 
 
 @pytest.mark.parametrize("name", ["squashed", "memory"])
-def test_births_elsewhere_change_no_bit(name):
+def test_offspring_in_other_slots_change_no_bit(name):
     births = {1: 11, 3: 13}
     together = lives(WORLDS[name], 0, [0, 1, 2, 3], births=births, per_member=True)
     for places in ([2, 0], [1, 0], [3]):
@@ -200,7 +200,7 @@ def test_births_elsewhere_change_no_bit(name):
             assert_same(life, together[place], to_the_bit)
 
 
-def test_those_who_stay_keep_their_noise_and_newcomers_bring_their_own():
+def test_surviving_members_keep_their_noise_and_new_ones_draw_their_own():
     def population():
         return PPO.population(3, Box(-1, 1, (2,)), Box(-1, 1, (2,)), seed=0, net_config=NET)
 
@@ -220,7 +220,7 @@ def test_those_who_stay_keep_their_noise_and_newcomers_bring_their_own():
     assert not torch.equal(changed.learners.next_noise(ENVS)[0], unchanged.learners.next_noise(ENVS)[0])
 
 
-def test_agents_live_in_cohorts_of_their_own():
+def test_per_member_agents_have_separate_cohorts():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort = population.cohort
     assert isinstance(cohort, PerMemberLearner)
@@ -237,7 +237,7 @@ def test_agents_live_in_cohorts_of_their_own():
     assert "per_member" not in population[0].genome.hyperparameters
 
 
-def test_what_was_kept_can_be_put_back():
+def test_snapshots_can_be_restored():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort, before = population.cohort, [state_of(agent) for agent in population]
     kept = cohort.snapshot(1)
@@ -250,7 +250,7 @@ def test_what_was_kept_can_be_put_back():
 
 
 @pytest.mark.parametrize("per_member", [True, False])
-def test_how_many_rows_are_asked_changes_no_answer(per_member):
+def test_per_member_actions_do_not_depend_on_the_number_of_rows(per_member):
     agent = PPO(Box(-1, 1, (8,)), Box(-1, 1, (2,)), seed=1, per_member=per_member)
     rows = agent.learner.encoding.random_rows(64, torch.Generator().manual_seed(3))
     state = agent.learner.initial_hidden_state.repeat(64, 1, 1, 1)

@@ -87,7 +87,7 @@ def test_wrong_populations_are_named():
         ("precision", ("float32", "bfloat16")),
     ],
 )
-def test_what_one_computation_serves_must_be_alike(name, values):
+def test_settings_of_the_computation_must_be_equal(name, values):
     box = gymnasium.spaces.Box(-1, 1, (2,))
     agents = [
         PPO(BOX, box, index=index, net_config=SMALL, **{"seed": 0, name: value}) for index, value in enumerate(values)
@@ -96,7 +96,7 @@ def test_what_one_computation_serves_must_be_alike(name, values):
         Population(agents)
 
 
-def test_a_seed_means_the_same_bits_and_another_seed_others():
+def test_equal_seeds_are_bit_identical_and_other_seeds_differ():
     """Law 11, with the global generators watched."""
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002  # the state itself is what is checked
     flats = [torch.stack([flat(a) for a in train(population_of(seed=seed))]) for seed in (1, 1, 2)]
@@ -106,7 +106,7 @@ def test_a_seed_means_the_same_bits_and_another_seed_others():
     assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002  # as above
 
 
-def test_a_member_does_what_it_would_do_alone():
+def test_a_member_learns_as_it_would_alone():
     """Its noise, minibatches and envs are its own: the others only share the computation."""
     together = train(population_of(3))
     for place in range(3):
@@ -175,7 +175,7 @@ def test_members_learn_when_they_are_due():
     assert [agent.learner.updates for agent in population] == [1, 2, 1]
 
 
-def test_evolve_carries_out_births():
+def test_evolve_replaces_members_by_offspring():
     population = train(population_of(3))
     best, doomed = population[2], population[0]
     kept = flat(best).clone()
@@ -235,7 +235,7 @@ def test_a_list_of_agents_can_be_selected_and_mutated_by_hand():
 
 
 @pytest.mark.parametrize("pre_training", [False, True])
-def test_rand_seed_draws_what_is_mutated_by_hand_and_goes_on_drawing(pre_training):
+def test_rand_seed_determines_consecutive_mutations_by_hand(pre_training):
     def drawn(seed, population):
         mutations = Mutations(0, 1, 0.3, 0, 0, 1, rand_seed=seed)
         return [[agent.mut for agent in mutations.mutation(population, pre_training)] for _ in range(3)]
@@ -259,7 +259,7 @@ def test_pre_training_mutation_makes_members_differ():
     assert [agent.index for agent in population] == [0, 1, 2, 3]
 
 
-def test_parameter_noise_before_training_wrecks_no_founder():
+def test_pre_training_noise_is_small_for_initial_members():
     # the search for the noise's scale tripled the weights of encoders (cosine 0.35), as new policies hardly move
     population = population_of(4)
     before = [{name: tensor.clone() for name, tensor in agent.network.state_dict().items()} for agent in population]
@@ -281,7 +281,7 @@ def test_initial_hyperparameters_are_drawn_on_request():
     assert {agent.lr for agent in population_of(4)} == {1e-3}
 
 
-def test_what_is_recorded_is_what_the_next_update_uses():
+def test_recorded_hyperparameters_are_used_by_the_next_update():
     """Law 8: the value in the genome after any mutation is the one in the tensors of the next update."""
     population = population_of(
         3,
@@ -302,7 +302,7 @@ def test_what_is_recorded_is_what_the_next_update_uses():
                 agent.hp_config.check(agent.hyperparameters)
 
 
-def test_coupled_values_are_mended():
+def test_batch_size_is_repaired_to_fit_the_rollout():
     agent = population_of(1)[0]
     assert agent.repair({**agent.genome.hyperparameters, "batch_size": 64})["batch_size"] == 32
     grows = population_of(1, hp_config=HyperparameterConfig(learn_step=RLParameter(8, 64)))[0]
@@ -312,7 +312,7 @@ def test_coupled_values_are_mended():
 @pytest.mark.parametrize(
     ("num_envs", "batch_size", "longest", "scale"), [(16, 112, 100, "linear"), (3, 65, 64, "power_of_two")]
 )
-def test_a_mended_rollout_is_no_longer_than_its_range_allows(tmp_path, num_envs, batch_size, longest, scale):
+def test_a_repaired_rollout_stays_in_its_range(tmp_path, num_envs, batch_size, longest, scale):
     """The last step is taken in every env: of 16 envs 100 steps are 112, and of 3 envs 64 are 66."""
     agent = population_of(
         1,
@@ -326,7 +326,7 @@ def test_a_mended_rollout_is_no_longer_than_its_range_allows(tmp_path, num_envs,
     assert PPO.load(agent.save_checkpoint(tmp_path / "agent")).learn_step == longest
 
 
-def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
+def test_a_diverged_member_is_replaced_by_a_clone_of_the_best():
     population = train(population_of(3))
     for place, fitness in enumerate((1.0, 5.0, np.nan)):
         population[place].fitness.append(fitness)
@@ -340,7 +340,7 @@ def test_a_sick_member_is_replaced_by_a_clone_of_the_best():
         replace_diverged(population, [0, 1, 2], [10, 11, 12])
 
 
-def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+def test_a_saved_population_continues_bit_identically(tmp_path):
     population = train(population_of(3))
     population[1].apply_genome(population[1].genome, (Mutation("parameters", "noise", {"sd": 0.1}),))
     loaded = Population.load(population.save_checkpoint(tmp_path / "all"))
@@ -356,7 +356,7 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
         Population.load(agent)
 
 
-def test_members_that_load_one_file_stay_who_they_are(tmp_path):
+def test_members_that_load_one_file_keep_index_and_seed(tmp_path):
     """Each has the saved weights and its own index, noise and hooks."""
     saved = train(population_of(1, seed=5))[0]
     path = saved.save_checkpoint(tmp_path / "agent")
@@ -378,7 +378,7 @@ def test_members_that_load_one_file_stay_who_they_are(tmp_path):
     assert heard == [0, 1, 2]
 
 
-def test_runs_from_one_file_under_several_seeds_are_several_runs(tmp_path):
+def test_runs_from_one_file_with_several_seeds_differ(tmp_path):
     saved = train(population_of(1, seed=5))[0]
     path = saved.save_checkpoint(tmp_path / "agent")
 
@@ -406,7 +406,7 @@ def test_drawn_values_need_no_legal_start():
 
 
 @pytest.mark.parametrize("name", ["target_kl", "clip_coef_vf"])
-def test_what_is_off_by_default_may_be_drawn(name):
+def test_settings_that_default_to_none_may_be_drawn(name):
     ranges = HyperparameterConfig(**{name: RLParameter(0.01, 0.1)})
     drawn = population_of(3, hp_config=ranges, sample_hyperparameters=True, **{name: None})
     assert len({getattr(agent, name) for agent in drawn}) == 3
@@ -414,6 +414,6 @@ def test_what_is_off_by_default_may_be_drawn(name):
         agent.check()
 
 
-def test_a_value_that_is_no_number_is_named_where_others_are_drawn():
+def test_non_numeric_values_are_refused_when_others_are_drawn():
     with pytest.raises(ConfigurationError, match="lr"):
         population_of(3, lr="fast", sample_hyperparameters=True)

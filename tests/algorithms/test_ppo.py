@@ -65,7 +65,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
-def test_what_get_action_says_is_what_evaluate_actions_finds(space):
+def test_get_action_and_evaluate_actions_agree(space):
     agent = agent_of(space)
     obs = np.random.default_rng(0).normal(size=(5, 4))
     action, log_prob, entropy, value = agent.get_action(obs)
@@ -158,7 +158,7 @@ def test_eval_mode_does_not_explore_and_freezes_the_statistics():
     assert count.item() == 32
 
 
-def test_dones_say_which_step_begins_an_episode():
+def test_dones_flag_the_first_step_of_an_episode():
     """AgileRL's loop stores `done` before the step. One env, lambda 1, V = 0: a reward belongs to what led to it."""
     agent = agent_of(num_envs=1, gae_lambda=1.0, gamma=0.5, learn_step=4, batch_size=4)
     states = [np.zeros((1, 4))] * 4
@@ -206,7 +206,7 @@ def test_learn_needs_experience_of_the_right_shape():
         agent.get_action(np.zeros((2, 5)))
 
 
-def test_a_broken_update_is_undone():
+def test_a_non_finite_update_is_undone():
     agent = agent_of()
     experiences = experiences_of(agent)
     before = agent.learner.cohort.stacked.flat.clone()
@@ -223,7 +223,7 @@ def test_a_broken_update_is_undone():
 
 
 @pytest.mark.parametrize(("name", "value"), [("lr", -1.0), ("lr", "fast"), ("gamma", 2.0), ("batch_size", 0)])
-def test_an_update_refuses_what_was_set_wrongly_since(name, value):
+def test_learn_refuses_settings_that_became_illegal(name, value):
     agent = agent_of()
     experiences = experiences_of(agent)
     before = agent.learner.cohort.stacked.flat.clone()
@@ -246,7 +246,7 @@ def test_a_changed_attribute_counts_from_the_next_update_on():
 
 
 @pytest.mark.parametrize("part", ["encoder_config", "head_config"])
-def test_noise_on_weights_is_new_after_every_update_wherever_it_is(part):
+def test_weight_noise_is_resampled_after_every_update(part):
     agent = agent_of(net_config={**SMALL, part: {"hidden_size": [16], "noisy": True}})
     seen = []
     for seed in range(3):
@@ -260,7 +260,7 @@ def test_noise_on_weights_is_new_after_every_update_wherever_it_is(part):
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_an_agent_whose_cohort_was_made_in_evaluation_learns_how_large_its_noise_should_be(beside):
+def test_noisy_layers_learn_after_a_cohort_was_built_in_eval_mode(beside):
     """That has a gradient only where there is noise: in training mode."""
     noisy = {**SMALL, "encoder_config": {"hidden_size": [16], "noisy": True}}
     agent = agent_of(net_config=noisy)
@@ -277,7 +277,7 @@ def test_an_agent_whose_cohort_was_made_in_evaluation_learns_how_large_its_noise
         assert any(not torch.equal(now[name], sigma) for name, sigma in before.items()) == training
 
 
-def test_who_lives_in_a_cohort_keeps_no_moments_besides():
+def test_an_attached_learner_stores_no_moments_of_its_own():
     agent = agent_of()
     moments = weakref.ref(agent.optimizer.exp_avg)
     assert moments() is not None
@@ -312,7 +312,7 @@ def grown(agent):
     return agent.network.actor.encoder.linear(0).weight[-16:].detach().clone()
 
 
-def test_two_mutations_without_an_update_between_draw_other_numbers(tmp_path):
+def test_consecutive_mutations_draw_different_numbers(tmp_path):
     agent = agent_of()
     first = grown(agent)
     loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
@@ -324,7 +324,7 @@ def test_two_mutations_without_an_update_between_draw_other_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
-def test_loading_goes_on_to_the_same_bits(tmp_path, space):
+def test_a_loaded_agent_continues_bit_identically(tmp_path, space):
     """Law 6: load(save(x)) goes on as if nothing had happened."""
     agent = agent_of(
         space, hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-1)), share_encoders=True, target_kl=0.5
@@ -354,7 +354,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
 
 
 @pytest.mark.parametrize(("name", "value"), [("update_epochs", 2**40), ("update_epochs", 10_001), ("lr", 1e300)])
-def test_settings_that_no_update_could_end_with_are_refused(name, value):
+def test_settings_that_give_non_finite_updates_are_refused(name, value):
     with pytest.raises(ConfigurationError, match=rf"{name}=.*: input should be less than or equal to"):
         agent_of(**{name: value})
 
@@ -434,12 +434,12 @@ def test_every_number_of_ppo_can_evolve():
     assert type(agent.genome.hyperparameters["update_epochs"]) is int
 
 
-def test_whole_numbers_evolve_as_whole_numbers_without_being_told():
+def test_integer_settings_evolve_as_integers():
     agent = agent_of(hp_config=HyperparameterConfig(learn_step=RLParameter(16, 64)))
     assert agent.hp_config["learn_step"].dtype is int
 
 
-def test_test_plays_exactly_the_episodes_it_is_asked_for():
+def test_the_test_method_runs_exactly_loop_episodes():
     env = make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
     agent = PPO(env.single_observation_space, env.single_action_space, seed=0, net_config=SMALL)
     heard = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from recurrent_worlds import Walk
+from recurrent_envs import Walk
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
@@ -70,7 +70,7 @@ def over(observations):
 @pytest.mark.parametrize("truncates", [False, True], ids=["terminates", "truncates"])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
-def test_memory_begins_where_an_episode_does(mode, truncates, share):
+def test_hidden_state_is_reset_at_episode_starts(mode, truncates, share):
     population = population_of(share_encoders=share)
     collector = collector_of(population, sync(mode=mode, truncates=truncates))
     expected, starts, overs = collector.groups[""].state.clone(), 0, 0
@@ -90,7 +90,7 @@ def test_memory_begins_where_an_episode_does(mode, truncates, share):
 
 
 @pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
-def test_in_two_parts_memory_is_the_same_to_the_last_bit(mode):
+def test_hidden_states_are_bit_identical_with_two_env_groups(mode):
     whole, parted = (
         collector_of(
             population_of(share_encoders=True),
@@ -111,7 +111,7 @@ def test_in_two_parts_memory_is_the_same_to_the_last_bit(mode):
     parted.env.close()
 
 
-def test_a_rollout_begins_with_what_was_remembered_before_its_first_step():
+def test_rollouts_store_the_hidden_state_before_their_first_step():
     population = population_of(size=3)
     for agent, steps in zip(population, (12, 5, 8), strict=True):
         agent.learn_step, agent.batch_size = ENVS * steps, 8
@@ -129,7 +129,7 @@ def test_a_rollout_begins_with_what_was_remembered_before_its_first_step():
     assert checked == 40 // 12 + 40 // 5 + 40 // 8
 
 
-def test_a_rollout_that_is_shortened_under_way_begins_anew():
+def test_a_rollout_that_becomes_shorter_restarts():
     """Nobody knows what was remembered where the shorter one would begin."""
     population = population_of()
     collector = collector_of(population, sync())
@@ -178,7 +178,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("done", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_who_survives_a_mutation_remembers_what_it_did(done, cell):
+def test_a_mutated_survivor_keeps_its_hidden_state(done, cell):
     population = population_of(memory={"cell": cell, "hidden_state_size": 40})
     deafen(population[0], torch.arange(3, 19))
     collector = collector_of(population, sync())
@@ -209,7 +209,7 @@ def test_who_survives_a_mutation_remembers_what_it_did(done, cell):
     assert [*collector.learn()] == [0, 1]
 
 
-def test_a_newcomer_begins_with_nothing_and_the_others_keep_what_they_have():
+def test_a_replaced_member_starts_with_zero_hidden_state():
     population = population_of(size=3)
     collector = collector_of(population, sync(3))
     collector.collect(STEPS)
@@ -261,7 +261,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_stepping_by_hand_is_going_along(kind):
+def test_get_action_and_predict_follow_the_network_step_by_step(kind):
     agent = agent_of(**kind)
     found = loop(agent)
     first = found[0][1]
@@ -291,7 +291,7 @@ def test_gradients_flow_from_evaluate_actions():
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_predict_starts_anew_where_it_is_told_to(kind):
+def test_predict_resets_the_hidden_state_at_episode_start(kind):
     agent = agent_of(**kind)
     agent.set_training_mode(False)
     obs, (_, state, _) = np.ones((3, 2), np.float32), loop(agent)[-1]
@@ -323,7 +323,7 @@ def wrong_memories(agent):
 
 
 @pytest.mark.parametrize("what", wrong_memories(agent_of()))
-def test_a_wrong_memory_is_refused(what):
+def test_hidden_states_of_wrong_shape_are_refused(what):
     agent, obs = agent_of(), np.zeros((3, 2), np.float32)
     hidden = wrong_memories(agent)[what]
     for ask in (
@@ -335,14 +335,14 @@ def test_a_wrong_memory_is_refused(what):
             ask()
 
 
-def test_a_network_that_is_told_of_no_course_takes_each_row_for_a_first_step():
+def test_without_sequence_info_each_row_is_a_first_step():
     agent = agent_of()
     rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
     expected, _ = agent.network.evaluate(rows, agent.network.sequence_info_of(rows))
     torch.testing.assert_close(agent.actor(rows), expected)
 
 
-def test_what_is_no_memory_at_all_is_refused():
+def test_hidden_states_of_wrong_type_are_refused():
     agent = agent_of()
     obs = np.zeros((3, *agent.observation_space.shape), np.float32)
     with pytest.raises(ConfigurationError, match="hidden_state is a Tensor; allowed is a mapping"):
@@ -353,7 +353,7 @@ def test_what_is_no_memory_at_all_is_refused():
     agent.get_action(obs, hidden_state=numbers)  # numpy will do
 
 
-def test_who_has_no_memory_takes_none():
+def test_hidden_states_of_feedforward_agents_are_refused():
     agent = PPO(*SPACES, **{**settings_of(recurrent=False), "net_config": SIZES})
     assert agent.get_initial_hidden_state(3) == {}
     with pytest.raises(ConfigurationError, match="hidden_state is given, but this agent is not recurrent"):
@@ -374,7 +374,7 @@ def test_wrong_settings_are_named(given, message):
         agent_of(**given)
 
 
-def test_the_length_of_sequences_in_a_recurrent_encoder_is_the_default_of_the_setting():
+def test_max_seq_len_of_the_encoder_config_is_the_default():
     recurrent = {"encoder_config": {"hidden_state_size": 32, "num_layers": 1, "max_seq_len": 512}}
     assert agent_of(net_config=recurrent).max_seq_len == 512
     assert agent_of(net_config=recurrent).architecture.memory.hidden_state_size == 32
@@ -406,12 +406,12 @@ def loop_by_hand(agent, seed=0, steps=STEPS, hidden=None, begins=None):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, any_playing):
+@pytest.mark.parametrize("in_episode", [False, True])
+def test_hand_written_loops_and_updates_compute_equal_log_probs_and_values(kind, in_episode):
     agent = agent_of(normalize_observation=False, normalize_value=False, **kind)
     experiences, hidden = loop_by_hand(agent)
     hidden_state_before = None
-    if any_playing:  # some envs are in the midst of an episode, others begin one
+    if in_episode:  # some envs are in the midst of an episode, others begin one
         hidden_state_before = hidden
         experiences = experiences_of(agent, 1, hidden=hidden, begins=np.array([0.0, 1.0, 0.0, 0.0]))
     rollout, precomputed = as_rollout(
@@ -428,7 +428,7 @@ def test_a_loop_by_hand_thinks_what_an_update_thinks_of_it(kind, any_playing):
     torch.testing.assert_close(batch.old_values[0].T, precomputed.old_values[:, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_an_update_in_the_midst_of_an_episode_asks_what_was_remembered():
+def test_learn_in_mid_episode_warns_without_hidden_state():
     agent = agent_of()
     _, hidden = loop_by_hand(agent)
     experiences = experiences_of(agent, 1, hidden=hidden, begins=np.zeros(ENVS))
@@ -468,7 +468,7 @@ EVERYTHING = {
 }
 
 
-def test_copies_and_loaded_ones_go_on_to_the_same_bits(tmp_path):
+def test_clones_and_loaded_agents_continue_bit_identically(tmp_path):
     agent = agent_of(**EVERYTHING)
     agent.learn(experiences_of(agent))
     others = [PPO.load(agent.save_checkpoint(tmp_path / "agent")), agent.clone(), agent_of(**EVERYTHING)]
@@ -510,7 +510,7 @@ def scores_by_hand(agent, seeds, *, forgets=False):
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
-def test_memory_lasts_for_a_tested_episode_and_no_longer(mode):
+def test_hidden_state_lasts_for_one_test_episode(mode):
     population, seeds = population_of(), list(range(10))
     for agent, seed in zip(population, (4, 7), strict=True):
         stubborn(agent, seed)
@@ -521,7 +521,7 @@ def test_memory_lasts_for_a_tested_episode_and_no_longer(mode):
     np.testing.assert_array_equal(population[1].run_episodes(env, seeds).returns[0], expected[1])
 
 
-def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
+def test_a_saved_population_continues_bit_identically(tmp_path):
     population = population_of(**{**EVERYTHING, "share_encoders": False})
     population.evolve([born(population, 0, 0, 0), born(population, 1, 1, 1, change("memory.add_node", nodes=16))])
     collector = collector_of(population, sync())
@@ -549,7 +549,7 @@ def test_a_population_is_saved_and_goes_on_to_the_same_bits(tmp_path):
     ],
     ids=["shared and not", "not and shared", "one step and none", "none and GRU"],
 )
-def test_members_of_different_kinds_live_together_as_each_alone(kinds):
+def test_members_of_different_kinds_compute_as_each_alone(kinds):
     def agent(place):
         given = settings_of(**kinds[place])
         if not given["recurrent"]:
