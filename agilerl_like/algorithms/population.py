@@ -134,8 +134,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     # -- learners
 
-    def join(self, gradient_sync: GradientSync) -> None:
-        """Share the envs of each member with other processes, which hold the same members."""
+    def set_gradient_sync(self, gradient_sync: GradientSync) -> None:
+        """Share the envs of each member with other ranks, which hold the same members."""
         self.gradient_sync = gradient_sync
 
     def set_training_mode(self, training: bool) -> None:

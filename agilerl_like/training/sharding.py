@@ -75,7 +75,7 @@ class ShardedPopulation:
         self.process_group, self.shards = process_group, tuple(shards)
         self.population, self._local_state = population, local_state
         self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
-        population.join(process_group.gradient_sync(self.shards))
+        population.set_gradient_sync(process_group.gradient_sync(self.shards))
 
     @classmethod
     def of(
