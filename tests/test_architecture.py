@@ -1,4 +1,4 @@
-"""Law 12: imports go down only, never inside functions, and each optional package is imported in one file."""
+"""Law 12: imports go down only, those for types included, never inside functions, and each optional package is imported in one file."""
 
 import ast
 import subprocess
@@ -62,26 +62,15 @@ def imports(tree):
             yield name, node.lineno, id(node) in inside
 
 
-def type_checking_lines(tree):
-    return {
-        node.lineno
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
-        for node in ast.walk(test)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-
-
 @pytest.mark.parametrize("path", FILES, ids=[str(f.relative_to(PACKAGE)) for f in FILES])
 def test_imports_go_down_and_stand_at_the_top(path):
     tree = ast.parse(path.read_text())
-    for_types = type_checking_lines(tree)
     for name, line, inside in imports(tree):
         if not name.startswith("agilerl_like"):
             continue
         assert not inside, f"{path.name}:{line} imports {name} inside a function"
         parts = name.split(".")
-        if len(parts) == 1 or parts[1] not in FLOORS or line in for_types:
+        if len(parts) == 1 or parts[1] not in FLOORS:
             continue
         assert FLOORS[parts[1]] <= floor_of(path), f"{path.name}:{line} imports {name} from above"
 
@@ -91,8 +80,7 @@ def test_no_cycles():
     for path in FILES:
         module = ".".join(("agilerl_like", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
         tree = ast.parse(path.read_text())
-        for_types = type_checking_lines(tree)
-        graph[module] = {name for name, line, _ in imports(tree) if line not in for_types}
+        graph[module] = {name for name, _, _ in imports(tree)}  # those for types only, too
     edges = {
         m: {
             other
