@@ -383,7 +383,9 @@ class IPPO(OnPolicyAlgorithm):
         return team
 
     def _check_learner(self, group: str, document: Mapping[str, Any]) -> None:
-        """Raise ValueError unless a learner's document agrees with its team's."""
+        """Raise ValueError unless a learner's document is complete and agrees with its team's."""
+        if document["algorithm"] != "PPO" or not NO_HISTORY.keys() <= document.keys():
+            raise ValueError(f"learners: {group} is not a whole document of PPO")
         learner = self.learners[group]
         found = {
             **document["settings"],
