@@ -142,7 +142,10 @@ def test_records_of_a_full_disk_are_written_when_space_is_free_again(tmp_path):
         reporters.close()
     for name in ("metrics.csv", "lineage.jsonl"):
         assert (tmp_path / "full" / name).read_text() == (tmp_path / "roomy" / name).read_text()
-    text = "cannot write: [Errno 27] File too large. Its records stay in memory and are written when the disk accepts them."
+    text = (
+        "cannot write: [Errno 27] File too large. "
+        "Its records stay in memory and are written when the disk accepts them."
+    )
     assert calls.texts == [f"CsvReporter {text}", f"LineageReporter {text}"]
 
 
