@@ -1,4 +1,4 @@
-"""Law 12: imports go down only, those for types included, never inside functions, and each optional package is imported in one file."""
+"""Law 12: imports go down only, also those for types, and never inside functions; optional packages are in one file."""
 
 import ast
 import subprocess
