@@ -1,9 +1,8 @@
-"""Adam for a stack of members: one flat row of parameters each, with a learning rate and a step count of its own.
+"""Adam for a stack of members: one flat row of parameters each, with its own learning rate and step count.
 
-For one member it is `torch.optim.Adam` (Kingma and Ba 2015). On a CPU memory decides, and torch's fused kernel goes
-through it once, row by row, called once for all rows of one rate. Elsewhere the number of kernels does, and half a
-dozen go through all rows, however many there are; the corrections for the early steps are folded into their
-denominator, and worked out for many steps at once.
+For one member it equals `torch.optim.Adam` (Kingma and Ba 2015). A CPU is bound by memory, so torch's fused kernel
+makes one pass over each row, called once per learning rate. A GPU is bound by kernel launches, so half a dozen kernels
+update all rows at once, with the bias corrections folded into the denominator.
 """
 
 from __future__ import annotations
@@ -20,40 +19,37 @@ EPSILON = 1e-5
 """Larger than Adam's own 1e-8, as in PPO's first code: tiny gradients do not become full steps (Huang et al. 2022)."""
 
 MIN_MOMENT = 1e-30
-"""Moments nearer to 0 are 0. Where no gradient comes any more they would fade to subnormal numbers and, rounded, rest
-there for ever: steps on those take some processors three times as long, and none moves a weight."""
+"""Moments of a smaller magnitude are set to 0. Without gradients they would decay to subnormal numbers, with which some
+processors take three times as long per step although no weight changes."""
 
 
 class AdamStep(NamedTuple):
-    """How far one step goes: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), both `[P, 1]`."""
+    """Size of one step: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), both `[P, 1]`."""
 
     rate: Tensor
     floor: Tensor
     groups: tuple[tuple[float, list[int]], ...]
-    """On a CPU: each learning rate, and the rows that learn at it."""
+    """On a CPU: each learning rate and the rows that have it."""
     steps: tuple[Tensor, ...]
-    """How many steps each row will have taken."""
+    """Step count of each row after this step."""
 
 
 class _RowViews(NamedTuple):
-    """Rows that were taken from tensors once, and which tensors these were: it takes longer than a small product."""
+    """Views of the rows, cached because making them takes longer than a small matrix product."""
 
     flat: Tensor
     gradient: Tensor
     groups: tuple[tuple[float, list[int]], ...]
     rows: list[list[list[Tensor]]]
-    """Of each group, in the order in which the kernel takes them: weights, gradients, first and second moments."""
+    """For each group, in the order of the kernel's arguments: weights, gradients, first and second moments."""
 
 
 class Adam:
-    """First and second moments `[P, N]` and step counts `[P]`.
-
-    They are moved together with the parameters through clones and mutations.
-    """
+    """First and second moments `[P, N]` and step counts `[P]`; clones and mutations transfer them with the weights."""
 
     def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
-        self._kept: _RowViews | None = None
+        self._views: _RowViews | None = None
 
     @classmethod
     def fresh(cls, flat: Tensor, *, epsilon: float = EPSILON) -> Adam:
@@ -63,7 +59,7 @@ class Adam:
 
     @torch.no_grad()
     def prepare_steps(self, lr: Tensor, count: int) -> list[AdamStep]:
-        """Of the next `count` steps at rates `lr` `[P]`, which are counted as done."""
+        """Return the next `count` steps at learning rates `lr` `[P]`, and add them to the step counts."""
         for moments in (self.exp_avg, self.exp_avg_sq):
             moments.copy_(hardshrink(moments, MIN_MOMENT))
         beta1, beta2 = BETAS
@@ -74,36 +70,36 @@ class Adam:
         groups: dict[float, list[int]] = {}
         for row, its_rate in enumerate(lr.tolist() if lr.device.type == "cpu" else ()):
             groups.setdefault(its_rate, []).append(row)
-        alike, floor = tuple(groups.items()), self.epsilon * root
-        told = zip(rate.unsqueeze(2), floor.unsqueeze(2), steps.unbind(), strict=True)
-        return [AdamStep(its_rate, its_floor, alike, its_steps.unbind()) for its_rate, its_floor, its_steps in told]
+        by_rate, floor = tuple(groups.items()), self.epsilon * root
+        columns = zip(rate.unsqueeze(2), floor.unsqueeze(2), steps.unbind(), strict=True)
+        return [AdamStep(its_rate, its_floor, by_rate, counts.unbind()) for its_rate, its_floor, counts in columns]
 
     @torch.no_grad()
-    def step_(self, flat: Tensor, gradient: Tensor, pace: AdamStep) -> None:
-        """Move `flat` `[P, N]` against `gradient` `[P, N]`."""
+    def step_(self, flat: Tensor, gradient: Tensor, step: AdamStep) -> None:
+        """Update `flat` `[P, N]` in place from `gradient` `[P, N]`."""
         if flat.device.type == "cpu" and not torch.compiler.is_compiling():
-            self._step_by_row(flat, gradient, pace)
+            self._step_by_row(flat, gradient, step)
             return
         beta1, beta2 = BETAS
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = self.exp_avg_sq.sqrt().add_(pace.floor).div_(pace.rate)
+        denominator = self.exp_avg_sq.sqrt().add_(step.floor).div_(step.rate)
         flat.addcdiv_(self.exp_avg, denominator, value=-1)
 
-    def _step_by_row(self, flat: Tensor, gradient: Tensor, pace: AdamStep) -> None:
-        kept = self._kept
-        if kept is None or kept.flat is not flat or kept.gradient is not gradient or kept.groups is not pace.groups:
-            everything = [numbers.unbind() for numbers in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
-            rows = [[[numbers[row] for row in rows] for numbers in everything] for _, rows in pace.groups]
-            self._kept = kept = _RowViews(flat, gradient, pace.groups, rows)
-        for (lr, rows), (weights, slopes, first, second) in zip(kept.groups, kept.rows, strict=True):
+    def _step_by_row(self, flat: Tensor, gradient: Tensor, step: AdamStep) -> None:
+        views = self._views
+        if views is None or views.flat is not flat or views.gradient is not gradient or views.groups is not step.groups:
+            everything = [x.unbind() for x in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
+            rows = [[[x[row] for row in rows] for x in everything] for _, rows in step.groups]
+            self._views = views = _RowViews(flat, gradient, step.groups, rows)
+        for (lr, rows), (weights, gradients, first, second) in zip(views.groups, views.rows, strict=True):
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
                 weights,
-                slopes,
+                gradients,
                 first,
                 second,
                 [],
-                [pace.steps[row] for row in rows],
+                [step.steps[row] for row in rows],
                 lr=lr,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
@@ -114,23 +110,23 @@ class Adam:
             )
 
     def copy(self) -> Adam:
-        """Moments of its own."""
+        """Return a copy."""
         return Adam(self.exp_avg.clone(), self.exp_avg_sq.clone(), self.steps.clone(), epsilon=self.epsilon)
 
     def take(self, rows: Tensor) -> Adam:
-        """Copy some rows."""
+        """Return a copy of some rows."""
         parts = (numbers.index_select(0, rows) for numbers in (self.exp_avg, self.exp_avg_sq, self.steps))
         return Adam(*parts, epsilon=self.epsilon)
 
     def put(self, rows: Tensor, part: Adam) -> None:
-        """Write rows that were taken back."""
+        """Write a copy from `take` back into its rows."""
         self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows] = part.exp_avg, part.exp_avg_sq, part.steps
 
 
 def clip_(parts: Sequence[Tensor], max_norm: Tensor) -> Tensor:
-    """Scale each row of G gradients `[P, n]` down to a norm of at most `max_norm` `[P]`; return norms before, `[G, P]`.
+    """Clip each row of G gradients `[P, n]` to a norm of at most `max_norm` `[P]`; return the norms before, `[G, P]`.
 
-    They are clipped apart, so that a large one cannot use up another's share.
+    The gradients are clipped separately, so that a large one does not scale down the others.
     """
     norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in parts])
     for part, scale in zip(parts, (max_norm / (norms + 1e-6)).clamp_(max=1.0).unsqueeze(2).unbind(), strict=True):

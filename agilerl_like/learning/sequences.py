@@ -1,7 +1,7 @@
-"""A rollout cut into sequences, through which gradients flow back in time (truncated backpropagation, Werbos 1990).
+"""Splitting a rollout into sequences for truncated backpropagation through time (Werbos 1990).
 
-Every step of every env is in at least one sequence, however short the last one is: it is filled up with rows that do
-not count. An episode that begins inside a sequence empties the memory there, so nothing flows across.
+Every step of every env is in at least one sequence; a last sequence that is too short is padded with rows of weight 0.
+Where an episode begins inside a sequence the hidden state resets, so no gradient flows across.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 class BPTTSequenceType(str, Enum):
-    """How sequences follow each other."""
+    """How sequences overlap."""
 
     CHUNKED = "chunked"
-    """Each begins where the one before ends."""
+    """Each sequence begins where the previous one ends."""
     MAXIMUM = "maximum"
-    """One begins at every step."""
+    """A sequence begins at every step."""
     FIFTY_PERCENT_OVERLAP = "fifty_percent_overlap"
-    """Each begins in the middle of the one before."""
+    """Each sequence begins in the middle of the previous one."""
 
 
 class SequenceSplit(NamedTuple):
@@ -32,7 +32,7 @@ class SequenceSplit(NamedTuple):
 
     @classmethod
     def of_kind(cls, kind: BPTTSequenceType, length: int) -> SequenceSplit:
-        """The cut for sequences of a kind and of so many steps."""
+        """Return the split for sequences of a kind and length."""
         strides = {
             BPTTSequenceType.CHUNKED: length,
             BPTTSequenceType.MAXIMUM: 1,
@@ -41,13 +41,13 @@ class SequenceSplit(NamedTuple):
         return cls(length, strides[BPTTSequenceType(kind)])
 
     def times(self, steps: int) -> Tensor:
-        """The step `[C, L]` that stands at each place of a sequence; beyond `steps` there is none."""
+        """Return the time step `[C, L]` at each place of each sequence; values from `steps` on are padding."""
         length = min(self.length, steps)
         begins = torch.arange(0, steps - length + self.stride, self.stride)
         return begins.unsqueeze(1) + torch.arange(length)
 
     def of(self, rows: Tensor, steps: int) -> Tensor:
-        """Rows `[P, T E, …]` as sequences `[P, C E, L, …]`; where there is none stands the last one once more."""
+        """Return rows `[P, T E, …]` as sequences `[P, C E, L, …]`; padding repeats the last row."""
         if self == SINGLE_STEP:
             return rows.unsqueeze(2)
         times = self.times(steps)
@@ -56,13 +56,13 @@ class SequenceSplit(NamedTuple):
         return picked.unflatten(1, times.shape).transpose(2, 3).flatten(1, 2)
 
     def beginnings(self, states: Tensor) -> Tensor:
-        """What was remembered where each sequence begins, `[P, C E, …]` of `[P, T, E, …]`."""
+        """Return the hidden states at the beginning of each sequence, `[P, C E, …]` of `[P, T, E, …]`."""
         return states.index_select(1, self.times(states.shape[1])[:, 0].to(states.device)).flatten(1, 2)
 
     def inside(self, steps: int, device: torch.device) -> Tensor:
-        """1 where there is a step, `[C, L]`."""
+        """Return 1 for steps and 0 for padding, `[C, L]`."""
         return (self.times(steps) < steps).float().to(device)
 
 
 SINGLE_STEP = SequenceSplit(1, 1)
-"""Every step by itself: for networks without memory."""
+"""Sequences of one step: for networks without recurrence."""

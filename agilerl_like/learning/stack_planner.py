@@ -1,9 +1,8 @@
-"""Which members of a cohort are computed in one stack: as few stacks as pay.
+"""Planning which members of a cohort share a stack.
 
-Every stack costs a fixed amount of time a step, however small its members are; a member in a larger one's company
-costs the arithmetic of the zeros that fill it up. Starting from groups of equal members, the two whose union saves most
-are joined until no union saves anything. The result depends on the members alone, so a run that is resumed is grouped
-as it was.
+Each stack takes a fixed time per minibatch step; each smaller member of a stack takes the arithmetic of its zero
+padding. Starting from groups of equal members, the two groups whose union saves most are merged until no union saves
+time. The plan depends on the members alone, so a resumed run has the same stacks.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from typing import Any, NamedTuple
 from agilerl_like.networks.architecture import NetworkSpec
 
 FIXED_WORK = {"cpu": 1e7, "cuda": 5e9}
-"""What a stack costs in a minibatch step however small its members are, in multiplications of an actor's forward.
+"""Fixed cost of a stack per minibatch step, in multiplications of an actor's forward pass.
 
-On a CPU fitted to ten populations (1 to 16 members, widths 32 to 128, minibatches of 32 to 512): a step takes 0.86 ms
-and 0.077 ms more for a million multiplications with two threads, which is as much as 1.1e7 of them, and 3.5e6 with one
-thread; and for each minibatch there are some steps of the envs to act in, which cost half as much again. On a GPU,
-where a step of small nets waits for kernels to be launched, an estimate.
+The CPU value was fitted to ten populations (1 to 16 members, widths 32 to 128, minibatches of 32 to 512): with two
+threads a step takes 0.86 ms plus 0.077 ms per million multiplications, so the fixed part equals 1.1e7 of them (3.5e6
+with one thread), and acting between minibatches costs half as much again. The GPU value is an estimate: small networks
+wait for kernel launches.
 """
 
 STORED_WORK = 30
-"""What a parameter costs in a minibatch step however few samples there are, zeros included, in the same unit.
+"""Fixed cost of a parameter per minibatch step, padding included, in the same unit and by the same fit.
 
-By the same fit: it is read and written by the optimizer, and takes a place in the cache.
+The optimizer reads and writes it, and it occupies cache.
 """
 
 
 class PlannedMember(NamedTuple):
-    """What grouping needs to know of a member."""
+    """The facts about a member that decide on its stack."""
 
     stack_key: Hashable
-    """Members of different structure are never in one stack."""
+    """Members with different keys never share a stack."""
     spec: NetworkSpec
 
 
@@ -53,9 +52,10 @@ def plan_stacks(
     device: str,
     unequal: bool = True,
 ) -> list[list[int]]:
-    """Places of the members of each stack, in the order of its rows; only equal ones share one unless `unequal`.
+    """Return the places of the members of each stack, in the order of its rows.
 
-    Neighbours in a stack are alike: functions and missing layers come in runs.
+    Only equal members share a stack unless `unequal` is set. Rows are sorted so that members with the same activations
+    and the same missing layers are contiguous.
     """
     fixed = FIXED_WORK.get(device, FIXED_WORK["cuda"])
 

@@ -39,7 +39,7 @@ ACTOR, CRITIC = 0, -1
 """Indices of the actor's and the critic's hidden state; with shared encoders both select the same one."""
 
 OBSERVATION_CLIP = 10.0
-"""Standard deviations at which normalised observations are clipped; values are not, because rare large returns count."""
+"""Standard deviations at which observations are clipped. Values are not clipped, because rare large returns count."""
 MOST_WORK, FEWEST = 2**32, 32
 """Multiplications allowed for evaluating the states on which a mutation is measured, and the fewest states evaluated at
 any cost. 2**32 take about a fifth of a second on one core."""

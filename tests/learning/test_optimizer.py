@@ -5,8 +5,8 @@ from agilerl_like.learning.optimizer import BETAS, Adam, clip_
 
 
 def step(adam, flat, gradient, lr):
-    (step,) = adam.prepare_steps(lr, 1)
-    adam.step_(flat, gradient.clone(), step)
+    (adam_step,) = adam.prepare_steps(lr, 1)
+    adam.step_(flat, gradient.clone(), adam_step)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
@@ -17,11 +17,11 @@ def test_one_member_is_torch_adam_over_20_steps(dtype, tolerance):
     reference = torch.optim.Adam([theirs], lr=3e-3, betas=BETAS, eps=1e-5)
     ours, adam = start.clone(), Adam.fresh(start, epsilon=1e-5)
     for count in (1, 4, 15):  # however many steps are worked out at once
-        for step in adam.prepare_steps(torch.tensor([3e-3], dtype=dtype), count):
+        for adam_step in adam.prepare_steps(torch.tensor([3e-3], dtype=dtype), count):
             gradient = torch.randn(1, 50, dtype=dtype, generator=generator)
             theirs.grad = gradient[0].clone()
             reference.step()
-            adam.step_(ours, gradient, step)
+            adam.step_(ours, gradient, adam_step)
     torch.testing.assert_close(ours[0], theirs.detach(), rtol=tolerance, atol=tolerance)
 
 
@@ -74,8 +74,8 @@ def test_moments_of_what_gets_no_gradient_any_more_become_0_and_never_subnormal(
     stays = torch.zeros(2, 3)
     stays[1, 2] = 0.5  # this one does get some
     for _ in range(100):
-        for step in adam.prepare_steps(torch.full((2,), 1e-2), 10):
-            adam.step_(flat, stays.clone(), step)
+        for adam_step in adam.prepare_steps(torch.full((2,), 1e-2), 10):
+            adam.step_(flat, stays.clone(), adam_step)
     moments = torch.cat([adam.exp_avg, adam.exp_avg_sq])
     assert not ((moments.abs() > 0) & (moments.abs() < tiny)).any()
     assert adam.exp_avg[1, 2] == pytest.approx(0.5)

@@ -21,7 +21,7 @@ from learner_examples import (
 )
 
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.stack_planner import FIXED_WORK, Member, plan_stacks
+from agilerl_like.learning.stack_planner import FIXED_WORK, PlannedMember, plan_stacks
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
