@@ -1,8 +1,8 @@
-"""Generalised advantage estimation (Schulman et al. 2016), right at every kind of episode end.
+"""Generalised advantage estimation (Schulman et al. 2016) for terminated, truncated and invalid steps.
 
-The subtlety is which flag cuts what. A terminated step has no next state, so its bootstrap is cut; any ended step,
-terminated or truncated, has no later step of the same episode, so the recursion is cut. The flags describe the step
-itself: `terminated[t]` says that step t ended its episode, not that step t begins one.
+A terminated step has no next state, so it is not bootstrapped. An ended step, terminated or truncated, has no later
+step in its episode, so the recursion stops there. Flags describe the step itself: `terminated[t]` means that step t
+ended its episode, not that step t begins one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Action distributions: what a policy's outputs mean for each kind of action space.
+"""Action distributions for each kind of action space.
 
-Every method takes outputs with any leading axes, `[…, num_outputs]`. A *raw* action is what is stored and learned from,
-`[…, size]`: the category from 0, the bit, or the unbounded Gaussian number; `to_env` turns it into the action that the
-environment takes and `from_env` back. Noise is an argument, drawn beforehand, so that a member's actions depend on its
-own stream alone.
+Every method takes policy outputs with any leading axes, `[…, num_outputs]`. A *raw* action `[…, size]` is stored and
+learned from: the category from 0, the bit, or the unbounded Gaussian value; `to_env` converts it to the environment's
+action and `from_env` back. Noise is an argument, so that a member's actions depend on its own generator alone.
 """
 
 from __future__ import annotations
@@ -27,64 +26,64 @@ LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds of the log standard deviation of continuous actions, in half-widths of the action space."""
 
 Divergence = Callable[["ActionDistribution", Tensor], Tensor]
-"""Another distribution, and its outputs -> how far it is from one that is known already."""
+"""(another distribution, its outputs) -> its divergence from a given one."""
 
 
 class ActionDistribution(nn.Module):
-    """One distribution for each set of outputs; leading axes are free."""
+    """One distribution per set of policy outputs."""
 
     num_outputs: int
-    """Numbers that the policy gives for one observation."""
+    """Policy outputs per observation."""
     size: int
-    """Numbers in one raw action."""
+    """Values in one raw action."""
     mask_size: int = 0
-    """Entries in one action mask; 0 where masks have no meaning."""
+    """Entries in one action mask; 0 if masks are not supported."""
     raw_dtype: torch.dtype = torch.float32
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw what `sample` needs: `[*shape, …]`."""
+        """Return the random values for `sample`, `[*shape, …]`."""
 
     def correlated(self, noise: Tensor, before: Tensor | None, correlation: float) -> Tensor:
-        """Noise of neighbouring steps `[T, …]` with a correlation, after the step `before` `[…]` if there was one.
+        """Return noise `[T, …]` correlated over time, following the noise `before` `[…]` of the previous step, if any.
 
-        Noise that is not Gaussian stays as it is.
+        Noise that is not Gaussian is returned unchanged.
         """
         return noise
 
     def bound_std_(self, shift: float, low: float, high: float) -> None:
-        """Shift the log of the standard deviation, and clip it to its bounds; other distributions have none."""
+        """Shift the log standard deviation and clip it to bounds; does nothing for other distributions."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Draw a raw action `[…, size]`."""
+        """Return a sampled raw action `[…, size]`."""
 
     @abstractmethod
     def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The most likely raw action `[…, size]`."""
+        """Return the most likely raw action `[…, size]`."""
 
     @abstractmethod
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probability of raw actions and entropy, both `[…]`, in nats."""
+        """Return the log-probability of raw actions and the entropy, both `[…]`, in nats."""
 
     @abstractmethod
     def kl_from(self, outputs: Tensor) -> Divergence:
-        """KL(self || other) `[…]` in nats, of others that are given one after the other."""
+        """Return a function that computes KL(self || other) `[…]` in nats for other distributions."""
 
     @abstractmethod
     def in_env(self, raw: Tensor) -> Tensor:
-        """Turn raw actions `[N, size]` into the environment's, `[N, *action_space.shape]`, where they are."""
+        """Convert raw actions `[N, size]` to the environment's, `[N, *action_space.shape]`, on the same device."""
 
     def to_env(self, raw: Tensor) -> np.ndarray:
-        """The same as numpy: an exchange with the host if they are on an accelerator."""
+        """Convert raw actions to numpy; a transfer to the host if they are on an accelerator."""
         return self.in_env(raw).cpu().numpy()
 
     @abstractmethod
     def from_env(self, action: np.ndarray) -> Tensor:
-        """Turn the environment's actions `[N, *action_space.shape]` into raw ones `[N, size]`."""
+        """Convert the environment's actions `[N, *action_space.shape]` to raw ones `[N, size]`."""
 
     def unbounded(self, raw: Tensor) -> np.ndarray:
-        """The environment's units without the clip at its border: what `get_action` returns so that nothing is lost."""
+        """Convert to the environment's units without clipping to its bounds, as `get_action` returns actions."""
         return self.to_env(raw)
 
 
@@ -152,12 +151,12 @@ class Categorical(ActionDistribution):
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
-    """The sum `[…]` of what is said of each part, `[…, 1]`."""
+    """Return the sum `[…]` over the parts' values `[…, 1]`."""
     return (parts[0] if len(parts) == 1 else torch.cat(list(parts), -1).sum(-1, keepdim=True)).squeeze(-1)
 
 
 class Bernoulli(ActionDistribution):
-    """MultiBinary spaces: independent bits; a mask says which bits may be 1."""
+    """MultiBinary spaces: independent bits; a mask is True for bits that may be 1."""
 
     def __init__(self, space: gymnasium.spaces.MultiBinary) -> None:
         super().__init__()
@@ -207,19 +206,19 @@ class Bernoulli(ActionDistribution):
 class Gaussian(ActionDistribution):
     """Box spaces: a diagonal Gaussian with one learned log standard deviation a dimension.
 
-    The policy speaks in half-widths of the space: raw -1 and 1 are the bounds, so the space's units do not matter (a
-    dimension with an infinite bound is left as it is). Either the action is clipped at the border, or `squash` sends it
-    through tanh and its log-probability carries the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in
-    the environment's units.
+    Raw actions are in half-widths of the space: -1 and 1 are the bounds, so the space's units do not matter (a
+    dimension with an infinite bound is not scaled). Actions are clipped to the bounds, or with `squash` passed through
+    tanh, and log-probabilities include the Jacobian (Haarnoja et al. 2018). Log-probabilities are densities in the
+    environment's units.
 
-    What was rounded to the very border of squashed actions has lost how far beyond it raw lay: read back, it is taken
-    for the last number before the border (raw 8.7 in float32), and its density is that one's.
+    A squashed action that was rounded to the bound has lost its raw value: `from_env` reads it as the last float before
+    the bound (raw 8.7 in float32), with the density of that value.
     """
 
     INFINITE = 1e30
-    """Bounds from here on only mean that there is none: environments write the largest float32 for it."""
+    """Bounds of at least this magnitude mean no bound: environments use the largest float32."""
     LAST_OF_TANH = 2.0**-24
-    """How far from 1 the last number before it lies, as tanh gives it in float32."""
+    """Distance from 1 of the largest value below 1 that tanh returns in float32."""
 
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, squash: bool) -> None:
         super().__init__()
@@ -238,7 +237,7 @@ class Gaussian(ActionDistribution):
         largest = np.where(finite, np.maximum(np.abs(low), np.abs(high)), 1.0)
         last = np.spacing(largest.astype(space.dtype)).astype(np.float64) / (2 * self.half_width)
         self.border = 1 - np.maximum(last, self.LAST_OF_TANH)
-        """The last number before the border, in half-widths; without bounds there is no border."""
+        """The last float before the bound, in half-widths."""
         self.log_width = float(np.log(self.half_width).sum())
         self.units = torch.from_numpy(np.stack([self.half_width, self.centre, low, high]))  # [4, size] float64
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
@@ -251,9 +250,9 @@ class Gaussian(ActionDistribution):
         return torch.randn(*shape, self.size, generator=generator, device=generator.device)
 
     def correlated(self, noise: Tensor, before: Tensor | None, correlation: float) -> Tensor:
-        """A first-order autoregressive process of unit variance: each step's own distribution stays as it is.
+        """Return a first-order autoregressive process of unit variance, with each step's distribution unchanged.
 
-        PPO with correlated noise, and the update as if it were not: Hollenstein et al. 2024, arXiv:2312.11091.
+        The update ignores the correlation (Hollenstein et al. 2024, arXiv:2312.11091).
         """
         if not correlation:
             return noise
