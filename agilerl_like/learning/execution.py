@@ -1,6 +1,6 @@
-"""How the arithmetic is run, which changes no result beyond rounding: compiled or not, in which precision, or alone.
+"""Execution options that change results by rounding alone: compilation, precision, members computed separately.
 
-None of it is needed for correctness. `compile` turns forward pass and loss of a minibatch, and their gradient, into a
+`compile` turns forward pass and loss of a minibatch, and their gradient, into a
 few fused kernels (on a GPU CUDA graphs): that takes some 10 to 30 seconds for every new combination of shapes, and a
 C++ compiler on a CPU, so it pays in long runs whose architectures stay. Where the limit on recompilations is reached,
 new shapes run uncompiled.
@@ -38,10 +38,10 @@ class Execution:
     precision: Precision = "float32"
     """Type of the products in the networks; weights, moments, losses and statistics are float32 always."""
     per_member: bool = False
-    """Every member by itself (see `apart`)."""
+    """Compute every member separately (see `per_member_learner`)."""
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Where the networks are to be computed."""
+        """Return the context in which networks are computed."""
         if self.precision == "float32":  # entering a disabled autocast takes as long as a kernel
             return nullcontext()
         return torch.autocast(device.type, dtype=torch.bfloat16)
