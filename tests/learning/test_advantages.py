@@ -8,13 +8,13 @@ from agilerl_like.learning.advantages import _standardised
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [0.0, 0.1, 0.7, -1e4])
-def test_equal_advantages_are_no_advantages(value, dtype):
+def test_equal_advantages_are_normalised_to_zero(value, dtype):
     weight = (torch.arange(1000) % 3 > 0).to(dtype).repeat(2, 1)
     assert bool((_standardised(torch.full((2, 1000), value, dtype=dtype), weight) == 0).all())
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (100.0, 0.01), (-3.0, 1e-3)])
-def test_advantages_have_mean_0_and_standard_deviation_1_over_those_that_count(mean, std):
+def test_advantages_are_standardised_over_valid_samples(mean, std):
     generator = torch.Generator().manual_seed(0)
     x = mean + std * torch.randn(2, 5000, generator=generator, dtype=torch.float64)
     weight = (torch.rand(2, 5000, generator=generator) < 0.7).double()

@@ -48,7 +48,7 @@ ACTIONS = {"discrete": DISCRETE, "box": BOX, "multi-discrete": MultiDiscrete([2,
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
-def test_a_captured_step_learns_the_same(action_space, share, whole_graphs):
+def test_captured_loss_gives_equal_updates(action_space, share, whole_graphs):
     plain, _ = learned(action_space, Execution(), share=share)
     captured, _ = learned(action_space, Execution(compile=True), share=share)
     assert whole_graphs
@@ -68,7 +68,7 @@ UNEQUAL = (spec_of(), spec_of((7, 9), (6, 4), 8), spec_of((4, 5, 6), (9,), 3))
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
-def test_a_captured_step_of_unequal_members_learns_the_same(share, whole_graphs):
+def test_captured_loss_of_unequal_members_gives_equal_updates(share, whole_graphs):
     plain, _ = learned(DISCRETE, Execution(), torch.float64, UNEQUAL, share=share)
     captured, _ = learned(DISCRETE, Execution(compile=True), torch.float64, UNEQUAL, share=share)
     assert whole_graphs
@@ -97,14 +97,14 @@ def test_every_kind_of_mlp_is_captured_as_one_graph(specs, whole_graphs):
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method.:DeprecationWarning"
 )  # the compiler imports a module of its own
-def test_a_compiled_step_learns_the_same():
+def test_compiled_loss_gives_equal_updates():
     torch.compiler.reset()
     plain, _ = learned(DISCRETE, Execution())
     compiled, _ = learned(DISCRETE, Execution(compile=True))
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_a_compiler_that_fails_is_reported_and_the_run_continues_uncompiled(monkeypatch):
+def test_compiler_failure_warns_and_runs_uncompiled(monkeypatch):
     def broken(graph, inputs):
         raise OSError("no compiler here")
 
@@ -119,7 +119,7 @@ def test_a_compiler_that_fails_is_reported_and_the_run_continues_uncompiled(monk
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
-def test_bfloat16_is_near_and_weights_stay_float32(action_space):
+def test_bfloat16_updates_are_close_and_weights_stay_float32(action_space):
     plain, report = learned(action_space, Execution())
     mixed, mixed_report = learned(action_space, Execution(precision="bfloat16"))
     assert mixed.dtype == torch.float32

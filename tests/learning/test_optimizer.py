@@ -25,7 +25,7 @@ def test_one_member_is_torch_adam_over_20_steps(dtype, tolerance):
     torch.testing.assert_close(ours[0], theirs.detach(), rtol=tolerance, atol=tolerance)
 
 
-def test_members_with_other_rates_and_ages_step_as_they_would_alone():
+def test_members_with_different_rates_and_step_counts_step_as_alone():
     generator = torch.Generator().manual_seed(1)
     flat = torch.randn(3, 8, generator=generator)
     rates = torch.tensor([1e-1, 1e-2, 1e-3])
@@ -44,7 +44,7 @@ def test_members_with_other_rates_and_ages_step_as_they_would_alone():
     assert stacked.steps.tolist() == [1, 2, 3]
 
 
-def test_rows_that_are_taken_out_step_alone():
+def test_copied_rows_step_independently():
     flat = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
     adam, rows = Adam.fresh(flat), torch.tensor([2, 0])
     step(adam, flat, torch.ones(3, 8), torch.full((3,), 1e-2))
@@ -67,7 +67,7 @@ def test_the_first_step_has_the_size_of_the_rate():
     torch.testing.assert_close(flat, torch.tensor([[-0.1], [-0.2]], dtype=torch.float64))
 
 
-def test_moments_of_what_gets_no_gradient_any_more_become_0_and_never_subnormal():
+def test_moments_without_gradient_become_zero_and_never_subnormal():
     flat, tiny = torch.ones(2, 3), torch.finfo(torch.float32).tiny
     adam = Adam.fresh(flat)
     step(adam, flat, torch.tensor([[1.0, 1e-9, 0.0], [1.0, 1e-3, 1.0]]), torch.full((2,), 1e-2))
@@ -86,14 +86,14 @@ def test_moments_of_what_gets_no_gradient_any_more_become_0_and_never_subnormal(
     assert adam.exp_avg[0, 0].isnan()
 
 
-def test_clipping_scales_long_rows_of_each_part_and_leaves_short_ones():
+def test_clipping_scales_rows_above_max_norm_only():
     gradient = torch.tensor([[3.0, 4.0, 30.0], [0.3, 0.4, 0.1]])  # norms 5 and 0.5, 30 and 0.1
     norms = clip_((gradient[:, :2], gradient[:, 2:]), torch.tensor([1.0, 1.0]))
     torch.testing.assert_close(norms, torch.tensor([[5.0, 0.5], [30.0, 0.1]]))
     torch.testing.assert_close(gradient, torch.tensor([[0.6, 0.8, 1.0], [0.3, 0.4, 0.1]]), rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_moves_what_it_is_given_and_nothing_that_it_was_given_before():
+def test_step_updates_the_given_tensor_and_no_earlier_one():
     """Rows are kept from step to step: never those of another tensor."""
     flats, gradients = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
     adam = Adam.fresh(flats[0])

@@ -76,7 +76,7 @@ def test_training_one_member_moves_its_row_and_no_other_bit():
     assert torch.equal(flat, cohort.stacked.flat[1])
 
 
-def test_rows_in_which_nobody_acted_change_nothing():
+def test_invalid_rows_do_not_affect_updates():
     first = rollout_of(1, invalid=True, seed=3)
     garbage = first.valid.unsqueeze(-1) == 0
     other = first._replace(
@@ -164,7 +164,7 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
     assert abs(at_last - at_after) > 1e-3
 
 
-def test_a_member_that_breaks_is_named_and_harms_nobody():
+def test_diverged_member_is_reported_and_others_are_unaffected():
     rollout = rollout_of(2)
     sick = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
     with torch.no_grad():
@@ -176,7 +176,7 @@ def test_a_member_that_breaks_is_named_and_harms_nobody():
     torch.testing.assert_close(sick.stacked.flat[1], alone.stacked.flat[0], rtol=1e-10, atol=1e-10)
 
 
-def test_a_large_value_loss_leaves_the_policy_its_share():
+def test_large_value_loss_does_not_shrink_the_policy_gradient():
     """The actor's gradient is clipped by its own norm: a million times the vf_coef moves the actor no differently."""
     rollout = rollout_of(1)
     actors = []

@@ -25,7 +25,7 @@ def close(a, b):
     return math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12)
 
 
-def test_the_surrogate_is_the_pessimistic_one():
+def test_clipped_surrogate_takes_the_minimum():
     assert close(loss_of(1.1, 2.0)[0], -2.2)  # inside the clip: -r A
     assert close(loss_of(1.5, 2.0)[0], -2.4)  # gain is cut at 1.2 A
     assert close(loss_of(1.5, -2.0)[0], 3.0)  # a loss is not cut
@@ -54,7 +54,7 @@ def test_kl_estimate_is_k3():
     assert loss_of(1.1, 0.0)[1]["clip_fraction"] == 0.0
 
 
-def test_samples_without_weight_play_no_part():
+def test_samples_of_weight_zero_do_not_affect_loss_or_gradient():
     generator = torch.Generator().manual_seed(0)
     logp, entropy, value, old, adv, ret = torch.randn(6, 1, 4, generator=generator)
     share = torch.tensor([[0.5, 0.0, 0.5, 0.0]])

@@ -73,7 +73,7 @@ def returns_by_hand(rows, remembered, rewards):
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**31), st.integers(1, 12), MODES, CELLS, st.integers(1, 2), st.booleans())
-def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, layers, share):
+def test_recurrent_rollout_is_evaluated_as_each_episode_alone(seed, steps, mode, cell, layers, share):
     networks = [network_of(spec_of(cell, layers=layers), i, share=share) for i in range(2)]
     world = world_of(seed, 2, 2, steps, mode, networks[0].state_shape)
     expected = by_hand(networks, world)
@@ -96,7 +96,7 @@ def test_a_rollout_is_judged_as_each_episode_by_itself(seed, steps, mode, cell, 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**31), st.integers(1, 10), st.integers(1, 11), KINDS, MODES, CELLS, st.booleans())
-def test_a_sequence_begins_with_what_was_remembered_there(seed, steps, length, kind, mode, cell, share):
+def test_sequences_begin_with_their_hidden_state(seed, steps, length, kind, mode, cell, share):
     networks = [network_of(spec_of(cell, layers=2), i, share=share) for i in range(2)]
     world, cut = world_of(seed, 2, 2, steps, mode, networks[0].state_shape), SequenceSplit.of_kind(kind, length)
     expected = by_hand(networks, world)
@@ -108,7 +108,7 @@ def test_a_sequence_begins_with_what_was_remembered_there(seed, steps, length, k
     torch.testing.assert_close(counts[acted], cut.beginnings(before)[acted], **EXACT)
 
 
-def test_those_who_remember_nothing_are_not_cut():
+def test_rollouts_of_networks_without_recurrence_are_not_split():
     flats = []
     for cut in (None, SequenceSplit(5, 5), SequenceSplit(4, 2)):
         cohort = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
@@ -225,7 +225,7 @@ def test_permuting_members_permutes_results():
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_who_remembers_can_live_beside_who_does_not(share):
+def test_recurrent_and_feedforward_members_act_together(share):
     networks = [born(0, spec_of("GRU"), BOX, share=share), member(1, BOX, share=share)]
     cohort = cohort_of(networks, BOX, share=share, batch_size=FEW)
     x = torch.randn(2, ENVS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -53,7 +53,7 @@ NOW = torch.full((MEMBERS, ENVS, 1), 7.0)
 
 
 @pytest.mark.parametrize("steps", [4, 6, 11])  # full, wrapped once, wrapped twice
-def test_a_window_is_the_latest_steps_in_order(steps):
+def test_last_steps_are_the_latest_in_order(steps):
     buffer = buffer_of(4)
     fill(buffer, steps)
     for length in (1, 3, 4):
@@ -64,7 +64,7 @@ def test_a_window_is_the_latest_steps_in_order(steps):
         np.testing.assert_allclose(rollout.rewards[:, 1, 0], times + 0.2, rtol=1e-6)
 
 
-def test_a_window_of_some_members_has_their_rows():
+def test_last_steps_of_some_members_have_their_rows():
     buffer = buffer_of(4)
     fill(buffer, 5)
     rollout = buffer.last_steps([2, 0], 2, NOW, NOTHING)
@@ -72,7 +72,7 @@ def test_a_window_of_some_members_has_their_rows():
     np.testing.assert_allclose(rollout.rewards[0], [[3.4, 3.5], [3.0, 3.1]], rtol=1e-6)
 
 
-def test_last_observations_are_found_where_episodes_were_cut():
+def test_final_observations_are_stored_for_truncated_episodes():
     buffer = buffer_of(4)
     fill(buffer, 6, truncated_at={(1, 0), (3, 5), (4, 1), (5, 4)})  # step 1 has left a window of 4
     last = buffer.last_steps([0, 2], 4, NOW, NOTHING).final_observations
@@ -87,14 +87,14 @@ def test_last_observations_are_found_where_episodes_were_cut():
     assert found == {(1, 1, 1): -305.0, (2, 0, 1): -401.0, (3, 1, 0): -504.0}
 
 
-def test_a_cut_that_was_overwritten_is_forgotten():
+def test_final_observations_of_overwritten_steps_are_discarded():
     buffer = buffer_of(2)
     fill(buffer, 1, truncated_at={(0, 0)})
     fill(buffer, 2, start=1)
     assert len(buffer.last_steps([0, 1, 2], 2, NOW, NOTHING).final_observations.time) == 0
 
 
-def test_masks_are_kept_where_a_world_has_them():
+def test_action_masks_are_stored_if_the_env_has_them():
     buffer = buffer_of(2)
     mask = torch.tensor([True, False]).expand(MEMBERS, ENVS, 2)
     fill(buffer, 2, mask=mask)
@@ -108,7 +108,7 @@ def test_masks_are_kept_where_a_world_has_them():
     assert fresh.last_steps([0], 2, NOW, NOTHING).masks is None
 
 
-def test_a_number_that_is_not_finite_is_named():
+def test_non_finite_values_raise_with_their_place():
     buffer = buffer_of(3)
     fill(buffer, 2)
     buffer.observations[1, 2, 1, 0] = torch.nan

@@ -46,7 +46,7 @@ def test_every_step_is_in_a_sequence_and_in_one_chunk(steps, length, kind):
 
 
 @given(st.integers(1, 40), LENGTHS, KINDS)
-def test_a_sequence_is_given_what_was_remembered_where_it_begins(steps, length, kind):
+def test_beginnings_are_the_states_at_each_sequence_start(steps, length, kind):
     states = torch.arange(2.0 * steps).view(1, steps, 2, 1, 1, 1)
     begins = SequenceSplit.of_kind(kind, length).beginnings(states).flatten().tolist()
     assert begins == [2 * its[0] + env for its in steps_of(kind, length, steps) for env in (0, 1)]
@@ -142,7 +142,7 @@ def gradients_by_hand(network, rows, states, steps_of_sequences, numbers, action
 )
 @example(0, 12, 12, BPTTSequenceType.CHUNKED, "same step", "LSTM", 2, 1, True)  # the whole rollout
 @example(1, 12, 5, BPTTSequenceType.CHUNKED, "next step", "LSTM", 1, 2, False)
-def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
+def test_gradients_equal_autograd_from_stored_hidden_states(
     seed, steps, length, kind, mode, cell, layers, members, share
 ):
     networks = [network_of(spec_of(cell, layers=layers), i, share=share) for i in range(members)]
@@ -172,7 +172,7 @@ def test_gradients_are_those_of_sequences_traced_from_what_was_remembered(
             torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_what_fills_a_sequence_up_moves_nothing():
+def test_padding_of_sequences_does_not_affect_loss_or_gradient():
     """10 steps in chunks of 4 leave 2 places; whatever stands there, loss and gradient are the same bits."""
     world = world_of(3, 1, 2, 10, "same step", (2, 2, 5))
     found = []

@@ -148,7 +148,7 @@ LAYERS_THAT_SOME_LACK = {
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("name", LAYERS_THAT_SOME_LACK)
-def test_what_passes_a_layer_by_is_left_as_it_was(name, share):
+def test_members_that_lack_a_layer_learn_as_alone(name, share):
     specs = LAYERS_THAT_SOME_LACK[name]
     members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
     ((_, stack),) = cohort_of(members, DISCRETE, share=share, stacks="few").stacked.parts
@@ -158,13 +158,13 @@ def test_what_passes_a_layer_by_is_left_as_it_was(name, share):
 
 @settings(max_examples=10)
 @given(populations())
-def test_in_float32_they_are_as_near_as_it_can_tell(specs):
+def test_unequal_members_learn_as_alone_in_float32(specs):
     check_together_equals_alone(specs, DISCRETE, torch.float32, 1e-4, share=True, stacks="few")
 
 
 @settings(max_examples=20)
 @given(populations(), st.booleans())
-def test_what_a_member_lacks_stays_exactly_zero(specs, share):
+def test_padding_stays_exactly_zero(specs, share):
     members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
     cohort = cohort_of(members, DISCRETE, share=share, stacks="few")
     rows = range(len(specs))
@@ -182,7 +182,7 @@ def test_what_a_member_lacks_stays_exactly_zero(specs, share):
 
 @settings(max_examples=20)
 @given(populations(), STACKS)
-def test_they_act_together_as_they_act_alone(specs, stacks):
+def test_unequal_members_act_together_as_alone(specs, stacks):
     members = [born(i, spec, BOX, torch.float64, share=False) for i, spec in enumerate(specs)]
     x = torch.randn(len(specs), 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -210,7 +210,7 @@ def places_of(*specs):
     return plan_stacks([PlannedMember(spec.stack_key(), spec) for spec in specs], 8, 4, batch_size=128, device="cpu")
 
 
-def test_near_ones_share_a_stack_and_a_giant_has_its_own():
+def test_similar_members_share_a_stack_and_a_large_one_does_not():
     assert places_of(spec_of(64), spec_of(72), spec_of(64, latent=56), spec_of(48)) == [[0, 1, 2, 3]]
     giant = spec_of(500, 500, 500)
     assert places_of(giant, spec_of(64), spec_of(72), giant) == [[0, 3], [1, 2]]
@@ -222,9 +222,9 @@ def test_deep_encoders_come_first_and_deep_heads_last():
     assert places_of(*deep) == [[2, 0, 1]]
 
 
-def test_different_structures_are_never_joined():
+def test_members_with_different_stack_keys_never_share_a_stack():
     assert places_of(spec_of(64), spec_of(64, layer_norm=True), spec_of(64)) == [[0, 2], [1]]
 
 
-def test_members_of_equal_activations_are_neighbours():
+def test_members_with_equal_activations_are_contiguous():
     assert places_of(*(spec_of(64, activation=name) for name in ("Tanh", "ReLU", "Tanh", "ELU"))) == [[3, 1, 0, 2]]
