@@ -24,10 +24,9 @@ def gae(
 ) -> Tensor:
     """Return advantages `[T, …]`.
 
-    `next_values[t]` is the value of the state that step t truly led to: at a time limit the last observation of that
-    episode, never the first of the next. `ended` is terminated or truncated. In a step that is not `valid` nobody
-    acted, so nothing there is to anybody's credit. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and
-    `gae_lambda` broadcast.
+    `next_values[t]` is the value of the true next state of step t: at a time limit the final observation of that
+    episode, never the first of the next. `ended` is terminated or truncated. A step that is not `valid` has no action
+    and contributes nothing. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
 
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
     or delta_t = 0 where step t is not valid.
