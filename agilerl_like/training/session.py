@@ -98,7 +98,7 @@ def evolve_on_policy(
 
     Members train in `env_setup` and are evaluated in `eval_setup`, by default one like it. `process_group` are
     processes that a launcher started, of which this is one; `processes` is the number of processes to start here. With
-    `resume` the main process reads the newest checkpoint in the run's folder; the run starts from the beginning if there is none.
+    `resume` the main process reads the newest checkpoint in the run's folder; without one the run starts.
 
     Raises:
         RunFinished: the run that was to be resumed has ended.
