@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from tensor_worlds import Beads, InHalves
+from tensor_envs import Beads, InHalves
 
 from agilerl_like import PPO, Mutations, TournamentSelection, train_on_policy
 from agilerl_like.envs import VecEnvAdapter
