@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DONE = (
     "agilerl_like/*.py",
+    "agilerl_like/algorithms/*.py",
     "agilerl_like/agilerl/**/*.py",
     "agilerl_like/cli/*.py",
     "agilerl_like/config/*.py",
@@ -23,6 +24,7 @@ DONE = (
     "benchmarks/**/*.py",
     "configs/**/*.yaml",
     "tests/agilerl/**/*.py",
+    "tests/algorithms/*.py",
     "tests/distributed/*.py",
     "tests/envs/*.py",
     "tests/golden/*.py",

@@ -301,7 +301,9 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         names = sorted(name for name in documents if name.startswith("member-"))
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
-            raise CheckpointError(f"path={where!r} does not hold as many members as it says: {json.dumps(facts)[:200]}")
+            raise CheckpointError(
+                f"path={where!r} holds another number of members than its size: {json.dumps(facts)[:200]}"
+            )
         kind = class_by_name(facts.get("algorithm"), where, cls.kind)
         agents = [
             kind.from_documents(

@@ -1,4 +1,4 @@
-"""A world that shows where its episodes begin; worker processes import this file, so it loads nothing else."""
+"""An env that marks the start of its episodes; worker processes import this file, so it imports nothing else."""
 
 import gymnasium as gym
 import numpy as np

@@ -69,7 +69,7 @@ def test_a_copied_agent_learns_independently_and_bit_identically(kind, way):
 def test_a_copied_member_has_no_reference_to_its_population(way):
     population = PPO.population(8, SEEN, THREE, **SETTINGS)
     learn(population[2], seed=2)
-    population.set_training_mode(True)  # which lets all live in one cohort
+    population.set_training_mode(True)  # which attaches all to one cohort
     cohort, before = population.cohort, [tensors(agent) for agent in population]
     twin = way(population[2])
     assert learn(twin) == learn(population[2])
@@ -78,7 +78,7 @@ def test_a_copied_member_has_no_reference_to_its_population(way):
     assert all(equal(tensors(population[i]), before[i]) for i in range(8) if i != 2)
     alone = PPO(SEEN, THREE, **SETTINGS)
     learn(alone)
-    assert len(pickle.dumps(population[2])) < 1.1 * len(pickle.dumps(alone))  # nobody else's weights go with it
+    assert len(pickle.dumps(population[2])) < 1.1 * len(pickle.dumps(alone))  # without the weights of other members
 
 
 @pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])

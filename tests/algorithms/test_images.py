@@ -61,7 +61,7 @@ def test_default_and_named_encoders_by_observation_space():
     for kind, agent in kinds.items():
         assert type(agent.actor.encoder) is kind
         assert type(agent.critic.encoder) is kind
-    assert type(agent_of(VECTOR, net_config={"simba": True}).actor.encoder) is EvolvableSimBa  # as AgileRL says it
+    assert type(agent_of(VECTOR, net_config={"simba": True}).actor.encoder) is EvolvableSimBa  # AgileRL's name
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_only_vectors_have_running_normalization():
 
 
 def shapes(results):
-    """Of the arrays that there are, also of those of what is remembered."""
+    """Bytes of the arrays that exist, including those of hidden states."""
     each = [part for one in results for part in (one.values() if isinstance(one, dict) else [one])]
     return [tuple(part.shape) for part in each if part is not None]
 

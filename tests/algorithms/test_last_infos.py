@@ -13,7 +13,7 @@ from agilerl_like.envs.vector_infos import info_of_env
 
 
 class Counter(gymnasium.Env):
-    """Ends after as many steps as its seed says, and counts them in its info."""
+    """An env whose seed is the length of its episodes; its info counts the steps."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Discrete(2)

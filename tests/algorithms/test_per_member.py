@@ -18,13 +18,13 @@ from agilerl_like.learning.per_member_learner import PerMemberLearner
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
 
-ENVS = 3  # odd, so that nobody's rows begin where memory is aligned
+ENVS = 3  # odd, so that no member's rows start at an aligned address
 NET = {"encoder_config": {"hidden_size": [24, 20]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 CNN = {"encoder_config": {"channel_size": [16], "kernel_size": [3], "stride_size": [1]}, "latent_dim": 16}
 
 
 class Flicker(gymnasium.Env):
-    """Pictures of noise, worth how bright they are if that is said."""
+    """Images of noise; the reward is their brightness if that is configured."""
 
     metadata: ClassVar = {"render_modes": []}
     observation_space = Box(0, 255, (3, 6, 5), np.uint8)
@@ -116,7 +116,7 @@ class RecordingPopulation(Population):
 
 
 def state_of(agent):
-    """All numbers of an agent that go on."""
+    """All tensors of an agent that continue to change."""
     adam = agent.optimizer
     named = {**agent.network.state_dict(), "m": adam.exp_avg, "v": adam.exp_avg_sq, "steps": adam.steps}
     return {name: tensor.clone() for name, tensor in named.items()}

@@ -124,7 +124,7 @@ def test_unequal_members_are_computed_together():
     population = population_of(4)
     assert population.cohort.stacks == [[0, 1, 2, 3]]
     kept = population.cohort
-    assert population.cohort is kept  # made again only when somebody changes
+    assert population.cohort is kept  # rebuilt only after a member got another network
     rng = np.random.default_rng(0)
     for place in (1, 3):
         agent = population[place]

@@ -141,7 +141,7 @@ def test_clipped_actions_are_clipped_in_training_testing_and_after_loading(tmp_p
     space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     agent = agent_of(space, action_std_init=2.0)
     obs = np.zeros((300, 4))
-    assert np.abs(agent.get_action(obs)[0]).max() > 1  # what log_prob speaks of
+    assert np.abs(agent.get_action(obs)[0]).max() > 1  # log_prob is that of the unclipped action
     for who in (agent, PPO.load(agent.save_checkpoint(tmp_path / "a"))):
         assert np.abs(who.predict(obs)[0]).max() == 1
         assert who.distribution.to_env(torch.full((1, 2), 9.0)).tolist() == [[1.0, 1.0]]
@@ -317,7 +317,7 @@ def test_consecutive_mutations_draw_different_numbers(tmp_path):
     first = grown(agent)
     loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
     second = grown(agent)
-    assert not torch.isclose(first, second).any()  # or the newborn would be twins for ever
+    assert not torch.isclose(first, second).any()  # else the new units would stay equal
     assert torch.equal(grown(agent_of()), first)
     for other in (loaded, loaded.clone()):
         assert torch.equal(grown(other), second)
@@ -325,7 +325,7 @@ def test_consecutive_mutations_draw_different_numbers(tmp_path):
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 def test_a_loaded_agent_continues_bit_identically(tmp_path, space):
-    """Law 6: load(save(x)) goes on as if nothing had happened."""
+    """Law 6: load(save(x)) continues as x would have."""
     agent = agent_of(
         space, hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-1)), share_encoders=True, target_kl=0.5
     )
@@ -346,11 +346,11 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
     agent = agent_of()
     with torch.no_grad():
         next(agent.actor.parameters()).view(-1)[3] = value
-    agent.save_checkpoint(tmp_path / "sick")
+    agent.save_checkpoint(tmp_path / "diverged")
     with pytest.raises(
-        CheckpointError, match=rf"sick': network\.actor\..* holds {value} in 1 of \d+ places; allowed are"
+        CheckpointError, match=rf"diverged': network\.actor\..* holds {value} in 1 of \d+ places; allowed are"
     ):
-        PPO.load(tmp_path / "sick")
+        PPO.load(tmp_path / "diverged")
 
 
 @pytest.mark.parametrize(("name", "value"), [("update_epochs", 2**40), ("update_epochs", 10_001), ("lr", 1e300)])

@@ -130,7 +130,7 @@ def test_rollouts_store_the_hidden_state_before_their_first_step():
 
 
 def test_a_rollout_that_becomes_shorter_restarts():
-    """Nobody knows what was remembered where the shorter one would begin."""
+    """The hidden state at the start of the shorter rollout is unknown."""
     population = population_of()
     collector = collector_of(population, sync())
     collector.collect(7)
@@ -160,7 +160,7 @@ def change(operator, **details):
 
 
 def deafen(agent, units):
-    """Let nobody listen to some units of its memories."""
+    """Zero the outgoing weights of some units of the recurrent networks."""
     with torch.no_grad():
         for branch in (agent.network.actor, agent.network.critic):
             for cell in branch.memory.cells:
@@ -386,12 +386,12 @@ def test_max_seq_len_of_the_encoder_config_is_the_default():
 
 
 def experiences_of(agent, seed=0, steps=STEPS, hidden=None, begins=None):
-    """A loop by hand that forgets where an episode ends; it may go on with what another one remembered at its end."""
+    """Experiences of a hand-written loop that resets the hidden state at episode ends; it may start with a given one."""
     return loop_by_hand(agent, seed, steps, hidden, begins)[0]
 
 
 def loop_by_hand(agent, seed=0, steps=STEPS, hidden=None, begins=None):
-    """Experiences, and what is remembered after them."""
+    """Experiences, and the hidden state after them."""
     rng, columns = np.random.default_rng(seed), [[] for _ in range(6)]
     hidden = agent.get_initial_hidden_state(ENVS) if hidden is None else hidden
     begins = np.ones(ENVS) if begins is None else begins
@@ -486,7 +486,7 @@ def test_clones_and_loaded_agents_continue_bit_identically(tmp_path):
 
 
 def stubborn(agent, seed):
-    """Give an agent large weights; with some seeds what it remembers then decides what it does."""
+    """Give an agent large weights, so that with some seeds its hidden state determines its actions."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in agent.network.parameters():
