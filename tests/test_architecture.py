@@ -123,15 +123,15 @@ def test_hpo_knows_no_torch():
 
 def test_importing_loads_no_extra_and_costs_little():
     code = (
-        "import sys, time, torch; start = time.perf_counter(); "
-        "from agilerl_like import PPO, Population, make_vect_envs, train_on_policy; end = time.perf_counter(); "
+        "import sys, time, torch; start = time.process_time(); "
+        "from agilerl_like import PPO, Population, make_vect_envs, train_on_policy; end = time.process_time(); "
         f"print(end - start, [m for m in {(*OPTIONAL, 'accelerate', 'pettingzoo', 'Box2D')!r} if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(
         maxsplit=1
     )
     assert out[1].strip() == "[]"
-    assert float(out[0]) < 6.0  # seconds of a busy machine, beyond torch's own
+    assert float(out[0]) < 4.0  # CPU seconds beyond torch's own; tensordict takes one of about 1.3
 
 
 UNSAFE_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "random"}
