@@ -175,7 +175,9 @@ def linear_layers(agent: RLAlgorithm) -> list[tuple[int, int]]:
     """Return inputs and outputs of every linear layer: encoder, actor's head, critic's head."""
     spec = agent.architecture
     encoder = (gymnasium.spaces.flatdim(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
-    heads = [(spec.latent_dim, *spec.head.hidden_size, outputs) for outputs in (agent.distribution.num_outputs, 1)]
+    heads = [
+        (spec.latent_dim, *spec.head.hidden_size, outputs) for outputs in (agent.learner.distribution.num_outputs, 1)
+    ]
     encoders = [encoder] if agent.share_encoders else [encoder, encoder]
     return [layer for sizes in (*encoders, *heads) for layer in pairwise(sizes)]
 

@@ -52,8 +52,6 @@ class EvolvableAlgorithm(ABC):
 
     learners: dict[str, Any]
     """The learner of each group, by the group's name."""
-    agent_groups: Mapping[str, Any]
-    """Converts between each group's agents and the rows that its learner reads."""
     schedules: Mapping[str, Schedule]
     num_envs: int
     learn_step: int
@@ -211,11 +209,11 @@ class EvolvableAlgorithm(ABC):
     def group_policies(self) -> dict[str, GroupPolicy]:
         """The policy of each group of agents."""
         return {
-            group: GroupPolicy(its.best_actions, its.encoding, its.initial_hidden_state, self.agent_groups[group])
+            group: GroupPolicy(its.best_actions, its.encoding, its.initial_hidden_state, its.layout)
             for group, its in self.learners.items()
         }
 
-    def check_env(self, env: Any) -> None:
+    def _check_env(self, env: Any) -> None:
         """Raise ConfigurationError unless an env adapter has this algorithm's agents."""
         return
 
@@ -229,7 +227,7 @@ class EvolvableAlgorithm(ABC):
         should_stop: Callable[[], bool] = never_stop,
     ) -> Episodes:
         """Run one episode for each seed, without exploration."""
-        self.check_env(env)
+        self._check_env(env)
         with eval_mode(self):
             return evaluate(
                 self.group_policies.values(),
@@ -254,11 +252,6 @@ class EvolvableAlgorithm(ABC):
         numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
         return Genome(numbers, self.architecture)
 
-    def genome_to_json(self, genome: Genome) -> dict[str, Any]:
-        """Return a genome as JSON data, for `genome_from_json` of any agent of the same algorithm and spaces."""
-        architecture = cast(Any, genome.architecture).to_config()
-        return {"hyperparameters": dict(genome.hyperparameters), "architecture": architecture}
-
     def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
         """Call `hook(agent)` after every mutation of this agent, and of its clones."""
         self._hooks.append(hook)
@@ -279,14 +272,14 @@ class EvolvableAlgorithm(ABC):
         self.apply_genome(genome, changes)
         return self
 
-    def set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
+    def _set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
         """Set hyperparameters, and the weights that depend on them."""
         for name, value in hyperparameters.items():
             setattr(self, name, value)
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's hyperparameters and apply its mutations to weights and moments; return what was done."""
-        self.set_hyperparameters(genome.hyperparameters)
+        self._set_hyperparameters(genome.hyperparameters)
         done = tuple(self._mutate_learner(change) for change in changes)
         self.mut = ", ".join(change.label for change in done) or "None"
         for hook in self._hooks:
@@ -337,7 +330,7 @@ class EvolvableAlgorithm(ABC):
 
     # -- files
 
-    def metadata(self) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         """Return identity, settings, architecture and history as JSON data.
 
         Raises:
@@ -456,6 +449,12 @@ class EvolvableAlgorithm(ABC):
     def recompile(self) -> None:
         """Do nothing: nothing compiled needs to be renewed."""
         return
+
+
+def genome_to_json(genome: Genome) -> dict[str, Any]:
+    """Return a genome as JSON data, for `genome_from_json` of any agent of the same algorithm and spaces."""
+    architecture = cast(Any, genome.architecture).to_config()
+    return {"hyperparameters": dict(genome.hyperparameters), "architecture": architecture}
 
 
 def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgorithm) -> type[AlgorithmT]:

@@ -168,8 +168,9 @@ class IPPO(OnPolicyAlgorithm):
         """Converts between each group's agents and its learner's rows."""
 
     def _place(self, group: str) -> dict[str, Any]:
-        """Return a learner's size and position."""
-        return {"num_agents": len(self.groups[group]), "group_number": [*self.groups].index(group)}
+        """Return a learner's size, position and layout."""
+        number = [*self.groups].index(group)
+        return {"num_agents": len(self.groups[group]), "group_number": number, "layout": self.agent_groups[group]}
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -310,7 +311,7 @@ class IPPO(OnPolicyAlgorithm):
         by_agent = episodes.returns_by_agent
         return np.array([sum(by_agent[agent].mean() for agent in ids) for ids in self.groups.values()])
 
-    def check_env(self, env: MultiAgentVecEnvAdapter) -> None:
+    def _check_env(self, env: MultiAgentVecEnvAdapter) -> None:
         check_agents(env, self.agent_groups.values())
 
     # -- copies and files
@@ -331,7 +332,7 @@ class IPPO(OnPolicyAlgorithm):
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         document = {
-            **self.metadata(),
+            **self._metadata(),
             **NO_COUNTERS,
             "agent_ids": list(self.agent_ids),
             "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # JSON objects have no order
@@ -459,6 +460,9 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
                         f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
                         f"{getattr(self.agents[0], name)}"
                     )
+
+    def _check_env(self, env: MultiAgentVecEnvAdapter) -> None:
+        check_agents(env, self.agents[0].agent_groups.values())
 
 
 Teams = MultiAgentPopulation

@@ -4,8 +4,8 @@ An algorithm has one learner for each group of agents that share a policy: PPO h
 groups. The agents of a group are further rows of the batch, so a learner of A agents counts A times its algorithm's
 `num_envs` and `learn_step`. Settings are read from the algorithm, so they may be changed there at any time.
 
-A learner computes through a `PopulationLearner`, which it shares with the same group's learners of the other members of a
-population. Every random stream is named by run seed, member index and a counter, so no other member influences it.
+A learner computes through a `PopulationLearner`, which it shares with the same group's learners of the other members
+of a population. Every random stream is named by run seed, member index and a counter, so no other member influences it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
+from agilerl_like.algorithms.evaluation import RowLayout, SingleAgentRows
 from agilerl_like.algorithms.ppo_config import SETTINGS, PPOAttributes, PPOConfig, validated
 from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_count, read_flag, to_builtin
 from agilerl_like.envs.action_masks import mask_slices
@@ -70,6 +71,8 @@ MAX_TENSORS = 1000
 """Upper bound of the tensors of a network, for `MetaBuild`."""
 NOISE = {"sd": Mutations.mutation_sd, "kl": Mutations.mutation_kl}
 """Bound and target of parameter noise where a mutation does not give them."""
+SINGLE_AGENT = SingleAgentRows()
+"""The layout of an algorithm of one agent."""
 RNG_STRIDE = 2**32
 """More draws than any run makes between two checkpoints."""
 
@@ -116,6 +119,7 @@ class Learner:
         num_agents: int = 1,
         group_number: int | None = None,
         max_seq_len: int | None = None,
+        layout: RowLayout = SINGLE_AGENT,
     ) -> None:
         check_action_space(action_space)
         self.algorithm, self.encoding, self.action_space = algorithm, encoding, action_space
@@ -124,6 +128,8 @@ class Learner:
         """Agents that share this policy; each is a further row of every env."""
         self.group_number = group_number
         """Position of the group in its algorithm, which names its random streams; None for an algorithm of one."""
+        self.layout = layout
+        """Converts between the group's agents and the rows that this learner reads."""
         self._max_seq_len = max_seq_len  # where the algorithm leaves it open
         self.updates = 0
         self.draws = 0
@@ -714,6 +720,7 @@ class Learner:
             num_agents=self.num_agents,
             group_number=self.group_number,
             max_seq_len=self._max_seq_len,
+            layout=self.layout,
         )
         copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations

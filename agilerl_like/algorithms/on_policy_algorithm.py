@@ -96,10 +96,10 @@ class OnPolicyAlgorithm(LearnerHost, EvolvableAlgorithm):
         smallest = min(learner.num_agents for learner in self.learners.values())
         return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, smallest)
 
-    def set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
+    def _set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
         """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does."""
         before = self.action_std_init, self.action_std_min, self.action_std_max
-        super().set_hyperparameters(hyperparameters)
+        super()._set_hyperparameters(hyperparameters)
         if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
             for learner in self.learners.values():
                 learner.bound_std_(self.action_std_init - before[0])

@@ -167,11 +167,14 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     @property
     def group_policies(self) -> dict[str, GroupPolicy]:
         """The policy of each group of agents, which acts in equal blocks of rows, one for each member."""
-        layouts = self.agents[0].agent_groups
         return {
-            group: GroupPolicy(its.best_actions, its[0].encoding, its.initial_hidden_state, layouts[group])
+            group: GroupPolicy(its.best_actions, its[0].encoding, its.initial_hidden_state, its[0].layout)
             for group, its in self.by_group.items()
         }
+
+    def _check_env(self, env: Any) -> None:
+        """Raise ConfigurationError unless an env adapter has the members' agents."""
+        return
 
     def run_episodes(
         self,
@@ -185,7 +188,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
         The members' envs are equal blocks of the env's rows.
         """
-        self.agents[0].check_env(env)
+        self._check_env(env)
         with eval_mode(self):
             return evaluate(
                 self.group_policies.values(),
@@ -406,7 +409,8 @@ def make_members(
     if sample:
         for agent in agents[1:]:
             draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
-            agent.set_hyperparameters(agent.repair({**agent.genome.hyperparameters, **draw}))
+            genome = agent.genome
+            agent.apply_genome(genome.replace(hyperparameters=agent.repair({**genome.hyperparameters, **draw})), ())
     return agents
 
 

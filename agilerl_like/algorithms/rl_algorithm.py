@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import gymnasium
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.evaluation import EpisodeCallback, SingleAgentRows, report_episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
 from agilerl_like.algorithms.learner import Learner, custom_spec
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.serialization import read_agent
@@ -23,7 +22,7 @@ from agilerl_like.hpo import Genome, Mutation
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.distributions import ActionDistribution, make_distribution
+from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.seeding import Purpose, integers
 
 ONLY = ""
@@ -48,8 +47,6 @@ class Dimension:
 
 class RLAlgorithm(OnPolicyAlgorithm):
     """An algorithm with one learner: one actor and one critic."""
-
-    agent_groups = MappingProxyType({ONLY: SingleAgentRows()})
 
     # -- networks
 
@@ -85,11 +82,6 @@ class RLAlgorithm(OnPolicyAlgorithm):
     def get_policy(self) -> nn.Module:
         """Return the policy network."""
         return self.network.actor
-
-    @property
-    def distribution(self) -> ActionDistribution:
-        """The action distribution that the actor's outputs parametrize."""
-        return self.learner.distribution
 
     @property
     def optimizer(self) -> Adam:
@@ -164,7 +156,7 @@ class RLAlgorithm(OnPolicyAlgorithm):
     # -- files
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {**self.learner.document(), **self.metadata()}, self.learner.tensors()
+        return {**self.learner.document(), **self._metadata()}, self.learner.tensors()
 
     def _sections(self, document: Any, tensors: Any) -> dict[str, tuple[Any, Any]]:
         return {ONLY: (document, tensors)}
@@ -199,7 +191,8 @@ class RLAlgorithm(OnPolicyAlgorithm):
         self.learner.recent_observations = torch.zeros(0, 0)
 
     get_action_dim = Dimension(
-        lambda agent: agent.distribution.num_outputs, lambda action_space: make_distribution(action_space).num_outputs
+        lambda agent: agent.learner.distribution.num_outputs,
+        lambda action_space: make_distribution(action_space).num_outputs,
     )
     """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
     get_state_dim = Dimension(lambda agent: agent.learner.encoding.size, lambda space: ObservationEncoder(space).size)

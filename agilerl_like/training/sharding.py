@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name, genome_to_json
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,
@@ -136,7 +136,7 @@ class ShardedPopulation:
         )
 
     def _info_to_json(self, info: MemberInfo) -> Any:
-        return [info.uid, info.fitness, self.first.genome_to_json(info.genome), info.hp_config.to_json()]
+        return [info.uid, info.fitness, genome_to_json(info.genome), info.hp_config.to_json()]
 
     def _info_from_json(self, data: Any) -> MemberInfo:
         uid, fitness, genome, hp_config = data
@@ -152,7 +152,7 @@ class ShardedPopulation:
 
         def encode(offspring: Offspring) -> Any:
             mutations = [mutation.to_json() for mutation in offspring.mutations]
-            return [offspring.slot, mutations, self.first.genome_to_json(offspring.genome)]
+            return [offspring.slot, mutations, genome_to_json(offspring.genome)]
 
         def decode(data: Any) -> Offspring:
             slot, mutations, genome = data

@@ -32,7 +32,7 @@ TUNED = {"learn_step": 32, "batch_size": 16, "seed": 0, "net_config": SMALL, "nu
 
 
 def log_std(agent):
-    return agent.distribution.log_std.detach().clone()
+    return agent.actor.distribution.log_std.detach().clone()
 
 
 def child_of(parent, **changes):
@@ -58,7 +58,7 @@ def trained_on_pendulum(pop=None, *, size=2, steps=256, **settings):
 def test_offspring_std_changes_by_the_change_of_action_std_init():
     parent = PPO(SEES, ACTS, hp_config=RANGES, **TUNED, **START)
     with torch.no_grad():
-        parent.distribution.log_std.copy_(torch.tensor([-1.0, 0.25]))  # as if it had been learned
+        parent.actor.distribution.log_std.copy_(torch.tensor([-1.0, 0.25]))  # as if it had been learned
     kept = {name: tensor.clone() for name, tensor in parent.network.state_dict().items()}
     child = child_of(parent, action_std_init=0.25)
     # from -0.5 to 0.25 is 0.75 more: -1 becomes -0.25, and 0.25 becomes 1

@@ -7,6 +7,7 @@ from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import HyperparameterConfig, Mutations, RLParameter
 from agilerl_like.algorithms.agent_groups import group_of
+from agilerl_like.algorithms.evolvable_algorithm import genome_to_json
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
@@ -93,7 +94,7 @@ def test_offspring_have_the_recorded_hyperparameters():
     assert (child.learn_step, child.lr) == (100, 3e-3)
     assert [learner.learn_step for learner in child.learners.values()] == [100, 200]
     assert child.genome == genome
-    assert child.genome_from_json(team.genome_to_json(genome)) == genome
+    assert child.genome_from_json(genome_to_json(genome)) == genome
 
 
 TRIO = ["agent_0", "agent_1", "agent_2"]

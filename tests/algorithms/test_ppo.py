@@ -144,7 +144,7 @@ def test_clipped_actions_are_clipped_in_training_testing_and_after_loading(tmp_p
     assert np.abs(agent.get_action(obs)[0]).max() > 1  # log_prob is that of the unclipped action
     for who in (agent, PPO.load(agent.save_checkpoint(tmp_path / "a"))):
         assert np.abs(who.predict(obs)[0]).max() == 1
-        assert who.distribution.to_env(torch.full((1, 2), 9.0)).tolist() == [[1.0, 1.0]]
+        assert who.learner.distribution.to_env(torch.full((1, 2), 9.0)).tolist() == [[1.0, 1.0]]
 
 
 def test_eval_mode_does_not_explore_and_freezes_the_statistics():
@@ -169,7 +169,7 @@ def test_dones_flag_the_first_step_of_an_episode():
     rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
-        agent.distribution,
+        agent.learner.distribution,
         hidden_state_before=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
     assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]

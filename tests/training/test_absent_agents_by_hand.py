@@ -68,7 +68,7 @@ def test_returns_do_not_cross_absences():
     rollout, _ = as_rollout(
         (states, actions, log_probs, rewards, begins, values, last, done),
         agent.learner.encode,
-        agent.distribution,
+        agent.learner.distribution,
         remembered=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=THERE,
     )
