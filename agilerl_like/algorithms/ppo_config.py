@@ -63,8 +63,8 @@ class PPOConfig:
     action_std_max: LogStd = LOG_STD_RANGE[1]
     """Largest log of the standard deviation of continuous actions (value)."""
     action_noise_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Correlation of the exploration noise of neighbouring steps, for continuous actions in training: at 0.9 noise lasts
-    about ten steps, which moves systems with inertia. The update treats actions as independent (value)."""
+    """Correlation of the exploration noise of neighbouring steps, for continuous actions in training: at 0.9 noise
+    lasts about ten steps, which moves systems with inertia. The update treats actions as independent (value)."""
     clip_coef: Positive = 0.2
     """Clip range of the probability ratio (value)."""
     clip_coef_vf: Positive | None = None

@@ -1,4 +1,4 @@
-"""What `agilerl_like.agilerl` adapts: rollouts, counts of steps, hidden states, ranges, and errors that name what is absent."""
+"""`agilerl_like.agilerl` adapts rollouts, step counts, hidden states and ranges; its errors name what is absent."""
 
 import importlib
 

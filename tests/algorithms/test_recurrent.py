@@ -386,7 +386,7 @@ def test_max_seq_len_of_the_encoder_config_is_the_default():
 
 
 def experiences_of(agent, seed=0, steps=STEPS, hidden=None, begins=None):
-    """Experiences of a hand-written loop that resets the hidden state at episode ends; it may start with a given one."""
+    """Experiences of a hand-written loop that resets hidden states at episode ends; it may start with given ones."""
     return loop_by_hand(agent, seed, steps, hidden, begins)[0]
 
 

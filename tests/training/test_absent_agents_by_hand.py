@@ -61,7 +61,7 @@ def test_rows_of_absent_agents_do_not_affect_learning():
 
 
 def test_returns_do_not_cross_absences():
-    """gamma = lambda = 1, V = 0, rewards 1: the second env's returns are 2, 1 before the absence and 3, 2, 1 after it."""
+    """gamma = lambda = 1, V = 0, rewards 1: the second env's returns are 2, 1 before the absence, 3, 2, 1 after it."""
     agent = agent_of()
     states, actions, log_probs, _, begins, values, last, done = collected(np.nan)
     rewards = [np.where(there, 1.0, np.nan) for there in THERE]
