@@ -114,8 +114,8 @@ class RLAlgorithm(OnPolicyAlgorithm):
         policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
         `max_steps` truncates longer episodes. `callback(score, info)` is called for each episode with its return and
         the info of its last step, to which `episode_length` is added, in steps. `swap_channels` is True if the env's
-        images have their channels last, though the agent was made for channels first. `vectorized` is accepted for AgileRL's
-        sake.
+        images have their channels last, though the agent was made for channels first. `vectorized` is accepted for
+        AgileRL's sake.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
