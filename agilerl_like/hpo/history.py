@@ -19,7 +19,7 @@ MAX_TRIALS = 1024
 """The oldest rows beyond this number are dropped."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One member during one generation: what it trained with, and its fitness before and after."""
 
