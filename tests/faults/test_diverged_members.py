@@ -37,7 +37,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.hpo import Genome, next_generation
+from agilerl_like.hpo import Genome, PopulationView, next_generation
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.rollout_buffer import _check_finite
@@ -145,14 +145,14 @@ def test_diverged_members_are_never_selected():
     for seed in range(10_000):
         size = int(rng.integers(3, 17))
         fitness = rng.choice([math.nan, math.inf, -math.inf, 0.0, -1e300, 1e300, *rng.normal(size=6)], size)
-        arguments = [genome] * size, fitness, range(size), [{}] * size
+        view = PopulationView(fitness, range(size), [genome] * size, generation=1)
         try:
             births = next_generation(
-                *arguments,
+                view,
+                [{}] * size,
                 selection=strategies[seed % len(strategies)],
-                mutations=nothing,
+                explorer=nothing,
                 seed=seed,
-                generation=1,
                 next_uid=size,
             )
         except PopulationDivergedError:

@@ -15,7 +15,7 @@ from tiny_runs import NIGHTLY, SMALL, flat, tier
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms import IPPO
 from agilerl_like.algorithms.learner import hyperparams_of
-from agilerl_like.hpo import next_generation
+from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
@@ -80,21 +80,25 @@ def mutates(population, place, rng):
 
 
 def is_copied(population, place, rng):
-    population.replace(place, int(rng.integers(MEMBERS)), 1 + max(agent.index for agent in population))
+    agents = list(population)
+    agents[place] = agents[int(rng.integers(MEMBERS))].clone(index=1 + max(agent.index for agent in agents))
+    population.set_members(agents)
     return population
 
 
 def evolves(population, place, rng):
     agents = list(population)
     births = next_generation(
-        [agent.genome for agent in agents],
-        rng.normal(size=MEMBERS),
-        [agent.index for agent in agents],
+        PopulationView(
+            rng.normal(size=MEMBERS),
+            [agent.index for agent in agents],
+            [agent.genome for agent in agents],
+            generation=int(rng.integers(1, 1000)),
+        ),
         [agent.hp_config for agent in agents],
         selection=TournamentSelection(2),
-        mutations=ALL_KINDS,
+        explorer=ALL_KINDS,
         seed=population.seed,
-        generation=int(rng.integers(1, 1000)),
         next_uid=1 + max(agent.index for agent in agents),
         repair=population.repair,
     )

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tiny_runs import NIGHTLY, RANGES, SMALL, digest, tier
 
 from agilerl_like import PPO, Mutations, Population, PopulationDivergedError, TournamentSelection, TruncationSelection
-from agilerl_like.hpo import next_generation
+from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.storage import safe_folder
 
@@ -58,14 +58,16 @@ class World:
         agents = list(self.population)
         try:
             births = next_generation(
-                [agent.genome for agent in agents],
-                self.population.fitness,
-                [agent.index for agent in agents],
+                PopulationView(
+                    np.array(self.population.fitness),
+                    [agent.index for agent in agents],
+                    [agent.genome for agent in agents],
+                    generation=self.generation + 1,
+                ),
                 [agent.hp_config for agent in agents],
                 selection=TruncationSelection(0.5) if truncation else TournamentSelection(2),
-                mutations=BREEDING,
+                explorer=BREEDING,
                 seed=self.population.seed,
-                generation=self.generation + 1,
                 next_uid=self.next_uid,
                 repair=self.population.repair,
             )

@@ -69,7 +69,7 @@ def test_returns_do_not_cross_absences():
         (states, actions, log_probs, rewards, begins, values, last, done),
         agent.learner.encode,
         agent.learner.distribution,
-        remembered=lambda begins: torch.zeros(len(begins), 0, 0, 0),
+        hidden_state_before=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=THERE,
     )
     zeros = torch.zeros_like(rollout.rewards)

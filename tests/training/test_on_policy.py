@@ -508,4 +508,4 @@ def test_the_check_before_training_warns_and_does_not_change_the_run():
     assert len(warned.warnings) == 2
     assert "terminated=0; return a bool" in warned.warnings[0]
     assert "ClipReward" in warned.warnings[1]
-    assert "in training_wrappers it changes that of training alone" in warned.warnings[1]
+    assert "in training_wrappers it changes the reward of training only" in warned.warnings[1]

@@ -122,7 +122,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
         rollouts.append(collector.groups[""]._last_steps([1, 0], STEPS))
     ours, theirs = rollouts
     for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
-        if name == "last_observations":
+        if name == "final_observations":
             assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
         else:
             assert mine is other is None or torch.equal(mine, other), name
@@ -138,7 +138,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
 def test_last_observations_are_those_of_the_episodes_that_were_cut():
     """A bead without force stays at its start, and is truncated after 12 steps with its clock at 12 / 12."""
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
-    collector.population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
+    collector.groups[""].population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
     last = collector.groups[""]._last_steps([0, 1], 25).final_observations
     assert last.time.tolist() == [11] * 8 + [23] * 8
