@@ -168,6 +168,9 @@ class NoisyLinear(Linear):
         self.input_noise: Tensor
         self.output_noise: Tensor
 
+    def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
+        """Leave `active_block` unset: the noise is part of the weights, so the layer is computed by `forward` alone."""
+
     def resample_(self, generator: torch.Generator) -> None:
         """Draw new noise for one member (the rows of a stack are drawn through its members)."""
         for noise in (self.input_noise, self.output_noise):

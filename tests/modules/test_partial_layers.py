@@ -5,6 +5,7 @@ import torch
 from module_checks import check_stack
 
 from agilerl_like.modules import EvolvableMLP, MLPSpec
+from agilerl_like.modules.layers import NoisyLinear
 
 SIZES = {
     "one": [(6, 4)],
@@ -24,6 +25,9 @@ def check(sizes, **changes):
         members.append(EvolvableMLP(spec, INPUTS, OUTPUTS).double())
         for parameter in members[-1].parameters():
             torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(seed))
+        for layer in members[-1].modules():
+            if isinstance(layer, NoisyLinear):
+                layer.resample_(torch.Generator().manual_seed(seed))
     padded = EvolvableMLP(MLPSpec.padded_union(specs), INPUTS, OUTPUTS)
     generator = torch.Generator().manual_seed(1)
     return check_stack(members, padded, torch.randn(len(members), 6, INPUTS, generator=generator, dtype=torch.float64))
@@ -35,6 +39,8 @@ def test_stacks_with_missing_layers_equal_single_members(name, activation):
     check(SIZES[name], activation=activation)
 
 
-@pytest.mark.parametrize("changes", [{"layer_norm": True}, {"activation": "Sigmoid"}], ids=["normed", "masked"])
-def test_stacks_with_missing_normed_and_masked_layers_equal_single_members(changes):
+@pytest.mark.parametrize(
+    "changes", [{"layer_norm": True}, {"activation": "Sigmoid"}, {"noisy": True}], ids=["normed", "masked", "noisy"]
+)
+def test_stacks_with_missing_normed_masked_and_noisy_layers_equal_single_members(changes):
     check(SIZES["one member has one layer more"], **changes)
