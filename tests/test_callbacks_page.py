@@ -1,0 +1,32 @@
+"""The script of tutorials/callbacks.md stops a run that does not improve any more."""
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from agilerl_like.reporting import Callback
+
+PAGE = (Path(__file__).parents[1] / "tutorials" / "callbacks.md").read_text(encoding="utf-8")
+
+
+def test_every_event_is_listed():
+    listed = {*re.findall(r"^\| `(\w+)\(", PAGE, flags=re.MULTILINE)}
+    assert listed == {name for name in vars(Callback) if name.startswith("on_")} - {"on_warning"}
+
+
+def test_the_script_stops_after_five_generations_without_improvement(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    script = tmp_path / "patience.py"
+    script.write_text(code, encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "no improvement for 5 generations" in done.stdout
+    with (tmp_path / "runs" / "patience" / "metrics.csv").open(newline="") as table:
+        generations = len(list(csv.DictReader(table)))
+    assert 6 <= generations < 100  # the first generation always improves; 100 would spend the budget
