@@ -55,7 +55,7 @@ class Execution:
 def _compiled(function: Any, device: str) -> Any:
     """Compile a function of which the forward pass alone is called: its gradient is taken by the caller's `backward()`.
 
-    Where the compiler fails, a warning says why, and the function runs uncompiled from then on.
+    Where the compiler fails, a warning gives the reason, and the function runs uncompiled from then on.
     """
     replays = device == "cuda"  # CUDA graphs, whose outputs are overwritten when they run again
     graph, failed = torch.compile(function, dynamic=False, mode="reduce-overhead" if replays else None), False

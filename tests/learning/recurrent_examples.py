@@ -1,4 +1,4 @@
-"""Experience of networks that remember, and what they think of it when they go through it episode by episode.
+"""Rollouts of recurrent networks, and the reference values of a pass episode by episode.
 
 Envs are played here as the two dialects of autoreset lay their episodes out in rows; the answers know nothing of rows.
 """
@@ -127,7 +127,7 @@ class Thought(NamedTuple):
 
     outputs: Tensor  # [A]
     value: Tensor
-    state: Tensor  # [M, K, H], what it remembers then
+    state: Tensor  # [M, K, H], hidden state after it
 
 
 def think(network, observation, state):
@@ -142,15 +142,15 @@ def think(network, observation, state):
 
 
 class Remembered(NamedTuple):
-    """What is thought of one env's row."""
+    """Reference values of one row of an env."""
 
-    before: Tensor  # [M, K, H], what counts of what is remembered before it
+    before: Tensor  # [M, K, H], hidden state before it, zero where an episode begins
     thought: Thought
     next_value: Tensor  # of its successor
 
 
 def walk(network, rows, state):
-    """What a network thinks of an env's rows, one after the other, if before them it remembers `state`."""
+    """Reference values of an env's rows, computed one after the other from the hidden state `state`."""
     found = []
     for row in rows:
         before = torch.zeros_like(state) if row.begins else state

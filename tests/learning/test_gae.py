@@ -23,14 +23,14 @@ def textbook(rewards, values, next_values, terminated, ended, valid, gamma, lam)
 
 
 numbers = st.floats(-10, 10, allow_nan=False, width=32)
-step = st.tuples(numbers, numbers, numbers, st.sampled_from(["goes on", "terminated", "truncated"]), st.booleans())
+step = st.tuples(numbers, numbers, numbers, st.sampled_from(["continues", "terminated", "truncated"]), st.booleans())
 
 
 @given(st.lists(step, min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1))
 def test_equals_the_double_sum_for_every_placement_of_ends(steps, gamma, lam):
     rewards, values, next_values, ends, valid = zip(*steps, strict=True)
     terminated = [end == "terminated" for end in ends]
-    ended = [end != "goes on" for end in ends]
+    ended = [end != "continues" for end in ends]
     found = gae(
         *(torch.tensor(x, dtype=torch.float64) for x in (rewards, values, next_values)),
         terminated=torch.tensor(terminated, dtype=torch.float64),

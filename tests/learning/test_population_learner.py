@@ -1,4 +1,4 @@
-"""Laws 2 and 5: members trained together equal members trained alone, and training one moves nobody else's bits."""
+"""Laws 2 and 5: members trained together equal members trained alone, and training one changes no other member."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Learning with memory: a rollout is judged as each episode by itself, and members together as each of them alone."""
+"""Recurrent learning: a rollout gives the values of its single episodes, members together those of each alone."""
 
 import math
 
@@ -36,7 +36,7 @@ KINDS = st.sampled_from(list(BPTTSequenceType))
 GAMMA, LAMBDA = 0.9, 0.8
 
 
-# -- what is thought of a rollout
+# -- values of a rollout
 
 
 def digested(networks, rollout, cut):
@@ -45,7 +45,7 @@ def digested(networks, rollout, cut):
 
 
 def by_hand(networks, world):
-    """What each member thinks of each of its envs' rows, `[P][E][T]`; before it is stacked."""
+    """Reference values of each member's rows, `[P][E][T]`; before it is stacked."""
     state = world.rollout.state
     with torch.no_grad():
         return [
@@ -60,7 +60,7 @@ def returns_by_hand(rows, remembered, rewards):
     for start in range(len(rows)):
         total, weight = remembered[start].thought.value.item(), 1.0
         for row, its, reward in zip(rows[start:], remembered[start:], rewards[start:], strict=True):
-            if not row.valid:  # nobody acted
+            if not row.valid:  # no action was taken
                 break
             successor = 0.0 if row.end == "terminated" else its.next_value.item()
             total += weight * (reward + GAMMA * successor - its.thought.value.item())
@@ -146,7 +146,7 @@ def born(seed, spec, action_space, *, share):
 
 
 def remembered(networks, room):
-    """States in which each remembers something, in its corner of the room that there is for all `[P, E, M, K, H]`."""
+    """Random hidden states, each in the leading corner of the padded state `[P, E, M, K, H]`."""
     states = torch.randn(len(networks), ENVS, *room, generator=torch.Generator().manual_seed(4)).double()
     corners = [resize_hidden(state, network.state_shape) for state, network in zip(states, networks, strict=True)]
     return torch.stack([resize_hidden(corner, room) for corner in corners])

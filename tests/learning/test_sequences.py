@@ -95,7 +95,7 @@ def step_of(update, batch):
 
 
 def loss_by_hand(network, rows, state, steps, numbers, actions):
-    """The summed loss of a sequence of one env, traced from what was remembered before it, and how many steps count."""
+    """The summed loss of a sequence of one env, from the hidden state before it, and how many steps count."""
     total, count = torch.zeros(()).double(), 0
     for step in steps:
         row, (then, advantage, target) = rows[step], numbers[step]

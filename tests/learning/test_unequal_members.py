@@ -27,7 +27,7 @@ from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
 
 NAMES = sorted(ACTIVATIONS)
-PLAIN = ("ReLU", "Tanh")  # of which the way back is written out, if there is nothing else in the way
+PLAIN = ("ReLU", "Tanh")  # activations with f(0) = 0
 STACKS = st.sampled_from(["few", "some"])
 
 
@@ -68,7 +68,7 @@ def populations(draw):
 
 
 def born(seed, spec, action_space, dtype, *, share):
-    """A member whose fades are somewhere on their way, whose newborn units do not count, and whose noise was drawn."""
+    """A member with fades in progress, padded units, and drawn noise."""
     network, adam = member(seed, action_space, dtype, share=share, spec=spec)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -424,7 +424,7 @@ LARGEST = np.finfo(np.float32).max
 
 @pytest.mark.parametrize("bound", [np.inf, LARGEST])
 def test_a_dimension_without_bounds_is_left_in_its_own_units(bound):
-    # both bounds, one bound or a bound that only says "none": raw numbers are the action, cut where there is a border
+    # both bounds, one bound or an infinite bound: raw values are the action, clipped at finite bounds
     space = Box(np.array([-bound, 0.0, -2.0], np.float32), np.array([bound, bound, 2.0], np.float32))
     distribution = make_distribution(space)
     raw = torch.tensor([[5.0, 3.0, 0.5], [-7.0, -3.0, 3.0]])
@@ -453,7 +453,7 @@ def test_huge_bounds_do_not_overflow():
     np.testing.assert_allclose(distribution.to_env(torch.tensor([[0.5]])), [[5e28]])
 
 
-def test_the_initial_spread_is_what_was_asked_for():
+def test_the_initial_standard_deviation_is_the_setting():
     distribution = make_distribution(Box(-1, 1, (2,)), log_std=-1.5)
     assert torch.equal(distribution.log_std.detach(), torch.full((2,), -1.5))
 

@@ -44,7 +44,7 @@ def parent_of(spec, action_space=DISCRETE, *, share=False):
 
 
 def sequences(state_shape, seed=2):
-    """Observations [S L, D] in which one step in five begins an episode, and what was remembered before them."""
+    """Observations [S L, D] in which one step in five begins an episode, and the hidden states before them."""
     generator = stream(seed)
     starts = (torch.rand(COUNT, STEPS, generator=generator) < 0.2).double()
     state = torch.randn(COUNT, *state_shape, generator=generator).double()
@@ -78,7 +78,7 @@ def test_a_course_is_one_step_after_the_other(cell, layers, share):
 
 
 @given(st.tuples(*[st.integers(0, 4)] * 2), st.tuples(*[st.integers(0, 3)] * 2))
-def test_a_state_survives_where_there_is_more_room(shape, more):
+def test_a_hidden_state_survives_padding(shape, more):
     state = torch.randn(5, 2, *shape, generator=stream())
     room = tuple(map(sum, zip(shape, more, strict=True)))
     wide = resize_hidden(state, (2, *room))
@@ -87,13 +87,12 @@ def test_a_state_survives_where_there_is_more_room(shape, more):
     assert torch.equal(resize_hidden(wide, (2, *shape)), state)
 
 
-def test_who_remembers_nothing_asks_for_no_course():
+def test_a_network_without_memory_needs_no_sequence_info():
     network = builder()(NetworkSpec())
     network.reset_(stream())
     x, sequence_info = sequences((2, 0, 0))
     assert network.state_shape == (2, 0, 0)
     assert torch.equal(said(network, x, sequence_info), said(network, x, NO_SEQUENCE))
-    assert NO_SEQUENCE.map(torch.neg) is NO_SEQUENCE
 
 
 # -- growth
@@ -144,7 +143,7 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         ("memory.add_layer", {"layer": 1}),
     ],
 )
-def test_a_network_that_remembers_images_grows_silently_too(operator, arguments, share):
+def test_growth_of_a_recurrent_network_of_images_leaves_outputs_unchanged(operator, arguments, share):
     encoding = ObservationEncoder(gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8))
     memory = {"hidden_state_size": 10, "min_hidden_state_size": 2}
     cnn = {"channel_size": [4], "kernel_size": [3], "stride_size": [1], "min_channel_size": 2}
@@ -236,7 +235,7 @@ def test_a_layer_that_has_a_say_does_not_just_vanish(cell, share):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
-def test_units_that_nobody_hears_go_without_a_trace(cell, share):
+def test_removing_units_with_zero_outgoing_weights_leaves_outputs_unchanged(cell, share):
     parent, silent = parent_of(spec_of(cell, units=14), share=share), [1, 4, 5, 11]
     with torch.no_grad():
         for branch in (parent.network.actor, parent.network.critic):
@@ -283,7 +282,7 @@ def test_moments_travel_gate_by_gate(cell):
     assert all(torch.equal(first_of(child)[name], first_of(parent)[name]) for name in elsewhere)
 
 
-def test_a_newborn_layers_moments_are_nothing_and_the_mean_of_all():
+def test_moments_of_a_new_layer_are_zero_and_the_mean_of_all():
     parent = parent_of(spec_of("GRU"))
     child = mutate_network(parent, "memory.add_layer", {"layer": 1}, stream())
     newborn = [name for name in first_of(child) if "cells.1" in name or "residuals.1" in name]
