@@ -52,8 +52,8 @@ STEPS = 64
 
 EVALUATION_STEPS = 16
 CHECKPOINT_GENERATIONS = 50
-WARM_UP = 100
-"""Generations that may still grow: buffers, caches, the allocator."""
+WARM_UP = 300
+"""Generations that may still grow: buffers, caches, the allocator, the history of trials (1,024, full after 256)."""
 
 EVERY = 10
 """Generations from one look to the next."""
