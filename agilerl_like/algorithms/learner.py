@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -85,6 +86,7 @@ def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *ke
 class LearnerHost(PPOAttributes):
     """What a learner reads from its algorithm."""
 
+    learners: dict[str, Learner]
     index: int
     seed: int
     device: torch.device
@@ -99,6 +101,12 @@ class LearnerHost(PPOAttributes):
 
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Attach the learners that `copy.deepcopy` and `pickle` made."""
+        vars(self).update(state)
+        for learner in self.learners.values():
+            learner.set_algorithm(self)
 
 
 class Learner:
@@ -122,7 +130,8 @@ class Learner:
         layout: RowLayout = SINGLE_AGENT,
     ) -> None:
         check_action_space(action_space)
-        self.algorithm, self.encoding, self.action_space = algorithm, encoding, action_space
+        self._algorithm: weakref.ref[LearnerHost] | None = weakref.ref(algorithm)
+        self.encoding, self.action_space = encoding, action_space
         self.architecture = architecture
         self.num_agents = num_agents
         """Agents that share this policy; each is a further row of every env."""
@@ -147,6 +156,25 @@ class Learner:
         self._shares_network = False
 
     # -- settings
+
+    @property
+    def algorithm(self) -> LearnerHost:
+        """The algorithm that this learner belongs to.
+
+        The reference is weak: a cycle would keep the networks of replaced members until garbage is collected.
+
+        Raises:
+            ReferenceError: the algorithm was deleted; a learner cannot be used without it.
+        """
+        algorithm = None if self._algorithm is None else self._algorithm()
+        if algorithm is None:
+            raise ReferenceError("the algorithm of this learner was deleted: keep the agent as long as its learner")
+        return algorithm
+
+    def set_algorithm(self, algorithm: LearnerHost) -> None:
+        """Set the algorithm of a learner that was copied or unpickled without one."""
+        if self._algorithm is None:
+            self._algorithm = weakref.ref(algorithm)
 
     @property
     def index(self) -> int:
@@ -734,8 +762,14 @@ class Learner:
             self._use(clone_module(self.network), self.moments.copy())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for `copy.deepcopy` and `pickle`: a network of its own, outside any cohort."""
-        alone = {"_optimizer": self.moments.copy(), "_cohort": None, "row": 0, "_shares_network": False}
+        """Return the state for `copy.deepcopy` and `pickle`: a network of its own, without algorithm and cohort."""
+        alone = {
+            "_algorithm": None,
+            "_optimizer": self.moments.copy(),
+            "_cohort": None,
+            "row": 0,
+            "_shares_network": False,
+        }
         return {**vars(self), "network": detached_clone(self.network), **alone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

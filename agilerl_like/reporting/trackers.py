@@ -71,7 +71,7 @@ class TrackerReporter(Reporter):
         self._tracker.log(scalars(record), step=record.env_steps)
 
     def close(self) -> None:
-        """Upload what is left and close the tracker's run."""
+        """Upload remaining data and close the run of the tracker."""
         if self._tracker is not None:
             self._tracker.finish()
             self._tracker = None
