@@ -31,7 +31,7 @@ def test_a_clone_is_freed_with_its_last_reference(recurrent):
 
 
 def test_a_team_is_freed_with_its_last_reference():
-    spaces = [{agent: space for agent in ("a_0", "b_0")} for space in SPACES]
+    spaces = [dict.fromkeys(("a_0", "b_0"), space) for space in SPACES]
     team = IPPO(*spaces)
     reference = weakref.ref(team.learners["b"].network)
     del team
