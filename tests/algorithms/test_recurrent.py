@@ -432,14 +432,14 @@ def test_learn_in_mid_episode_warns_without_hidden_state():
     agent = agent_of()
     _, hidden = loop_by_hand(agent)
     experiences = experiences_of(agent, 1, hidden=hidden, begins=np.zeros(ENVS))
-    told, untold, initial_hidden_state = agent, agent.clone(), agent.clone()
-    told.learn(experiences, hidden_state=hidden)
+    with_state, without_state, initial_hidden_state = agent, agent.clone(), agent.clone()
+    with_state.learn(experiences, hidden_state=hidden)
     with pytest.warns(UserWarning, match=r"in the midst of an episode .* hidden_state is missing"):
-        untold.learn(experiences)
+        without_state.learn(experiences)
     initial_hidden_state.learn(experiences, hidden_state=agent.get_initial_hidden_state(ENVS))
     weights = [
         torch.cat([p.detach().flatten() for p in one.network.parameters()])
-        for one in (told, untold, initial_hidden_state)
+        for one in (with_state, without_state, initial_hidden_state)
     ]
     assert torch.equal(weights[1], weights[2])
     assert not torch.equal(weights[0], weights[1])

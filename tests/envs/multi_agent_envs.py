@@ -121,10 +121,10 @@ class Manifold(ParallelEnv):
 
     def tell(self, agent):
         draw = self.random.random()
-        told = {"draw": draw} if draw < 0.5 else {}
+        info = {"draw": draw} if draw < 0.5 else {}
         if agent == "mu" and draw > 0.3:
-            told["action_mask"] = (np.array([True, draw > 0.6]), np.array([False, True, True]))
-        return told
+            info["action_mask"] = (np.array([True, draw > 0.6]), np.array([False, True, True]))
+        return info
 
     def state(self):
         return self.random.uniform(-1, 1, (2, 2))

@@ -76,7 +76,7 @@ def tilted(num_envs):
 
 
 @pytest.mark.parametrize(
-    ("make", "limit", "told"),
+    ("make", "limit", "expected_backend"),
     [
         (lambda: make_vect_envs("CartPole-v1", 2), 500, "vector, because gymnasium has one for this env"),
         (lambda: make_vect_envs("CartPole-v1", 2, backend="vector", max_episode_steps=40), 40, "vector"),
@@ -85,7 +85,7 @@ def tilted(num_envs):
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
-def test_seeding_a_native_cartpole_keeps_its_settings(make, limit, told):
+def test_seeding_a_native_cartpole_keeps_its_settings(make, limit, expected_backend):
     env = make()
     assert is_native_cartpole(env)
     seeded = with_per_env_seeds(env, 3)
@@ -96,7 +96,7 @@ def test_seeding_a_native_cartpole_keeps_its_settings(make, limit, told):
             limit,
             getattr(env, "gravity", 9.8),
         )
-        assert describe_backend(one) == told
+        assert describe_backend(one) == expected_backend
         assert one.env_config.env_kwargs == seeded.env_config.env_kwargs
         adapter = VecEnvAdapter(one)
         alone = seeded_cartpole(1, limit)

@@ -18,12 +18,12 @@ def by_hand(steps):
     rows = []
     for seed in SEEDS:
         env = failing_envs.SharedBufferEnv()
-        seen, told = np.array(env.reset(seed=seed)[0]["here"]), 0.0
+        seen, heard = np.array(env.reset(seed=seed)[0]["here"]), 0.0
         for _ in range(steps):
             obs, _, ended, _, info = env.step(0)
-            last, told = np.array(obs["here"]), float(info["heard"][0])
+            last, heard = np.array(obs["here"]), float(info["heard"][0])
             seen = np.array(env.reset()[0]["here"]) if ended else last
-            rows.append((seen, last, ended, told))
+            rows.append((seen, last, ended, heard))
     return [[rows[row * steps + step] for row in range(len(SEEDS))] for step in range(steps)]
 
 
@@ -65,8 +65,8 @@ def test_final_info_is_not_of_the_next_episode(backend):
     env.reset(seed=SEEDS)  # pyright: ignore[reportArgumentType]
     for rows in by_hand(8):
         *_, info = env.step(np.zeros(3, int))
-        for row, (*_, last, ended, told) in enumerate(rows):
+        for row, (*_, last, ended, heard) in enumerate(rows):
             if ended:
                 np.testing.assert_array_equal(info["final_obs"][row]["here"], last)
-                np.testing.assert_array_equal(info["final_info"]["heard"][row], [told])
+                np.testing.assert_array_equal(info["final_info"]["heard"][row], [heard])
     env.close()

@@ -143,9 +143,9 @@ def test_probes_pass_pettingzoos_tests_and_suit_the_algorithms(name, capsys):
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_agents_of_a_group_have_equal_answers_for_equal_observations(name):
     answers = MULTI_AGENT_PROBES[name].expectations
-    told = {key(as_observation(known.obs)): known for known in answers["listener_0"]}
+    expected = {key(as_observation(known.obs)): known for known in answers["listener_0"]}
     for known in answers["listener_1"]:
-        other = told.get(key(as_observation(known.obs)), known)
+        other = expected.get(key(as_observation(known.obs)), known)
         assert (known[1], known.name) == (other[1], other.name)
 
 

@@ -146,9 +146,9 @@ class Undying(Scripted):
 
     def step(self, actions):
         living, self.agents = self.agents, list(actions)
-        told = super().step(actions)
+        result = super().step(actions)
         self.agents = living
-        return told
+        return result
 
 
 def test_an_env_that_keeps_ended_agents_ends_when_all_have_ended():
@@ -190,9 +190,9 @@ def test_masks_come_from_observations_and_infos_and_are_all_true_for_absent_agen
         mu = step.action_mask["mu"]
         if mu is not None:
             assert mu[~step.acting["mu"]].all()
-            told = ~mu.all(1)
-            seen += told.sum()
-            assert (mu[told][:, [0, 2, 3, 4]] == [True, False, True, True]).all()
+            result = ~mu.all(1)
+            seen += result.sum()
+            assert (mu[result][:, [0, 2, 3, 4]] == [True, False, True, True]).all()
     assert seen > 10
 
 
@@ -205,10 +205,10 @@ class Stuck(Scripted):
     """Masks all actions of all agents at tick 2."""
 
     def step(self, actions):
-        told = super().step(actions)
-        for info in told[-1].values():
+        result = super().step(actions)
+        for info in result[-1].values():
             info["action_mask"] = np.full(8, self.tick != 2)
-        return told
+        return result
 
 
 def test_a_mask_without_any_action_is_an_error_only_for_present_agents():

@@ -87,17 +87,17 @@ def test_vectorised_copies_equal_bare_envs(name, continuous):
     )
     steps, sample = MultiAgentVecEnvAdapter(env), sampler(env)
     observations = steps.reset([4, 5, 6])
-    told = [one.reset(seed=seed)[0] for one, seed in zip(bare, (4, 5, 6), strict=True)]
+    observed = [one.reset(seed=seed)[0] for one, seed in zip(bare, (4, 5, 6), strict=True)]
     for _ in range(12):
-        for number, seen in enumerate(told):
+        for number, seen in enumerate(observed):
             same({agent: array[number] for agent, array in observations.items()}, seen)
         actions = sample()
         step = steps.step(actions)
         for number, one in enumerate(bare):
             acted = {agent: array[number] for agent, array in actions.items()}
-            told[number], rewards, terminations, truncations, _ = one.step(acted)
+            observed[number], rewards, terminations, truncations, _ = one.step(acted)
             state = one.state()
-            same({agent: array[number] for agent, array in step.next_obs.items()}, told[number])
+            same({agent: array[number] for agent, array in step.next_obs.items()}, observed[number])
             np.testing.assert_array_equal(step.next_state[number], state)
             for agent in env.agent_ids:
                 assert step.reward[agent][number] == np.float32(rewards[agent])
@@ -105,7 +105,7 @@ def test_vectorised_copies_equal_bare_envs(name, continuous):
                 assert step.truncated[agent][number] == truncations[agent]
             assert step.ended[number] == (not one.agents)
             if not one.agents:
-                told[number] = one.reset()[0]
+                observed[number] = one.reset()[0]
         observations = step.obs
     np.testing.assert_array_equal(env.state(), step.state)
 

@@ -225,8 +225,8 @@ def test_with_num_envs_keeps_workers():
     assert by_hand.env_fns == (failing_envs.FailingEnv, failing_envs.Slow, failing_envs.FailingEnv)
     assert (by_hand.num_workers, by_hand.timeout) == (resolve_num_workers(None, 3), STEP_TIMEOUT)
     for num_workers, num_envs, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (None, 6, resolve_num_workers(None, 6))):
-        told = SubprocVectorEnv([failing_envs.FailingEnv] * 3, num_workers=num_workers, timeout=7.0)
-        again = with_num_envs(with_num_envs(told, 1), num_envs)  # through one env, for which one worker does
+        given = SubprocVectorEnv([failing_envs.FailingEnv] * 3, num_workers=num_workers, timeout=7.0)
+        again = with_num_envs(with_num_envs(given, 1), num_envs)  # through one env, for which one worker does
         assert isinstance(again, SubprocVectorEnv)
         assert (again.num_workers, again.timeout) == (expected, 7.0)
 

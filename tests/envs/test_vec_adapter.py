@@ -498,15 +498,15 @@ class MaskedLater(Masked):
 def test_the_first_mask_may_come_with_a_later_episode(mode):
     adapter = VecEnvAdapter(SyncVectorEnv([MaskedLater] * 2, autoreset_mode=mode))
     adapter.reset()
-    told, masks = [], []
+    found_masks, masks = [], []
     for _ in range(9):
         step = adapter.step([0, 0])
         if step.obs[0, 0] == 0:  # an episode begins, the second or a later one
-            told.append(step.action_mask)
-        elif told:
+            found_masks.append(step.action_mask)
+        elif found_masks:
             masks.append(step.action_mask)
-    assert len(told) == (2 if mode is not AutoresetMode.NEXT_STEP else 1)
-    for mask in told:
+    assert len(found_masks) == (2 if mode is not AutoresetMode.NEXT_STEP else 1)
+    for mask in found_masks:
         np.testing.assert_array_equal(mask, [[True, False, False]] * 2)
     for mask in masks:
         np.testing.assert_array_equal(mask, np.ones((2, 3)))

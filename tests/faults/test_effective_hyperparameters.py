@@ -65,9 +65,11 @@ def rollout_of(places, steps):
     rewards = torch.randn(shape, generator=generator)
     ended = (torch.rand(shape, generator=generator) < 0.1).float()
     following = torch.rand(MEMBERS, ENVS, 3, generator=generator)
-    nobody = FinalObservations.none(observations)
+    no_final_obs = FinalObservations.none(observations)
     nothing = torch.zeros(MEMBERS, ENVS, 2, 0, 0)
-    whole = Rollout(observations, actions, rewards, ended, ended, torch.ones(shape), following, nobody, None, nothing)
+    whole = Rollout(
+        observations, actions, rewards, ended, ended, torch.ones(shape), following, no_final_obs, None, nothing
+    )
     return whole.of_members(torch.tensor(places))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tiny_runs import NIGHTLY, digest
-from whole_runs import Path, advice, at_once, go_on, saved, state, traces, train, undisturbed
+from whole_runs import Path, advice, at_once, resume_run, saved, state, traces, train, undisturbed
 
 from agilerl_like.errors import ExitCode
 from agilerl_like.storage.checkpoint_folder import Checkpoints
@@ -44,7 +44,7 @@ def test_three_failed_saves_end_a_run_that_can_be_resumed(tmp_path, fault):
     assert advice(tmp_path) in ended.said
     assert newest(tmp_path) == saved(tmp_path)[-1] if before else saved(tmp_path) == []
     assert traces(tmp_path) == []
-    assert go_on(tmp_path).code == 0
+    assert resume_run(tmp_path).code == 0
     assert state(tmp_path) == undisturbed()
 
 

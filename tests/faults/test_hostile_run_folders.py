@@ -384,7 +384,7 @@ def document(name, change):
     return forge
 
 
-def told(**changes):
+def changed_run(**changes):
     return document("run", lambda run: {**run, **changes})
 
 
@@ -403,13 +403,13 @@ case("run.json has no generation", document("run", lambda run: run["progress"].p
 case("run.json has a uid too low", progress(next_uid=1), ON, said="next_uid=1; allowed are numbers above")
 case("run.json is of another generation", progress(generation=1), ON, said="progress.generation=1")
 for value in ([], None, "text", 5, [1.0], [1.0] * 3, ["1", "2"], [[1.0], [2.0]], [None, None], {"0": 1.0}):
-    case(f"run.json has fitness {value!r}", told(fitness=value), ON, said="run.fitness=")
+    case(f"run.json has fitness {value!r}", changed_run(fitness=value), ON, said="run.fitness=")
 for value in (None, 5, "text", {}, [1], [None], [{}], [[]], [{"uid": 1}]):
-    case(f"run.json has births {value!r}", told(births=value), ON, said="run.births")
+    case(f"run.json has births {value!r}", changed_run(births=value), ON, said="run.births")
 for value in (None, 5, {}, [[1000.0, 0]], [[1000.0, 0, 0]], [["1000", 0]], [None], [[math.nan, 0]], [[1000.0, "0"]]):
-    case(f"run.json has rivals {value!r}", told(rivals=value), ON)
+    case(f"run.json has rivals {value!r}", changed_run(rivals=value), ON)
 for value in (None, 5, {}, [], {"record": None, "ancestry": []}, {"record": {}, "ancestry": []}, {"record": 5}):
-    case(f"run.json has the best {value!r}", told(best=value), ON, said="run.best")
+    case(f"run.json has the best {value!r}", changed_run(best=value), ON, said="run.best")
 for value in (None, [], "text", 5, {}, {"progress": {}}):
     case(f"run.json is {value!r}", document("run", lambda run, value=value: value if value is not None else [None]), ON)
 for name in ("fitness", "uid", "hyperparameters", "generation", "losses", "architecture"):
@@ -431,7 +431,7 @@ def birth(**changes):
 
 case(
     "run.json has births in a cycle",
-    told(births=[birth(uid=0, parent_uid=1), birth(uid=1, parent_uid=0)]),
+    changed_run(births=[birth(uid=0, parent_uid=1), birth(uid=1, parent_uid=0)]),
     ON,
     said="parent_uid=1 of uid=0; allowed is a smaller one",
 )
@@ -448,13 +448,13 @@ for what, changes in {
     "hyperparameters of text": {"hyperparameters": {"lr": "high"}},
     "an architecture null": {"architecture": None},
 }.items():
-    case(f"run.json has a birth with {what}", told(births=[birth(**changes)]), ON, said="run.births.0")
+    case(f"run.json has a birth with {what}", changed_run(births=[birth(**changes)]), ON, said="run.births.0")
 for value in (None, [], {}, {"generation": -1, "ordinal": 1, "score": 1.0}, {"generation": "1"}):
     case(f"milestone is {value!r:.40}", document("milestone", lambda _, value=value: value), ON)
 for value in (math.nan, math.inf, "1", True, []):
     case(
         f"milestone has the score {value!r}",
-        document("milestone", lambda told, value=value: {**told, "score": value}),
+        document("milestone", lambda changed_run, value=value: {**changed_run, "score": value}),
         ON,
     )
 

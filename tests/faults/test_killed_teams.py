@@ -4,7 +4,7 @@ import random
 
 from test_signals import CODES, is_clean
 from tiny_runs import NIGHTLY, lineage, tier
-from whole_runs import APART, go_on, state, survivors, undisturbed
+from whole_runs import APART, resume_run, state, survivors, undisturbed
 
 KILLS = tier(4, 120)
 TWO = (*APART, "--run.processes", "2")
@@ -50,7 +50,7 @@ def test_runs_on_two_killed_processes_are_bit_identical_to_one_process(tmp_path)
 
 def test_signals_end_a_run_cleanly_and_the_resumed_run_is_bit_identical(tmp_path):
     for fault in ("tick:40:interrupt", "play-teams:1:terminate", "write:5:interrupt"):
-        ended = go_on(tmp_path, whom="teams", faults=fault)
+        ended = resume_run(tmp_path, whom="teams", faults=fault)
         assert is_clean(ended, tmp_path, CODES[fault.split(":")[2]]), (fault, ended)
-    assert go_on(tmp_path, whom="teams").code == 0
+    assert resume_run(tmp_path, whom="teams").code == 0
     assert state(tmp_path) == undisturbed(whom="teams")

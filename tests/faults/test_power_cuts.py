@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 from tiny_runs import digest, tier
-from whole_runs import Command, go_on, saved, told, training, undisturbed
+from whole_runs import Command, last_recorded_generation, resume_run, saved, training, undisturbed
 
 MEGABYTES = 48
 CUTS = [
@@ -85,9 +85,11 @@ def test_a_run_resumed_after_a_power_cut_equals_an_uninterrupted_one(image, tmp_
         folder = tmp_path / f"cut-{number}"
         with mounted(tmp_path / f"cut-{number}.img", tmp_path / "disk") as disk:
             shutil.copytree(disk, folder, ignore=shutil.ignore_patterns("lost+found"))
-        assert told(folder) >= max(saved(folder), default=0)  # no checkpoint is of a generation that has no records
+        assert last_recorded_generation(folder) >= max(
+            saved(folder), default=0
+        )  # no checkpoint is of a generation that has no records
         assert (folder / "run" / "config.yaml").is_file() or not saved(folder)
-        ended = go_on(folder)
+        ended = resume_run(folder)
         assert ended.code == 0, (cuts, number, ended.said)
         assert "damaged" not in ended.said
         found.append(digest(folder / "run") == wanted)

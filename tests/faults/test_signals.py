@@ -6,7 +6,7 @@ import signal
 import pytest
 from slowness import slowness
 from tiny_runs import NIGHTLY
-from whole_runs import APART, LAUNCHER, Command, advice, at_once, go_on, saved, state, train, training, undisturbed
+from whole_runs import APART, LAUNCHER, Command, advice, at_once, resume_run, saved, state, train, training, undisturbed
 
 TWO = (*APART, "--run.processes", "2")
 CODES = {"interrupt": 128 + signal.SIGINT, "terminate": 128 + signal.SIGTERM}
@@ -37,9 +37,9 @@ def test_a_run_stopped_by_signals_resumes_to_the_same_result(tmp_path):
     def equals(lives):
         folder = tmp_path / lives[0].replace(":", "-")
         for fault in lives:
-            ended = go_on(folder, faults=fault)
+            ended = resume_run(folder, faults=fault)
             assert is_clean(ended, folder, CODES[fault.split(":")[2]]), (fault, ended)
-        assert go_on(folder).code == 0
+        assert resume_run(folder).code == 0
         return state(folder) == undisturbed()
 
     undisturbed()
@@ -48,9 +48,9 @@ def test_a_run_stopped_by_signals_resumes_to_the_same_result(tmp_path):
 
 def test_a_signal_to_one_of_two_processes_ends_both(tmp_path):
     for fault in ("tick:40:terminate", "1/tick:40:terminate"):
-        ended = go_on(tmp_path, *TWO, faults=fault)
+        ended = resume_run(tmp_path, *TWO, faults=fault)
         assert is_clean(ended, tmp_path, CODES["terminate"]), (fault, ended)
-    assert go_on(tmp_path, *TWO).code == 0
+    assert resume_run(tmp_path, *TWO).code == 0
     assert state(tmp_path) == undisturbed(*APART)
 
 
@@ -83,5 +83,5 @@ def test_a_signal_to_accelerate_launch_ends_its_run(tmp_path, to_all):
     assert ended.code != 0
     assert advice(tmp_path) in ended.said, ended.said
     assert not ended.left
-    assert go_on(tmp_path, *APART).code == 0
+    assert resume_run(tmp_path, *APART).code == 0
     assert state(tmp_path) == undisturbed(*APART)

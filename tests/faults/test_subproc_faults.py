@@ -20,7 +20,7 @@ from agilerl_like.seeding import Purpose, integers
 TIMEOUT = 10.0
 
 
-class Told(list):
+class RecordedWarnings(list):
     """Every warning as (when, what)."""
 
     def hear(self, message, *_args, **_kwargs):
@@ -28,9 +28,9 @@ class Told(list):
 
 
 @contextmanager
-def told():
+def recorded_warnings():
     """Record every warning when it is given."""
-    warned = Told()
+    warned = RecordedWarnings()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = warned.hear
@@ -59,7 +59,7 @@ def closes(env):
 
 
 def test_every_exit_is_detected_at_once_and_ends_only_its_own_episodes():
-    with nothing_left(), told() as warned:
+    with nothing_left(), recorded_warnings() as warned:
         env = flaky(0.02)
         env.reset(seed=integers(8, 0, Purpose.TRAINING_ENVS))
         deaths = tier(100, 300)
@@ -84,7 +84,7 @@ def test_every_exit_is_detected_at_once_and_ends_only_its_own_episodes():
 
 
 def test_a_hanging_worker_is_not_waited_for():
-    with nothing_left(), told() as warned:
+    with nothing_left(), recorded_warnings() as warned:
         env = flaky(0.01, (flaky_envs.hangs,), num_workers=2, num_envs=4, step_timeout=1.0)
         env.reset(seed=[1, 2, 3, 4])
         while len(warned) < tier(3, 6):
@@ -107,7 +107,7 @@ FINALLY = {
 def test_a_failure_at_every_step_ends_the_run_with_one_error(way, message):
     """The training envs of the first member break at every step, four times in a row."""
     place = r"Flaky, member 0, env 0 of its own \(seeded with \d+\): worker 0 failed 4 times in a row, the last time: "
-    with nothing_left(), told() as warned:
+    with nothing_left(), recorded_warnings() as warned:
         env = flaky(1.0, (way,), num_envs=2, num_workers=1)
         with pytest.raises(EnvStepError, match=f"(?s){place}{message}"):
             tiny_run(population_for(env), env=env, max_steps=400)
@@ -118,7 +118,7 @@ def test_a_failure_at_every_step_ends_the_run_with_one_error(way, message):
 @pytest.mark.parametrize("way", flaky_envs.DEFECTS, ids=[way.__name__ for way in flaky_envs.DEFECTS])
 def test_a_repeated_defect_of_the_environment_ends_the_run(way):
     """It shows once in 50 steps, so that every restarted worker plays on for a while."""
-    with nothing_left(), told() as warned:
+    with nothing_left(), recorded_warnings() as warned:
         env = flaky(0.02, (way,), num_workers=2, num_envs=4)
         with pytest.raises(EnvStepError, match=r"Flaky, member \d, env \d .*worker \d failed again, as before"):
             tiny_run(population_for(env), env=env)
@@ -129,7 +129,7 @@ def test_a_repeated_defect_of_the_environment_ends_the_run(way):
 def test_a_run_with_random_failures_completes():
     """One step in a thousand kills a worker, in training and in evaluation."""
     memory = Memory()
-    with nothing_left(), told() as warned:
+    with nothing_left(), recorded_warnings() as warned:
         env = flaky(1e-3, num_workers=2, num_envs=4)
         population = tiny_run(population_for(env), env=env, generations=tier(2, 6), reporters=[memory])
         del env

@@ -186,7 +186,7 @@ def training(folder: Path, *options: object, whom: str = "agents") -> list[objec
     return ["train", folder / "tiny.yaml", "--run.dir", folder, *options]
 
 
-def go_on(
+def resume_run(
     folder: Path, *options: object, whom: str = "agents", faults: str = "", launcher: Sequence[str] = ()
 ) -> Ended:
     """Resume the run in a folder; if it was killed before there was anything to resume, begin it."""
@@ -215,7 +215,7 @@ def saved(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def told(folder: Path) -> int:
+def last_recorded_generation(folder: Path) -> int:
     """The last generation that was reported whole."""
     if not (folder / "run" / "metrics.csv").is_file():
         return 0
@@ -253,13 +253,16 @@ def survive(folder: Path, faults: Iterable[str], *options: object, whom: str = "
     """
     kills = 0
     for fault in faults:
-        ended = go_on(folder, *options, whom=whom, faults=fault)
+        ended = resume_run(folder, *options, whom=whom, faults=fault)
         if ended.code == 0:
             break
         assert not ended.left, (faults, ended)
-        assert told(folder) - max(saved(folder), default=0) <= 1, (faults, ended)  # no more than this is lost
+        assert last_recorded_generation(folder) - max(saved(folder), default=0) <= 1, (
+            faults,
+            ended,
+        )  # no more than this is lost
         kills += 1
-    ended = go_on(folder, *options, whom=whom)
+    ended = resume_run(folder, *options, whom=whom)
     assert ended.code == 0, (faults, ended.said)
     assert not ended.left
     wanted = undisturbed(*(APART if options else ()), whom=whom)

@@ -80,13 +80,13 @@ def test_returns_do_not_cross_absences():
     assert advantages[:, 0, 1][rollout.valid[:, 0, 1].bool()].tolist() == [2, 1, 3, 2, 1]
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["acting", "NaN rewards"])
-def test_a_team_learns_from_acting_agents_only(told):
+@pytest.mark.parametrize("with_acting", [True, False], ids=["acting", "NaN rewards"])
+def test_a_team_learns_from_acting_agents_only(with_acting):
     team = team_of()
     team.learners["a"].learn(collected(0.0), acting=THERE)
     expected = weights(team.learners["a"])
     team = team_of()
-    team.learn(by_agent(collected(5.0 if told else np.nan)), acting={"a_0": THERE} if told else None)
+    team.learn(by_agent(collected(5.0 if with_acting else np.nan)), acting={"a_0": THERE} if with_acting else None)
     assert torch.equal(weights(team.learners["a"]), expected)
 
 

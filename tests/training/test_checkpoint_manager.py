@@ -60,7 +60,7 @@ def progress(**changes):
     return lambda run, documents: run["progress"].update(changes)
 
 
-def told(**changes):
+def changed_run(**changes):
     return lambda run, documents: run.update(changes)
 
 
@@ -89,14 +89,14 @@ EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_
         (progress(seconds_by_part=None), r"seconds_by_part=None: "),
         (progress(backdoor=1), r"'backdoor' is unknown; allowed are next_uid, generation"),
         (lambda run, documents: run["progress"].pop("ticks"), r"progress\.ticks is missing"),
-        (told(fitness=[]), r"run\.fitness=\[\]; allowed is one number for each of 2 members"),
-        (told(fitness=["1", "2"]), r"run\.fitness=\['1', '2'\]; allowed is one number"),
-        (told(births=None), r"run\.births=None; allowed is a list"),
-        (told(births=[{}]), r"run\.births\.0: .*"),
-        (told(births=EACH_OTHER), r"run\.births\.0: parent_uid=1 of uid=0; allowed is a smaller one"),
-        (told(rivals=None), r"run\.rivals=None; allowed is a list"),
-        (told(rivals=[[1000.0, 0]]), r"has no rival-000\.json and rival-000\.safetensors"),
-        (told(best=None), r"run\.best=None is not the best agent"),
+        (changed_run(fitness=[]), r"run\.fitness=\[\]; allowed is one number for each of 2 members"),
+        (changed_run(fitness=["1", "2"]), r"run\.fitness=\['1', '2'\]; allowed is one number"),
+        (changed_run(births=None), r"run\.births=None; allowed is a list"),
+        (changed_run(births=[{}]), r"run\.births\.0: .*"),
+        (changed_run(births=EACH_OTHER), r"run\.births\.0: parent_uid=1 of uid=0; allowed is a smaller one"),
+        (changed_run(rivals=None), r"run\.rivals=None; allowed is a list"),
+        (changed_run(rivals=[[1000.0, 0]]), r"has no rival-000\.json and rival-000\.safetensors"),
+        (changed_run(best=None), r"run\.best=None is not the best agent"),
         (lambda run, documents: run["best"]["record"].update(fitness="1"), r"run\.best\.record: fitness='1': "),
         (lambda run, documents: documents.pop("champion"), r"has no champion\.json"),
         (lambda run, documents: documents["milestone"].update(generation=7), r"generation=2; the checkpoint is of 7"),

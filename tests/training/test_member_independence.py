@@ -46,7 +46,7 @@ def trained(make, members):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "expected_backend"),
     [
         (lambda: make_vect_envs("CartPole-v1", 3), "vector, because gymnasium has one for this env"),
         (lambda: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point"), "vector"),
@@ -54,10 +54,10 @@ def trained(make, members):
     ],
     ids=["native", "gymnasium's own", "sync"],
 )
-def test_per_member_results_do_not_depend_on_other_members(make, told):
+def test_per_member_results_do_not_depend_on_other_members(make, expected_backend):
     alone, backend = trained(make, 1)
     together, _ = trained(make, 3)
-    assert backend == told
+    assert backend == expected_backend
     ours, theirs = alone[0], together[0]
     assert (ours.fitness, ours.scores) == (theirs.fitness, theirs.scores)
     assert ours.learner.updates == theirs.learner.updates > 8

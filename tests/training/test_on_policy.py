@@ -436,10 +436,12 @@ def test_older_argument_names_of_agilerl():
         def start(self, run):
             self.settings = dict(run.settings)
 
-    env, told = make_vect_envs("CartPole-v1", num_envs=4, backend="sync"), Settings()
+    env, reporter = make_vect_envs("CartPole-v1", num_envs=4, backend="sync"), Settings()
     settings = {"pop": population_of(env, 1), "max_steps": 64, "evo_steps": 64, "eval_loop": 1, "verbose": False}
-    train_on_policy(env, INIT_HP={"LR": 1}, MUT_P={"NO_MUT": 1}, wandb_api_key="secret", reporters=[told], **settings)
-    assert (told.settings["init_hp"], told.settings["mut_p"]) == ({"LR": 1}, {"NO_MUT": 1})
+    train_on_policy(
+        env, INIT_HP={"LR": 1}, MUT_P={"NO_MUT": 1}, wandb_api_key="secret", reporters=[reporter], **settings
+    )
+    assert (reporter.settings["init_hp"], reporter.settings["mut_p"]) == ({"LR": 1}, {"NO_MUT": 1})
     with pytest.raises(ConfigurationError, match=r"wandb_api_key is not taken: .*WANDB_API_KEY") as found:
         train_on_policy(env, wb=True, wandb_api_key="secret", **settings)
     assert "secret" not in str(found.value)

@@ -113,8 +113,8 @@ def test_only_agents_with_observations_act_and_env_defined_actions_override():
     defined = {"b_0": {"env_defined_actions": np.array([3.0])}, "a_1": {"env_defined_actions": np.array([np.nan])}}
     team.set_training_mode(False)
     free, *_ = team.get_action(obs)
-    told, *_ = team.get_action(obs, defined)
-    assert told == {"a_1": free["a_1"], "b_0": np.array([3])}
+    actions, *_ = team.get_action(obs, defined)
+    assert actions == {"a_1": free["a_1"], "b_0": np.array([3])}
 
 
 @pytest.mark.parametrize(
