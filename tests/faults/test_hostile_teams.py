@@ -64,7 +64,7 @@ def cases(**table):
     CASES.update(table)
 
 
-def changed_document(change):
+def edited(change):
     """Change the team's document."""
 
     def forge(c):
@@ -84,16 +84,16 @@ def without(*path):
             document = document[part]
         del document[name]
 
-    return changed_document(change)
+    return edited(change)
 
 
-def with_values(**changes):
-    return changed_document(lambda document: document.update(changes))
+def setting(**changes):
+    return edited(lambda document: document.update(changes))
 
 
 def learner(**changes):
     """Change the document of the listeners' learner."""
-    return changed_document(lambda document: document["learners"]["listener"].update(changes))
+    return edited(lambda document: document["learners"]["listener"].update(changes))
 
 
 def settings(of=("speaker", "listener"), **changes):
@@ -104,7 +104,7 @@ def settings(of=("speaker", "listener"), **changes):
         for group in of:
             document["learners"][group]["settings"].update(changes)
 
-    return changed_document(change)
+    return edited(change)
 
 
 def spaces(sees=None, does=None):
@@ -117,7 +117,7 @@ def spaces(sees=None, does=None):
         if does is not None:
             pair[1] = learner["action_space"] = does
 
-    return changed_document(change)
+    return edited(change)
 
 
 def renamed(name):
@@ -151,7 +151,7 @@ def many(agents, groups=None, change=lambda number, pair: None):
         for number, its in enumerate(document["spaces"].values()):
             change(number, its)
 
-    return changed_document(make)
+    return edited(make)
 
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [5], "low": -1.0, "high": 1.0}
@@ -159,45 +159,45 @@ PARTS = {"type": "Tuple", "spaces": [BOX]}
 IDS = [*SEES]
 
 cases(
-    agent_ids_are_null=with_values(agent_ids=None),
-    agent_ids_are_text=with_values(agent_ids="speaker_0"),
-    agent_ids_are_numbers=with_values(agent_ids=[0, 1, 2]),
-    agent_ids_are_lists=with_values(agent_ids=[[agent] for agent in IDS]),
-    agent_ids_are_none=with_values(agent_ids=[]),
-    agent_ids_have_one_twice=with_values(agent_ids=[*IDS, "speaker_0"]),
-    agent_ids_have_a_stranger=with_values(agent_ids=[*IDS, "stranger_0"]),
-    agent_ids_lack_one=with_values(agent_ids=IDS[:2]),
-    agent_ids_are_in_another_order=with_values(agent_ids=IDS[::-1]),
-    groups_are_null=with_values(groups=None),
-    groups_are_a_table=with_values(groups={"speaker": ["speaker_0"], "listener": ["listener_0", "listener_1"]}),
-    groups_are_none=with_values(groups=[]),
-    groups_are_names=with_values(groups=["speaker", "listener"]),
-    groups_are_lists=with_values(groups=[[["speaker"], ["speaker_0"]], [["listener"], ["listener_0", "listener_1"]]]),
-    an_agent_is_in_no_group=with_values(groups=[["speaker", ["speaker_0"]], ["listener", ["listener_0"]]]),
-    an_agent_is_in_two_groups=with_values(groups=[["speaker", ["speaker_0", "listener_0"]], ["listener", IDS[1:]]]),
-    an_agent_is_in_a_group_twice=with_values(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "listener_1"]]]),
-    an_agent_is_in_the_others_group=with_values(groups=[["speaker", IDS[:2]], ["listener", ["listener_1"]]]),
-    a_stranger_is_in_a_group=with_values(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "stranger"]]]),
-    a_group_is_empty=with_values(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:]], ["nobody", []]]),
-    a_group_is_listed_twice=with_values(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:2]], ["listener", IDS[2:]]]),
-    groups_change_places=with_values(groups=[["listener", IDS[1:]], ["speaker", ["speaker_0"]]]),
-    agents_of_a_group_change_places=with_values(groups=[["speaker", ["speaker_0"]], ["listener", IDS[:0:-1]]]),
-    groups_have_one_more_than_the_learners=with_values(
+    agent_ids_are_null=setting(agent_ids=None),
+    agent_ids_are_text=setting(agent_ids="speaker_0"),
+    agent_ids_are_numbers=setting(agent_ids=[0, 1, 2]),
+    agent_ids_are_lists=setting(agent_ids=[[agent] for agent in IDS]),
+    agent_ids_are_none=setting(agent_ids=[]),
+    agent_ids_have_one_twice=setting(agent_ids=[*IDS, "speaker_0"]),
+    agent_ids_have_a_stranger=setting(agent_ids=[*IDS, "stranger_0"]),
+    agent_ids_lack_one=setting(agent_ids=IDS[:2]),
+    agent_ids_are_in_another_order=setting(agent_ids=IDS[::-1]),
+    groups_are_null=setting(groups=None),
+    groups_are_a_table=setting(groups={"speaker": ["speaker_0"], "listener": ["listener_0", "listener_1"]}),
+    groups_are_none=setting(groups=[]),
+    groups_are_names=setting(groups=["speaker", "listener"]),
+    groups_are_lists=setting(groups=[[["speaker"], ["speaker_0"]], [["listener"], ["listener_0", "listener_1"]]]),
+    an_agent_is_in_no_group=setting(groups=[["speaker", ["speaker_0"]], ["listener", ["listener_0"]]]),
+    an_agent_is_in_two_groups=setting(groups=[["speaker", ["speaker_0", "listener_0"]], ["listener", IDS[1:]]]),
+    an_agent_is_in_a_group_twice=setting(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "listener_1"]]]),
+    an_agent_is_in_the_others_group=setting(groups=[["speaker", IDS[:2]], ["listener", ["listener_1"]]]),
+    a_stranger_is_in_a_group=setting(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "stranger"]]]),
+    a_group_is_empty=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:]], ["nobody", []]]),
+    a_group_is_listed_twice=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:2]], ["listener", IDS[2:]]]),
+    groups_change_places=setting(groups=[["listener", IDS[1:]], ["speaker", ["speaker_0"]]]),
+    agents_of_a_group_change_places=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[:0:-1]]]),
+    groups_have_one_more_than_the_learners=setting(
         groups=[["speaker", ["speaker_0"]], ["listener", ["listener_0"]], ["rear", ["listener_1"]]]
     ),
-    learners_have_one_more=changed_document(lambda d: d["learners"].update(rear=d["learners"]["listener"])),
+    learners_have_one_more=edited(lambda d: d["learners"].update(rear=d["learners"]["listener"])),
     learners_lack_one=without("learners", "listener"),
-    learners_have_another=changed_document(lambda d: d["learners"].update(rear=d["learners"].pop("listener"))),
-    learners_change_places=changed_document(
+    learners_have_another=edited(lambda d: d["learners"].update(rear=d["learners"].pop("listener"))),
+    learners_change_places=edited(
         lambda d: d.update(learners=dict(zip(d["learners"], [*d["learners"].values()][::-1], strict=True)))
     ),
-    learners_are_a_list=changed_document(lambda d: d.update(learners=[*d["learners"].values()])),
-    learners_are_null=with_values(learners=None),
-    learners_are_lists=with_values(learners={"speaker": [], "listener": []}),
-    learners_are_texts=with_values(learners={"speaker": "PPO", "listener": "PPO"}),
-    learners_are_empty_tables=with_values(learners={"speaker": {}, "listener": {}}),
-    a_learner_is_null=changed_document(lambda d: d["learners"].update(listener=None)),
-    a_learner_is_a_team=changed_document(lambda d: d["learners"].update(listener=deepcopy(d))),
+    learners_are_a_list=edited(lambda d: d.update(learners=[*d["learners"].values()])),
+    learners_are_null=setting(learners=None),
+    learners_are_lists=setting(learners={"speaker": [], "listener": []}),
+    learners_are_texts=setting(learners={"speaker": "PPO", "listener": "PPO"}),
+    learners_are_empty_tables=setting(learners={"speaker": {}, "listener": {}}),
+    a_learner_is_null=edited(lambda d: d["learners"].update(listener=None)),
+    a_learner_is_a_team=edited(lambda d: d["learners"].update(listener=deepcopy(d))),
     a_learner_is_of_no_known_kind=learner(algorithm="SAC"),
     a_learner_is_somebody_elses=learner(index=7),
     a_learner_has_more_envs=learner(num_envs=3),
@@ -205,31 +205,31 @@ cases(
     a_learner_has_other_ranges=learner(hp_config={"lr": {"min": 1e-5, "max": 1}}),
     a_learner_has_no_past=without("learners", "listener", "fitness"),
     a_learner_has_no_architecture=learner(architecture=None),
-    a_learner_has_more_layers=changed_document(
+    a_learner_has_more_layers=edited(
         lambda d: d["learners"]["listener"]["architecture"]["head_config"].update(hidden_size=[16, 16])
     ),
-    a_learner_has_a_gigantic_layer=changed_document(
+    a_learner_has_a_gigantic_layer=edited(
         lambda d: d["learners"]["listener"]["architecture"]["encoder_config"].update(
             hidden_size=[10**6, 10**6], max_mlp_nodes=10**6
         )
     ),
-    a_learner_has_layers_without_end=changed_document(
+    a_learner_has_layers_without_end=edited(
         lambda d: d["learners"]["listener"]["architecture"]["encoder_config"].update(
             hidden_size=[16] * 10**5, max_hidden_layers=10**5
         )
     ),
     a_learner_remembers=settings(of=["listener"], recurrent=True),
     **{f"group_is_named_{name!r}": renamed(name) for name in ("a/b", "../listener", "..", ".", "a.b", "", "/")},
-    spaces_are_null=with_values(spaces=None),
-    spaces_are_a_list=changed_document(lambda d: d.update(spaces=[*d["spaces"].values()])),
+    spaces_are_null=setting(spaces=None),
+    spaces_are_a_list=edited(lambda d: d.update(spaces=[*d["spaces"].values()])),
     spaces_lack_a_group=without("spaces", "listener"),
-    spaces_have_one_group_more=changed_document(lambda d: d["spaces"].update(rear=d["spaces"]["listener"])),
-    spaces_are_one=changed_document(lambda d: d["spaces"].update(listener=[BOX])),
-    spaces_are_texts=changed_document(lambda d: d["spaces"].update(listener=["Box", "Box"])),
-    spaces_are_of_another_kind=changed_document(
+    spaces_have_one_group_more=edited(lambda d: d["spaces"].update(rear=d["spaces"]["listener"])),
+    spaces_are_one=edited(lambda d: d["spaces"].update(listener=[BOX])),
+    spaces_are_texts=edited(lambda d: d["spaces"].update(listener=["Box", "Box"])),
+    spaces_are_of_another_kind=edited(
         lambda d: d["spaces"]["listener"].__setitem__(1, {"type": "Discrete", "dtype": "int64", "n": 2, "start": 0})
     ),
-    spaces_are_not_those_of_the_learner=changed_document(lambda d: d["spaces"]["listener"].__setitem__(0, BOX | {"high": 2.0})),
+    spaces_are_not_those_of_the_learner=edited(lambda d: d["spaces"]["listener"].__setitem__(0, BOX | {"high": 2.0})),
     spaces_of_the_learner_are_others=learner(observation_space=BOX | {"high": 2.0}),
     spaces_are_of_no_known_kind=spaces(sees={"type": "Graph"}),
     spaces_are_code=spaces(does={"type": "__import__('os').mkdir('canary')"}),
@@ -240,24 +240,24 @@ cases(
     spaces_are_bounded_by_nan=spaces(sees=BOX | {"low": math.nan}),
     actions_are_a_tuple=spaces(does=PARTS),
     observations_are_wider=spaces(sees=BOX | {"shape": [6]}),
-    rewards_are_unknown=with_values(rewards="all mine"),
-    rewards_are_a_list=with_values(rewards=["sum"]),
+    rewards_are_unknown=setting(rewards="all mine"),
+    rewards_are_a_list=setting(rewards=["sum"]),
     rewards_are_missing=without("rewards"),
-    names_are_a_number=with_values(agent_id_one_hot=1),
-    names_are_seen_though_nobody_learned_them=with_values(agent_id_one_hot=True),
-    algorithm_is_that_of_a_learner=with_values(algorithm="PPO"),
-    index_is_negative=with_values(index=-1),
-    seed_is_a_fraction=with_values(seed=0.5),
-    num_envs_are_none=with_values(num_envs=0),
-    num_envs_are_others=with_values(num_envs=4),
-    num_envs_are_beyond_counting=with_values(num_envs=10**400),
-    fitness_is_text=with_values(fitness="1"),
-    steps_are_negative=with_values(steps=[-1]),
+    names_are_a_number=setting(agent_id_one_hot=1),
+    names_are_seen_though_nobody_learned_them=setting(agent_id_one_hot=True),
+    algorithm_is_that_of_a_learner=setting(algorithm="PPO"),
+    index_is_negative=setting(index=-1),
+    seed_is_a_fraction=setting(seed=0.5),
+    num_envs_are_none=setting(num_envs=0),
+    num_envs_are_others=setting(num_envs=4),
+    num_envs_are_beyond_counting=setting(num_envs=10**400),
+    fitness_is_text=setting(fitness="1"),
+    steps_are_negative=setting(steps=[-1]),
     document_is_deep=lambda c: c.put(c.document, b'{"learners":' * 10**5),
-    document_is_wide=with_values(groups=[["g", []]] * 60_000),
-    document_is_10_mb=with_values(mut="x" * 10 * 2**20),
-    hp_config_is_that_of_nobody=with_values(hp_config={"index": {"min": 0, "max": 9}}),
-    hp_config_is_infinite=with_values(hp_config={"lr": {"min": 0, "max": math.inf}}),
+    document_is_wide=setting(groups=[["g", []]] * 60_000),
+    document_is_10_mb=setting(mut="x" * 10 * 2**20),
+    hp_config_is_that_of_nobody=setting(hp_config={"index": {"min": 0, "max": 9}}),
+    hp_config_is_infinite=setting(hp_config={"lr": {"min": 0, "max": math.inf}}),
     learn_step_is_zero=settings(learn_step=0),
     learn_step_is_negative=settings(learn_step=-64),
     learn_step_is_text=settings(learn_step="64"),
@@ -266,12 +266,12 @@ cases(
     learn_step_is_beyond_all_memory=settings(learn_step=10**13),
     learn_step_is_beyond_counting=settings(learn_step=10**400),
     learn_step_is_the_teams_alone=settings(of=[], learn_step=128),
-    learn_step_is_one_learners_alone=changed_document(lambda d: d["learners"]["listener"]["settings"].update(learn_step=256)),
+    learn_step_is_one_learners_alone=edited(lambda d: d["learners"]["listener"]["settings"].update(learn_step=256)),
     lr_of_the_team_is_beyond_its_range=settings(of=[], lr=0.5),
     lr_is_negative=settings(lr=-1.0),
     settings_have_another=settings(of=[], backdoor=1),
     agents_are_100_000=many(10**5, 1),
-    agents_are_100_000_and_named=changed_document(
+    agents_are_100_000_and_named=edited(
         lambda d: d.update(
             agent_ids=[f"a{i}" for i in range(10**5)],
             groups=[["listener", [f"a{i}" for i in range(10**5)]]],
@@ -365,7 +365,7 @@ def a_learner():
 
 def test_an_unchanged_team_loads(carrier):
     carrier.load(carrier.folder)
-    changed_document(lambda document: None)(carrier)
+    edited(lambda document: None)(carrier)
     tensors(lambda found: None)(carrier)
     carrier.head(lambda header: None)
     carrier.load(carrier.folder)
