@@ -71,7 +71,7 @@ def test_a_copied_agent_has_learners_of_its_own():
     assert agent.learner.algorithm is agent
 
 
-def test_a_learner_without_its_agent_is_an_error_that_says_so():
+def test_a_learner_without_its_agent_raises_a_reference_error():
     learner = PPO(*SPACES).learner
     with pytest.raises(ReferenceError, match="keep the agent as long as its learner"):
         learner.settings()
