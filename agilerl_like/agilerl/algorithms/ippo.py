@@ -16,6 +16,7 @@ from agilerl_like.agilerl.algorithms.core.base import (
     default_ranges,
     fitting_batch,
     refuse_networks,
+    settings_from,
     wrapped,
 )
 from agilerl_like.algorithms import ippo
@@ -24,6 +25,9 @@ from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.hpo import HyperparameterConfig
 
 __getattr__ = absent_from(__name__)
+
+WITHOUT_EFFECT = ("mut", "actor_networks", "critic_networks", "action_batch_size", "torch_compiler", "wrap")
+"""Arguments that are not forwarded."""
 
 
 class IPPO(EvolvableAlgorithm, ippo.IPPO):
@@ -71,33 +75,11 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
         **more: Any,
     ) -> None:
         refuse_networks(actor_networks=actor_networks, critic_networks=critic_networks)
-        ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
+        agent_ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         batch_size = fitting_batch(batch_size, learn_step, num_envs)
-        super().__init__(
-            observation_spaces,
-            action_spaces,
-            agent_ids=ids,
-            index=index,
-            hp_config=default_ranges(hp_config, lr, batch_size, learn_step),
-            net_config=by_group(net_config, ids, more.get("groups") or {}),
-            num_envs=num_envs,
-            device=device,
-            accelerator=accelerator,
-            batch_size=batch_size,
-            lr=lr,
-            learn_step=learn_step,
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            action_std_init=action_std_init,
-            clip_coef=clip_coef,
-            ent_coef=ent_coef,
-            vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm,
-            target_kl=target_kl,
-            normalize_images=normalize_images,
-            update_epochs=update_epochs,
-            **more,
-        )
+        hp_config = default_ranges(hp_config, lr, batch_size, learn_step)
+        net_config = by_group(net_config, agent_ids, more.get("groups") or {})
+        super().__init__(**settings_from(locals(), without=WITHOUT_EFFECT))
         self.mut = mut or "None"
 
     @classmethod

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, default_ranges, fitting_batch, wrapped
+from agilerl_like.agilerl.algorithms.core.base import (
+    EvolvableAlgorithm,
+    default_ranges,
+    fitting_batch,
+    settings_from,
+    wrapped,
+)
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.networks.base import StochasticActor, ValueNetwork
 from agilerl_like.algorithms import ppo
@@ -75,39 +81,12 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
         if isinstance(actor_network, StochasticActor):
             net_config, recurrent = actor_network.net_config, recurrent or actor_network.recurrent
             actor_network = critic_network = None
-        envs = num_envs or 1
-        batch_size = fitting_batch(batch_size, learn_step, envs)
-        super().__init__(
-            observation_space,
-            action_space,
-            index=index,
-            hp_config=default_ranges(hp_config, lr, batch_size, learn_step),
-            net_config=net_config,
-            batch_size=batch_size,
-            lr=lr,
-            learn_step=learn_step,
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            mut=mut,
-            action_std_init=action_std_init,
-            clip_coef=clip_coef,
-            ent_coef=ent_coef,
-            vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm,
-            target_kl=target_kl,
-            normalize_images=normalize_images,
-            update_epochs=update_epochs,
-            actor_network=actor_network,
-            critic_network=cast(Any, critic_network),
-            share_encoders=share_encoders and actor_network is None,
-            num_envs=envs,
-            recurrent=recurrent,
-            device=device,
-            accelerator=accelerator,
-            bptt_sequence_type=BPTTSequenceType(bptt_sequence_type or BPTTSequenceType.CHUNKED),
-            max_seq_len=max_seq_len,
-            **more,
-        )
+        num_envs = num_envs or 1
+        batch_size = fitting_batch(batch_size, learn_step, num_envs)
+        hp_config = default_ranges(hp_config, lr, batch_size, learn_step)
+        share_encoders = share_encoders and actor_network is None
+        bptt_sequence_type = BPTTSequenceType(bptt_sequence_type or BPTTSequenceType.CHUNKED)
+        super().__init__(**settings_from(locals(), without=("rollout_buffer_config", "wrap", "use_rollout_buffer")))
 
     @classmethod
     def population(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's is a list

@@ -7,8 +7,10 @@ the whole description. Mutations by hand keep AgileRL's names of arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from agilerl_like.agilerl.absent import absent_from
@@ -19,16 +21,28 @@ __all__ = ["EvolvableModule"]
 
 __getattr__ = absent_from(__name__)
 
+SIZES = {"mlp_nodes": "hidden_size", "channel_size": "channel_size"}
+"""Names in limits (`min_mlp_nodes`) -> the sizes that they limit."""
+
 SpecT = TypeVar("SpecT", bound=Spec)
 NAMES = {"layer": "hidden_layer", "nodes": "numb_new_nodes", "channels": "numb_new_channels", "kernel": "kernel_size"}
 """Arguments of mutations here, and in AgileRL."""
 
 
-def spec_from(kind: type[SpecT], **settings: Any) -> SpecT:
-    """The spec of AgileRL's arguments: lists become tuples, and no output activation is the identity."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def spec_from(kind: type[SpecT], arguments: Mapping[str, Any]) -> SpecT:
+    """Return the spec with those of a constructor's `locals()` that are its fields.
+
+    Lists become tuples, no output activation is the identity, and initial sizes outside their limits widen them.
+    """
+    named = {known.name: arguments[known.name] for known in fields(kind) if known.name in arguments}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
     if "output_activation" in given:
         given["output_activation"] = given["output_activation"] or "Identity"
+    for limit, size in SIZES.items():
+        if f"min_{limit}" in given:
+            sizes = np.ravel(given[size]).tolist()
+            given[f"min_{limit}"] = min(given[f"min_{limit}"], *sizes)
+            given[f"max_{limit}"] = max(given[f"max_{limit}"], *sizes)
     return kind(**given)
 
 

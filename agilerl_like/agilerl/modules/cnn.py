@@ -36,21 +36,7 @@ class EvolvableCNN(modules.EvolvableCNN):
         name: str = "cnn",
         random_seed: int | None = None,
     ) -> None:
-        spec = spec_from(
-            modules.CNNSpec,
-            channel_size=channel_size,
-            kernel_size=kernel_size,
-            stride_size=stride_size,
-            activation=activation,
-            output_activation=output_activation,
-            min_hidden_layers=min_hidden_layers,
-            max_hidden_layers=max_hidden_layers,
-            layer_norm=layer_norm,
-            init_layers=init_layers,
-            min_channel_size=min(min_channel_size, *channel_size),
-            max_channel_size=max(max_channel_size, *channel_size),
-        )
-        super().__init__(spec, tuple(input_shape), num_outputs)
+        super().__init__(spec_from(modules.CNNSpec, locals()), tuple(input_shape), num_outputs)
         begin(self, device, random_seed)
 
     def rebuild(self, spec: Any) -> Any:

@@ -38,23 +38,7 @@ class EvolvableMLP(modules.EvolvableMLP):
         name: str = "mlp",
         random_seed: int | None = None,
     ) -> None:
-        spec = spec_from(
-            modules.MLPSpec,
-            hidden_size=tuple(hidden_size),
-            activation=activation,
-            output_activation=output_activation,
-            min_hidden_layers=min_hidden_layers,
-            max_hidden_layers=max_hidden_layers,
-            min_mlp_nodes=min(min_mlp_nodes, *hidden_size),
-            max_mlp_nodes=max(max_mlp_nodes, *hidden_size),
-            layer_norm=layer_norm,
-            output_layernorm=output_layernorm,
-            output_vanish=output_vanish,
-            init_layers=init_layers,
-            noisy=noisy,
-            noise_std=noise_std,
-        )
-        super().__init__(spec, num_inputs, num_outputs)
+        super().__init__(spec_from(modules.MLPSpec, locals()), num_inputs, num_outputs)
         begin(self, device, random_seed)
 
     @property

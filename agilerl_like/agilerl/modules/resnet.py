@@ -33,20 +33,7 @@ class EvolvableResNet(modules.EvolvableResNet):
         name: str = "resnet",
         random_seed: int | None = None,
     ) -> None:
-        spec = spec_from(
-            modules.ResNetSpec,
-            channel_size=channel_size,
-            kernel_size=kernel_size,
-            stride_size=stride_size,
-            num_blocks=num_blocks,
-            output_activation=output_activation,
-            scale_factor=scale_factor,
-            min_blocks=min_blocks,
-            max_blocks=max_blocks,
-            min_channel_size=min(min_channel_size, channel_size),
-            max_channel_size=max(max_channel_size, channel_size),
-        )
-        super().__init__(spec, tuple(input_shape), num_outputs)
+        super().__init__(spec_from(modules.ResNetSpec, locals()), tuple(input_shape), num_outputs)
         begin(self, device, random_seed)
 
     def rebuild(self, spec: Any) -> Any:

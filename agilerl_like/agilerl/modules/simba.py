@@ -30,18 +30,7 @@ class EvolvableSimBa(modules.EvolvableSimBa):
         name: str = "simba",
         random_seed: int | None = None,
     ) -> None:
-        spec = spec_from(
-            modules.SimBaSpec,
-            hidden_size=hidden_size,
-            num_blocks=num_blocks,
-            output_activation=output_activation,
-            scale_factor=scale_factor,
-            min_blocks=min_blocks,
-            max_blocks=max_blocks,
-            min_mlp_nodes=min(min_mlp_nodes, hidden_size),
-            max_mlp_nodes=max(max_mlp_nodes, hidden_size),
-        )
-        super().__init__(spec, num_inputs, num_outputs)
+        super().__init__(spec_from(modules.SimBaSpec, locals()), num_inputs, num_outputs)
         begin(self, device, random_seed)
 
     def rebuild(self, spec: Any) -> Any:

@@ -1,5 +1,24 @@
 """The training loops with AgileRL's signatures."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
 
 __getattr__ = absent_from(__name__)
+
+
+def train_list(
+    train: Callable[..., Any], arguments: Mapping[str, Any], **changed: Any
+) -> tuple[list[Any], list[float]]:
+    """Call a training loop with the `locals()` of a function, for a list of agents or of wrapped agents.
+
+    `changed` are arguments in place of the function's; the agents return in the wrapper of the first one.
+    """
+    given = {**arguments, **arguments["options"], **changed}
+    population = given["pop"]
+    wrapper = population[0] if isinstance(population[0], AgentWrapper) else None
+    given["pop"] = [bare(agent) for agent in population]
+    trained, fitness = train(**{name: value for name, value in given.items() if name != "options"})
+    return [agent if wrapper is None else wrapper.around(agent) for agent in trained], fitness

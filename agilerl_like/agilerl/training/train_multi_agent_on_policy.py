@@ -7,8 +7,8 @@ from typing import Any
 
 from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.training import train_list
 from agilerl_like.agilerl.vector.dummy_vec_env import PzDummyVecEnv
-from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 
 __getattr__ = absent_from(__name__)
@@ -37,23 +37,6 @@ def train_multi_agent_on_policy(
     `sum_scores` is accepted: a team's fitness is the sum of what its agents earn, also where it is False. `options`
     are the keywords of `agilerl_like.train_multi_agent_on_policy`.
     """
+    arguments = {name: value for name, value in locals().items() if name != "sum_scores"}
     vector = env if isinstance(env, MultiAgentVectorEnv) else PzDummyVecEnv(env)
-    wrapper = pop[0] if isinstance(pop[0], AgentWrapper) else None
-    trained, fitness = training.train_multi_agent_on_policy(
-        vector,
-        env_name,
-        algo,
-        [bare(agent) for agent in pop],
-        init_hp=init_hp,
-        mut_p=mut_p,
-        max_steps=max_steps,
-        evo_steps=evo_steps,
-        eval_steps=eval_steps,
-        eval_loop=eval_loop,
-        target=target,
-        selection_strategy=selection_strategy,
-        tournament=tournament,
-        mutation=mutation,
-        **options,
-    )
-    return [agent if wrapper is None else wrapper.around(agent) for agent in trained], fitness
+    return train_list(training.train_multi_agent_on_policy, arguments, env=vector)

@@ -10,8 +10,8 @@ import gymnasium
 from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
+from agilerl_like.agilerl.training import train_list
 from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
-from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
@@ -45,23 +45,6 @@ def train_on_policy(
             f"collect_rollouts_fn={collect_rollouts_fn!r}; allowed are None and collect_rollouts: the engine collects "
             "by itself, and a loop by hand may collect otherwise"
         )
+    arguments = {name: value for name, value in locals().items() if name != "collect_rollouts_fn"}
     vector = env if isinstance(env, gymnasium.vector.VectorEnv) else DummyVecEnv(env)
-    wrapper = pop[0] if isinstance(pop[0], AgentWrapper) else None
-    trained, fitness = training.train_on_policy(
-        vector,
-        env_name,
-        algo,
-        [bare(agent) for agent in pop],
-        init_hp=init_hp,
-        mut_p=mut_p,
-        max_steps=max_steps,
-        evo_steps=evo_steps,
-        eval_steps=eval_steps,
-        eval_loop=eval_loop,
-        target=target,
-        selection_strategy=selection_strategy,
-        tournament=tournament,
-        mutation=mutation,
-        **options,
-    )
-    return [agent if wrapper is None else wrapper.around(agent) for agent in trained], fitness
+    return train_list(training.train_on_policy, arguments, env=vector)

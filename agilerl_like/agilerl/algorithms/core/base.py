@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,12 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
 
     def clean_up(self) -> None:
         """Release what a finished agent no longer needs."""
+
+
+def settings_from(arguments: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
+    """Return the keywords among a constructor's `locals()`, those of its `**more` included, without some of them."""
+    left_out = {"self", "__class__", "more", *without}
+    return {name: value for name, value in arguments.items() if name not in left_out} | arguments["more"]
 
 
 def default_ranges(
