@@ -25,41 +25,9 @@ from agilerl_like.yaml_writer import Dumper
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*/*.yaml"))
 CARTPOLE = "environment: {id: CartPole-v1}\n"
-TREACHEROUS = [
-    "none",
-    "None",
-    "~",
-    "1e5",
-    "-.5E-3",
-    "007",
-    "0x1F",
-    "0o7",
-    "1:30",
-    "1_000",
-    "yes",
-    "off",
-    "<<",
-    "=",
-    ".inf",
-]
-TREACHEROUS += [
-    "2024-01-31",
-    "",
-    "'",
-    "- a",
-    "a: b",
-    "#",
-    "!!int 1",
-    "&a",
-    "*a",
-    "[",
-    "?",
-    "\n",
-    " a",
-    "a ",
-    "\x85",
-    "\ufeff",
-]
+TREACHEROUS = ["none", "None", "~", "1e5", "-.5E-3", "007", "0x1F", "0o7", "1:30", "1_000", "yes", "off", "<<", "="]
+TREACHEROUS += [".inf", "2024-01-31", "", "'", "- a", "a: b", "#", "!!int 1", "&a", "*a", "[", "?", "\n", " a", "a "]
+TREACHEROUS += ["\x85", "\ufeff"]
 TEXT = st.sampled_from(TREACHEROUS) | st.text() | st.from_regex(r"[-+0-9._eExo:]{1,8}", fullmatch=True)
 NAMES = TEXT.filter(bool)
 PLAIN_DATA = st.recursive(
@@ -224,40 +192,23 @@ class TestReading:
 
 
 class TestRefusing:
-    @pytest.mark.parametrize(
+    @pytest.mark.parametrize(  # wrong numbers and names of single fields: tests/faults/test_bad_configs.py
         ("text", "message"),
         [
             ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'?"),
-            ("algorithm: {lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
-            ("algorithm: {gama: 0.9}", "algorithm key='gama' is unknown; did you mean 'gamma'"),
             ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
-            (
-                "algorithm: {batch_size: 4096}",
-                "algorithm.batch_size=4096 is larger than the rollout of learn_step=2048",
-            ),
-            ("environment: {id: A-v0, num_env: 2}", "environment key='num_env' is unknown; did you mean 'num_envs'"),
             ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),
             ("environment: {id: A-v0, wrappers: [NormalizeRewart]}", "did you mean 'NormalizeReward'"),
             ("environment: {num_envs: 2}", "environment.id is missing"),
             ("environment: {id: A-v0, num_workers: 0}", "environment.num_workers=0: input should be greater than"),
             ("environment: {id: A-v0, step_timeout: 0}", "environment.step_timeout=0: input should be greater than 0"),
-            ("population: {size: 0}", "population.size=0: input should be greater than or equal to 1"),
             ("population: {size: 1000000000}", "population.size=1000000000 needs at least"),
             ("population: {size: 1}", "selection.tournament_size=2 must not be greater than the population's 1"),
-            ("hyperparameters: {lrr: {min: 1, max: 2}}", "hyperparameters key='lrr' is unknown; did you mean 'lr'?"),
-            (
-                "hyperparameters: {lr: {min: 1, max: 0.1}}",
-                "hyperparameters.lr.min=1.0 must not be greater than max=0.1",
-            ),
             (
                 "hyperparameters: {lr: {min: 1, max: 2, mim: 3}}",
                 "hyperparameters.lr key='mim' is unknown; did you mean 'min'",
             ),
             ("hyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside its range [0.1, 1.0]"),
-            (
-                "hyperparameters: {gamma: {min: 0.9, max: 2}}",
-                "hyperparameters.gamma.max=2.0: input should be less than or equal to 1",
-            ),
             ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
             ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
             ("network: {latent_dim: wide}", "latent_dim='wide'"),
@@ -269,17 +220,10 @@ class TestRefusing:
             ("network: 3", "network=3: input should be a valid dictionary"),
             ("network: null", "network=None: input should be a valid dictionary"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
-            (
-                "mutation: {activation_selection: [Rely]}",
-                "mutation.activation_selection='Rely' is unknown; did you mean",
-            ),
-            ("mutation: {rl_hp: -1}", "mutation.rl_hp=-1.0 must be a relative weight"),
-            ("training: {max_steps: 0}", "training.max_steps=0 must be a positive integer"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5: input should be a valid integer"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed is 'return'"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5: input should be a dictionary"),
-            ("seed: -1", "seed=-1: input should be greater than or equal to 0"),
         ],
     )
     def test_error_names_field_value_allowed_values_and_location(self, read, text, message):

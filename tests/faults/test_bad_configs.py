@@ -104,13 +104,10 @@ FIELDS = [
 
 
 def misspelt(section, name):
-    return st.integers(0, len(name) - 1).map(
-        lambda at: Defect(
-            f"{section}.{name[:at]}{name[at + 1 :]}",
-            1,
-            f"did you mean .*'{name}'",
-            f"{section} key='{name[:at]}{name[at + 1 :]}' is unknown",
-        )
+    """A key that lacks one of its letters."""
+    keys = st.integers(0, len(name) - 1).map(lambda at: name[:at] + name[at + 1 :])
+    return keys.map(
+        lambda key: Defect(f"{section}.{key}", 1, f"did you mean .*'{name}'", f"{section} key='{key}' is unknown")
     )
 
 
@@ -123,94 +120,61 @@ UNKNOWN = [
 ]
 
 
+def wrong_range(name, limits, allowed, named):
+    """A range that no hyperparameter, or not this one, can have."""
+    return st.just(Defect(f"hyperparameters.{name}", limits, allowed, named))
+
+
 def upside_down(name, low, high):
-    return st.just(
-        Defect(
-            f"hyperparameters.{name}",
-            {"min": high, "max": low},
-            f"must not be greater than max={low}",
-            f"hyperparameters.{name}.min={high}",
-        )
-    )
+    limits = {"min": high, "max": low}
+    return wrong_range(name, limits, f"must not be greater than max={low}", f"hyperparameters.{name}.min={high}")
 
 
 RANGES = [
     upside_down("lr", 0.001, 0.1),
     upside_down("gamma", 0.8, 0.99),
     upside_down("batch_size", 16, 64),
-    st.just(Defect("hyperparameters.gamma", {"min": 0.9}, "missing", "hyperparameters.gamma.max")),
-    st.just(
-        Defect("hyperparameters.gama", {"min": 0.8, "max": 0.9}, "did you mean 'gamma'", "hyperparameters key='gama'")
-    ),
+    wrong_range("gamma", {"min": 0.9}, "missing", "hyperparameters.gamma.max"),
+    wrong_range("gama", {"min": 0.8, "max": 0.9}, "did you mean 'gamma'", "hyperparameters key='gama'"),
 ]
 
 SELECTION = [
-    st.integers(5, 10**6).map(
-        lambda size: Defect(
-            "selection.tournament_size",
-            size,
-            "must not be greater than the population's 4",
-            f"selection.tournament_size={size}",
-        )
-    )
+    wrong("selection.tournament_size", st.integers(5, 10**6), "must not be greater than the population's 4"),
 ]
+TOO_LARGE = r"needs at least .*B of memory; this machine has .*: allowed are at most \d+ "
+
+
+def wide(size):
+    """A head with layers of a millionth of so many nodes."""
+    nodes = size // 10**6
+    named = f"net_config: 64 | 64 | {nodes}-{nodes} ReLU has"
+    head = {"hidden_size": [nodes] * 2, "max_mlp_nodes": size}
+    return Defect("network.head_config", head, rf"weights=\d+ and {TOO_LARGE}weights", named)
+
+
+def long(size):
+    limits = {"min": 64, "max": size}
+    return Defect(
+        "hyperparameters.learn_step", limits, f"{TOO_LARGE}env steps", f"hyperparameters.learn_step.max={size}"
+    )
+
+
+def outside(name, low, high, value):
+    """A range without the initial value."""
+    limits = {"min": low, "max": high}
+    return Defect(
+        f"hyperparameters.{name}", limits, rf"outside its range \[{low}, {high}\]", f"algorithm.{name}={value}"
+    )
+
+
 AGENT = [
-    HUGE.map(
-        lambda size: Defect(
-            "algorithm.learn_step",
-            size,
-            r"needs at least .*TB of memory; this machine has .*: allowed are at most \d+ env steps",
-            f"algorithm.learn_step={size}",
-        )
-    ),
-    HUGE.map(
-        lambda size: Defect(
-            "hyperparameters.learn_step",
-            {"min": 64, "max": size},
-            r"needs at least .*TB of memory; this machine has .*: allowed are at most \d+ env steps",
-            f"hyperparameters.learn_step.max={size}",
-        )
-    ),
-    HUGE.map(
-        lambda size: Defect(
-            "network.head_config",
-            {"hidden_size": [size // 10**6] * 2, "max_mlp_nodes": size},
-            r"weights=\d+ and needs at least .*B of memory; this machine has .*: allowed are at most \d+ weights",
-            f"net_config: 64 | 64 | {size // 10**6}-{size // 10**6} ReLU has",
-        )
-    ),
-    st.integers(257, 10**6).map(
-        lambda size: Defect(
-            "algorithm.batch_size",
-            size,
-            "is larger than the rollout of learn_step=256",
-            f"algorithm.batch_size={size}",
-        )
-    ),
-    st.floats(0.2, 0.9).map(
-        lambda low: Defect(
-            "hyperparameters.lr",
-            {"min": low, "max": 1.0},
-            rf"lies outside its range \[{low}, 1.0\]",
-            "algorithm.lr=0.0001",
-        )
-    ),
-    st.just(
-        Defect(
-            "hyperparameters.gamma",
-            {"min": 0.9, "max": 1.5},
-            "less than or equal to 1",
-            "hyperparameters.gamma.max=1.5",
-        )
-    ),
-    st.integers(300, 400).map(
-        lambda size: Defect(
-            "hyperparameters.batch_size",
-            {"min": size, "max": 512},
-            rf"outside its range \[{size}, 512\]",
-            "algorithm.batch_size=64",
-        )
-    ),
+    wrong("algorithm.learn_step", HUGE, f"{TOO_LARGE}env steps"),
+    HUGE.map(long),
+    HUGE.map(wide),
+    wrong("algorithm.batch_size", st.integers(257, 10**6), "is larger than the rollout of learn_step=256"),
+    st.floats(0.2, 0.9).map(lambda low: outside("lr", low, 1.0, "0.0001")),
+    st.integers(300, 400).map(lambda low: outside("batch_size", low, 512, "64")),
+    wrong_range("gamma", {"min": 0.9, "max": 1.5}, "less than or equal to 1", "hyperparameters.gamma.max=1.5"),
 ]
 
 
