@@ -304,6 +304,11 @@ class EvolvableAlgorithm(ABC):
         """Return the child that `offspring` describes, and the mutations that were applied to it."""
         child = self._copy(offspring.uid)
         done = child.apply_genome(offspring.genome, offspring.mutations)
+        if offspring.start is not None:
+            for learner in child.learners.values():
+                learner.mix_initial_weights(offspring.start.parent, offspring.start.initial)
+            if offspring.start.is_fresh:
+                child.fitness, child.scores, child._steps = [], [], StepCounts([0])
         child._own_networks()
         return child, done
 

@@ -339,6 +339,20 @@ class Learner:
                 module.check()
         self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
 
+    def mix_initial_weights(self, own: float, initial: float) -> None:
+        """Set the weights to `own` * the present ones + `initial` * initial ones, and clear the moments.
+
+        Normalizer statistics stay, unless `own` is 0 (Ash and Adams 2020: shrink and perturb).
+        """
+        before = self.network
+        self.reinitialize()
+        if own:
+            with torch.no_grad():
+                for new, old in zip(self.network.parameters(), before.parameters(), strict=True):
+                    new.mul_(initial).add_(old, alpha=own)
+                for new, old in zip(self.network.buffers(), before.buffers(), strict=True):
+                    new.copy_(old)
+
     def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
         """Build a network whose weights will be overwritten; a user's module is initialized by its own code."""
         with nullcontext() if self.custom_networks else skip_init():

@@ -7,7 +7,9 @@ weights.
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring
+from agilerl_like.hpo.gated_selection import GatedSelection
+from agilerl_like.hpo.gaussian_steps import GaussianSteps
+from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring, WeightMix
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
 from agilerl_like.hpo.mutation import Mutations
@@ -24,6 +26,8 @@ __all__ = [
     "Architecture",
     "Explorer",
     "FrozenMapping",
+    "GatedSelection",
+    "GaussianSteps",
     "Genome",
     "History",
     "HyperparameterConfig",
@@ -37,6 +41,7 @@ __all__ = [
     "TournamentSelection",
     "Trial",
     "TruncationSelection",
+    "WeightMix",
     "next_generation",
     "pre_training_mutations",
     "ranking",

@@ -7,7 +7,9 @@ mutation has its own random stream, named by its uid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
@@ -16,6 +18,9 @@ from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, check_plan, ranking
 from agilerl_like.seeding import Purpose, generator
+
+NO_PARENT = -1
+"""The parent uid of a fresh member."""
 
 
 def next_generation(
@@ -31,9 +36,10 @@ def next_generation(
     """Return one offspring for every slot; clones get uids from `next_uid` on.
 
     Survivors keep their slot and stay as they are, unless the explorer changes survivors or the best member too. Raises
-    `PopulationDivergedError` if no fitness is finite.
+    `PopulationDivergedError` if no fitness is finite. The strategy may write into `view.state`.
     """
     selection.validate(len(view))
+    view = replace(view, hp_configs=tuple(hp_configs))
     plan = selection.plan(view, generator(seed, Purpose.SELECTION, view.generation))
     check_plan(plan, len(view), selection)
     elite = ranking(view.fitness, view.uids)[0]
@@ -42,19 +48,20 @@ def next_generation(
     found = []
     for slot, row in enumerate(plan):
         parent_slot = int(row.weights_from)
-        survives = slot == parent_slot
+        survives = slot == parent_slot and row.start is None
+        is_fresh = row.start is not None and row.start.is_fresh
         uid = view.uids[slot] if survives else next(new_uids)
         genome, changes = _inherited(view, row, repair)
         explores = row.explore or (explorer.mutate_elite if slot == elite else explorer.mutate_survivors)
-        if explores:
+        if explores or is_fresh:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid)
-            genome, more = explorer.propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
+            propose = explorer.draw if is_fresh else explorer.propose
+            genome, more = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
             changes += more
-        offspring = Offspring(
-            view.generation, slot, int(uid), int(view.uids[parent_slot]), parent_slot, genome, changes
-        )
+        parent_uid = NO_PARENT if is_fresh else int(view.uids[parent_slot])
+        offspring = Offspring(view.generation, slot, int(uid), parent_uid, parent_slot, genome, changes, row.start)
         found.append(offspring)
-        if explores:
+        if explores or is_fresh:
             history = history.with_pending(_pending(offspring, hp_configs[parent_slot], view))
     return tuple(found)
 
@@ -79,9 +86,10 @@ def _pending(offspring: Offspring, hp_config: HyperparameterConfig, view: Popula
         hyperparameters={name: offspring.genome.hyperparameters[name] for name in hp_config},
         architecture=offspring.genome.architecture.describe(),
         mutation=", ".join(change.label for change in offspring.mutations) or "None",
-        fitness_before=float(view.fitness[offspring.parent_slot]),
-        fitness=float("nan"),
+        fitness_before=float(view.fitness[offspring.parent_slot]) if offspring.start is None else math.nan,
+        fitness=math.nan,
         env_steps=0,
+        operators=", ".join(change.full_name for change in offspring.mutations if change.kind != "none"),
     )
 
 

@@ -65,6 +65,22 @@ class Explorer(ABC):
         result. An explorer of hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`.
         """
 
+    def draw(
+        self,
+        genome: Genome,
+        history: History,
+        rng: np.random.Generator,
+        *,
+        hp_config: HyperparameterConfig,
+        repair: Repair = unchanged,
+    ) -> tuple[Genome, tuple[Mutation, ...]]:
+        """Return the genome of a fresh member, with the architecture of `genome`.
+
+        By default each hyperparameter is sampled from its range.
+        """
+        drawn, record = with_hyperparameters(genome, hp_config.sample(rng), repair, operator="draw")
+        return drawn, (record,)
+
 
 def with_hyperparameters(
     genome: Genome, changed: Mapping[str, Number], repair: Repair = unchanged, operator: str = "step"

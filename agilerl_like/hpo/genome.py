@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class Mutation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "details", FrozenMapping(self.details))
+
+    @property
+    def full_name(self) -> str:
+        """Kind and operator, as trials and searches name a change: "rl_hp.gaussian"."""
+        return f"{self.kind}.{self.operator}" if self.operator else self.kind
 
     @property
     def label(self) -> str:
@@ -89,9 +94,24 @@ class Genome:
         return replace(self, **changes)
 
 
+class WeightMix(NamedTuple):
+    """Weights of an offspring that are not its parent's alone: `parent` * its weights + `initial` * initial ones."""
+
+    parent: float = 0.0
+    initial: float = 1.0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing of the parent's weights is left, so that the member has no parent."""
+        return self.parent == 0
+
+
 @dataclass(frozen=True)
 class Offspring:
-    """The member of a slot from this generation on: a survivor, or a clone of the member that was in `parent_slot`."""
+    """The member of a slot from this generation on: a survivor, or a clone of the member that was in `parent_slot`.
+
+    A fresh member has initial weights, no parent (`parent_uid` is -1), and only its architecture from `parent_slot`.
+    """
 
     generation: int
     slot: int
@@ -100,6 +120,8 @@ class Offspring:
     parent_slot: int
     genome: Genome
     mutations: tuple[Mutation, ...] = ()
+    start: WeightMix | None = None
+    """How initial weights enter; None: the weights are the parent's."""
 
     @property
     def survives(self) -> bool:

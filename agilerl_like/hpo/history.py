@@ -38,6 +38,9 @@ class Trial:
     """Fitness at the end of this generation; nan if the member diverged, or has not been trained yet."""
     env_steps: NonNegativeInt
     """Env steps in this generation."""
+    operators: Text = ""
+    """Kinds and operators of the mutations that this generation started with: "rl_hp.gaussian, architecture.add_node";
+    "" for a member that was not changed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""

@@ -20,9 +20,9 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
 Number: TypeAlias = int | float
-Scale: TypeAlias = Literal["auto", "linear", "log", "power_of_two"]
+Scale: TypeAlias = Literal["auto", "linear", "log", "log_complement", "power_of_two"]
 
-SCALES = ("auto", "linear", "log", "power_of_two")
+SCALES = ("auto", "linear", "log", "log_complement", "power_of_two")
 REAL = (int, float, np.integer, np.floating)
 DTYPES: dict[Any, type] = {int: int, float: float, "int": int, "float": float}
 SMALLEST_SHARE = 0.01  # of the range: the least step where multiplication alone could not pass zero
@@ -32,10 +32,11 @@ SMALLEST_SHARE = 0.01  # of the range: the least step where multiplication alone
 class RLParameter:
     """The range of one hyperparameter and how it moves in it; it holds no value.
 
-    `scale` sets how the range is sampled: uniformly (`linear`), uniformly in the logarithm (`log`), or uniformly over
-    the powers of two (`power_of_two`, which also steps by doubling and halving, whatever the factors); `auto` is `log`
-    where the range is positive and spans a factor of ten or more, else `linear`. `resample` is the probability that a
-    mutation samples from the range instead of taking a step. With a factor of 1 a float takes no step in that
+    `scale` sets how the range is sampled: uniformly (`linear`), uniformly in the logarithm (`log`), uniformly in the
+    logarithm of 1 - value, by which a step also multiplies (`log_complement`, for gamma and gae_lambda), or uniformly
+    over the powers of two (`power_of_two`, which also steps by doubling and halving, whatever the factors); `auto` is
+    `log` where the range is positive and spans a factor of ten or more, else `linear`. `resample` is the probability
+    that a mutation samples from the range instead of taking a step. With a factor of 1 a float takes no step in that
     direction, and an integer a step of one.
     """
 
@@ -71,6 +72,10 @@ class RLParameter:
             raise ConfigurationError(f"min={self.min!r} must not be greater than max={self.max!r}")
         if self.scale == "log" and self.min <= 0:
             raise ConfigurationError(f"min={self.min!r} must be positive on the scale 'log'")
+        if self.scale == "log_complement" and (self.max >= 1 or self.dtype is not float):
+            raise ConfigurationError(
+                f"max={self.max!r} must be less than 1, and dtype float, on the scale 'log_complement'"
+            )
         if self.scale == "power_of_two":
             if self.dtype is not int:
                 raise ConfigurationError(f"dtype={self.dtype!r} must be int on the scale 'power_of_two'")
@@ -129,6 +134,8 @@ class RLParameter:
         if self.scale == "power_of_two":
             return self.clip(2.0 ** round(rng.uniform(math.log2(self.min) - margin, math.log2(self.max) + margin)))
         low, high = self.min - margin, self.max + margin
+        if self.scale == "log_complement":
+            return self.clip(1 - math.exp(rng.uniform(math.log(1 - high), math.log(1 - low))))
         if self.scale == "log":
             return self.clip(math.exp(rng.uniform(math.log(low), math.log(high))))
         return self.clip(rng.uniform(low, high))
@@ -147,6 +154,45 @@ class RLParameter:
         outcomes = self._outcomes(here, up)
         return min(max(_round_at_random(target, rng), outcomes[0]), outcomes[-1])
 
+    def to_unit(self, value: Number) -> float:
+        """Return where a value lies in its range, on this parameter's scale: 0 at `min`, 1 at `max`."""
+        low, here, high = map(self._scaled, (self.min, self.clip(value), self.max))
+        return 0.5 if low == high else (here - low) / (high - low)
+
+    def from_unit(self, unit: float, rng: np.random.Generator | None = None) -> Number:
+        """Return the legal value at a place on this parameter's scale; places beyond [0, 1] are reflected.
+
+        An integer is rounded at random, so that a sequence of small steps is not stuck, or to the nearest without
+        `rng`.
+        """
+        unit = 1 - abs(1 - unit % 2)  # reflected at both ends, as often as needed
+        low, high = self._scaled(self.min), self._scaled(self.max)
+        place = low + (high - low) * unit
+        if self.scale == "power_of_two":
+            return self.clip(2 ** (round(place) if rng is None else _round_at_random(place, rng)))
+        value = self._unscaled(place)
+        if self.dtype is float or rng is None:
+            return self.clip(value)
+        return self.clip(_round_at_random(value, rng))
+
+    def _scaled(self, value: Number) -> float:
+        match self.scale:
+            case "log":
+                return math.log(value)
+            case "log_complement":
+                return -math.log(1 - value)
+            case "power_of_two":
+                return math.log2(value)
+        return float(value)
+
+    def _unscaled(self, place: float) -> float:
+        match self.scale:
+            case "log":
+                return math.exp(place)
+            case "log_complement":
+                return 1 - math.exp(-place)
+        return place
+
     def neighbours(self, value: int) -> tuple[int, ...]:
         """Return the integers that one step from `value` can lead to, whatever the draw, in ascending order."""
         here = self.clip(value)
@@ -154,6 +200,11 @@ class RLParameter:
 
     def _landing(self, here: Number, up: bool) -> tuple[Number, Number]:
         """Return the interval a step ends in: one point, or all the way to the bound which that point would cross."""
+        if self.scale == "log_complement":
+            target = 1 - (1 - here) * (self.shrink_factor if up else self.grow_factor)
+            if self.min <= target <= self.max:
+                return target, target
+            return (here, self.max) if up else (self.min, here)
         target = here * (self.grow_factor if up == (here > 0) else self.shrink_factor)
         least = SMALLEST_SHARE * (self.max - self.min) if self.min <= 0 else 0.0
         if abs(target - here) < least:

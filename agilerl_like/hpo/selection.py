@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo.genome import Genome
+from agilerl_like.hpo.genome import Genome, WeightMix
 from agilerl_like.hpo.history import History
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.registry import register
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
@@ -32,18 +33,46 @@ class PopulationView:
     """The generation that has just been evaluated; the first is 1."""
     history: History = field(default_factory=History)
     """Trials of all generations so far, this one included."""
+    returns: np.ndarray | None = None
+    """Returns of evaluation episodes `[P, K]`: a column is one env seed, nan where a member did not play it; None if
+    fitness is not a mean return."""
+    generations: int = 0
+    """Generations that the run's budget allows; 0 if it is not known."""
+    hp_configs: Sequence[HyperparameterConfig] = ()
+    """The ranges of each member; `next_generation` sets them."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
+    same, because every process makes the same plan."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
+        if self.returns is not None:
+            object.__setattr__(self, "returns", np.asarray(self.returns, dtype=float))
 
     def __len__(self) -> int:
         return len(self.fitness)
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is spent, in [0, 1]; 0 if the budget is not known."""
+        return min(1.0, self.generation / self.generations) if self.generations else 0.0
+
+    def standard_error(self, one: int, other: int) -> float:
+        """Return the standard error of the difference in fitness of two members, over the env seeds both played.
+
+        It is 0 where it cannot be estimated: with fewer than two common seeds.
+        """
+        if self.returns is None:
+            return 0.0
+        differences = self.returns[one] - self.returns[other]
+        differences = differences[np.isfinite(differences)]
+        return float(differences.std(ddof=1) / np.sqrt(len(differences))) if len(differences) > 1 else 0.0
 
 
 class SlotPlan(NamedTuple):
     """The content of one slot in the next generation; the first two are slots of this generation.
 
-    A member whose weights come from its own slot survives: it keeps its uid and is not a clone.
+    A member whose weights come from its own slot survives, without `start`: it keeps its uid and is not a clone.
     """
 
     weights_from: int
@@ -52,6 +81,9 @@ class SlotPlan(NamedTuple):
     """Another slot than `weights_from` where a member takes over another one's hyperparameters (MF-PBT)."""
     explore: bool
     """Whether the explorer changes the genome."""
+    start: WeightMix | None = None
+    """`WeightMix()` for a fresh member: initial weights, and a genome that the explorer draws from the ranges;
+    `WeightMix(0.2, 0.1)` for weights that are shrunk and perturbed, with moments of 0; None: the parent's weights."""
 
 
 class Selected(NamedTuple):
@@ -96,6 +128,12 @@ class Selection:
         """Raise `ConfigurationError` if this strategy cannot be used for a population of this size."""
         if population_size < 1:
             raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
+
+    def check_budget(self, generations: int, where: str = "") -> None:
+        """Raise `ConfigurationError` if this strategy has no use in a run of so many generations.
+
+        `where` names the settings that they follow from.
+        """
 
     def select(self, population: Any) -> Selected:
         """Return the best agent and the next population, from the last entry of each agent's `fitness`.
@@ -226,6 +264,21 @@ def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Select
                 raise ConfigurationError(
                     f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {population_size - 1}"
                 )
+
+
+def require_members(strategy: str, size: int, least: int) -> None:
+    """Raise `ConfigurationError` if a population has fewer members than a strategy needs."""
+    if size < least:
+        raise ConfigurationError(f"population_size={size!r} is too small for {strategy}; it needs at least {least}")
+
+
+def require_generations(strategy: str, generations: int, least: int, where: str) -> None:
+    """Raise `ConfigurationError` if a budget has fewer generations than a strategy needs."""
+    if generations < least:
+        raise ConfigurationError(
+            f"{where or f'{generations} generations'}: {strategy} needs a budget of at least {least} generations; "
+            "lower evo_steps or raise max_steps"
+        )
 
 
 def _clones(agents: list[Any], parents: np.ndarray, indices: range) -> list[Any]:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
@@ -21,7 +23,7 @@ from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
-from agilerl_like.storage.validation import Flag, NonNegativeInt, Seconds, Text, short_repr, validate_record
+from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, short_repr, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.sharding import ShardedPopulation
@@ -68,6 +70,37 @@ class Progress:
         return validate_record(cls, data, where)
 
 
+@dataclass
+class SearchState:
+    """What a selection strategy knows besides the history; its fields are keys of checkpoints."""
+
+    selection: Text = "none"
+    """Class name of the strategy that wrote `state`."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """Plain data that the strategy writes and reads."""
+    returns: list[list[Score]] = field(default_factory=list)
+    """Returns of the last evaluation's episodes, by slot; empty lists if fitness is not a mean return."""
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "search") -> SearchState:
+        """Read what `dataclasses.asdict` wrote; None, as earlier versions wrote it, gives an empty state.
+
+        Raises:
+            CheckpointError: it is of another form.
+        """
+        return cls() if data is None else validate_record(cls, data, where)
+
+    def for_selection(self, name: str) -> SearchState:
+        """Return the state for a strategy: without what another one wrote."""
+        return self if name == self.selection else SearchState(name, {}, self.returns)
+
+    def paired_returns(self) -> np.ndarray | None:
+        """Return the returns `[P, K]`, nan where a member did not play a seed; None if there are none."""
+        length = max(map(len, self.returns), default=0)
+        rows = [[*its, *[math.nan] * (length - len(its))] for its in self.returns]
+        return np.array(rows) if length else None
+
+
 class RunState(NamedTuple):
     """The state of a run besides its members."""
 
@@ -81,6 +114,8 @@ class RunState(NamedTuple):
     """Agents of earlier generations that members are rated against."""
     history: History = History()
     """What each member trained with in each generation."""
+    search: SearchState = SearchState()
+    """What the selection strategy knows besides."""
 
 
 class RunFinished(Exception):
@@ -104,19 +139,21 @@ def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) ->
     return checkpoint
 
 
-RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}  # and "history", which earlier versions did not write
+RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}
+LATER_RUN_KEYS = {"history", "search"}  # which earlier versions did not write
 
 
 def _check_run(checkpoint: Checkpoint) -> None:
     """Raise CheckpointError unless a checkpoint's document of the run is valid, which its digest does not show."""
     run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
-    if not isinstance(run, dict) or set(run) - {"history"} != RUN_KEYS:
+    if not isinstance(run, dict) or set(run) - LATER_RUN_KEYS != RUN_KEYS:
         raise CheckpointError(
             f"{where}={short_repr(run)} is not the state of a run; it has {', '.join(sorted(RUN_KEYS))}"
         )
     progress = Progress.from_json(run["progress"], f"{where}.progress")
     births = offspring_from_json(run["births"], f"{where}.births")
     History.from_json(run.get("history", []), f"{where}.history")
+    SearchState.from_json(run.get("search"), f"{where}.search")
     best = BestAgent.from_json(run["best"], None, f"{where}.best")
     if progress.generation != checkpoint.generation:
         raise CheckpointError(
@@ -248,6 +285,7 @@ class CheckpointManager:
                 "rivals": [[opponent.rating, opponent.generation] for opponent in run_state.opponent_pool],
                 "best": run_state.best.to_json(),
                 "history": run_state.history.to_json(),
+                "search": asdict(run_state.search),
             }
             documents |= {IDENTITY: self.identity, "run": run}
             documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}

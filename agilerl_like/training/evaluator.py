@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -23,6 +25,9 @@ class EvalResult(NamedTuple):
     """Of each member."""
     steps: list[int]
     """Env steps of each member's evaluation."""
+    returns: Sequence[list[float]] = ()
+    """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
+    was lost. Empty if fitness is not a mean return."""
 
 
 class Opponent(NamedTuple):
@@ -70,6 +75,7 @@ class Evaluator:
             played.standard_errors.tolist(),
             played.returns.shape[1],  # whole sets of instances: at least as many as seeds
             played.lengths.sum(axis=1).tolist(),
+            np.where(played.lost, np.nan, played.returns).tolist(),
         )
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:

@@ -38,6 +38,20 @@ class Lineage:
         """Return the uid of a member's parent."""
         return self._births[uid][0].parent_uid if uid in self._births else NO_PARENT
 
+    def operators(self, uid: int, generation: int) -> str:
+        """Return the mutations of a member at the end of a generation, by kind and operator; "" without any."""
+        changes = [
+            change
+            for birth in self._births.get(uid, ())
+            if birth.generation == generation
+            for change in birth.mutations
+        ]
+        return ", ".join(
+            ".".join(filter(None, (change["kind"], change.get("operator", ""))))
+            for change in changes
+            if change["kind"] != "none"
+        )
+
     def ancestry(self, uid: int) -> tuple[OffspringRecord, ...]:
         """Return the records that led to a current member, oldest first, without unchanged survivors."""
         chain: list[OffspringRecord] = []
@@ -69,8 +83,8 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
 
 
 def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> OffspringRecord:
-    """Return the record of offspring; `parent` is as it was before."""
-    before = parent.genome
+    """Return the record of offspring; `parent` is as it was before. A fresh member has no parent's values."""
+    before, has_parent = parent.genome, birth.parent_uid != NO_PARENT
     return OffspringRecord(
         generation=birth.generation,
         slot=birth.slot,
@@ -80,9 +94,9 @@ def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> 
         mutations=tuple(change.to_json() for change in birth.mutations),
         hyperparameters={name: birth.genome.hyperparameters[name] for name in parent.hp_config},
         architecture=birth.genome.architecture.describe(),
-        parent_hyperparameters={name: before.hyperparameters[name] for name in parent.hp_config},
-        parent_architecture=before.architecture.describe(),
-        parent_fitness=parent.fitness,
+        parent_hyperparameters={name: before.hyperparameters[name] for name in parent.hp_config if has_parent},
+        parent_architecture=before.architecture.describe() if has_parent else "",
+        parent_fitness=parent.fitness if has_parent else math.nan,
         reason=reason,
     )
 

@@ -54,11 +54,13 @@ from agilerl_like.training.checkpoint_manager import (
     CheckpointManager,
     Progress,
     RunState,
+    SearchState,
 )
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
 from agilerl_like.training.lineage import Lineage, initial_member, offspring_record
+from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
 
@@ -111,6 +113,8 @@ class TrainingLoop:
         """The last fitness of each member, by slot; empty before the first evaluation."""
         self.history = History()
         """What each member trained with in each generation, for selection and exploration."""
+        self.search = SearchState(selection_name(selection))
+        """What selection knows besides the history."""
         self.metrics: dict[int, list[dict[str, float]]] = {}
         """Metrics of this generation's updates on this process, by slot."""
         self.replacements: list[OffspringRecord] = []
@@ -138,6 +142,7 @@ class TrainingLoop:
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome = ""
         self.history = History.from_json(saved_run.get("history", []))
+        self.search = SearchState.from_json(saved_run.get("search")).for_selection(selection_name(self.selection))
         self.timer.seconds.update(self.progress.seconds_by_part)
         self.lineage.add(map(OffspringRecord.from_json, saved_run["births"]), self.uids)
         self.population.fitness = [self.fitness[slot] for slot in self.members.shard.slots]
@@ -344,8 +349,16 @@ class TrainingLoop:
             self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
         )
         before = self.fitness or [math.nan] * len(records)
+        own_returns = result.returns or [[]] * len(members.population)
+        self.search.returns = members.all_gather_by_slot(own_returns, encode=list, decode=list)
         self.history = self.history.extended(
-            _trial(record, progress.generation, score, self.steps - self._steps_before)
+            _trial(
+                record,
+                progress.generation,
+                score,
+                self.steps - self._steps_before,
+                self.lineage.operators(record.uid, progress.generation - 1),
+            )
             for record, score in zip(records, before, strict=True)
         )
         self.fitness = [record.fitness for record in records]
@@ -458,7 +471,16 @@ class TrainingLoop:
             uids, genomes = [info.uid for info in infos], [info.genome for info in infos]
             offspring = members.evolve(
                 next_generation(
-                    PopulationView(np.array(fitness), uids, genomes, self.progress.generation, self.history),
+                    PopulationView(
+                        np.array(fitness),
+                        uids,
+                        genomes,
+                        self.progress.generation,
+                        self.history,
+                        returns=self.search.paired_returns(),
+                        generations=self.training_args.generations(members.first.num_envs),
+                        state=self.search.state,
+                    ),
                     [info.hp_config for info in infos],
                     selection=self.selection,
                     explorer=self.mutations,
@@ -472,7 +494,7 @@ class TrainingLoop:
                 if not offspring[slot].survives:
                     self.collector.reset_member(place)
             release_free_memory()
-        self.fitness = [fitness[one.parent_slot] for one in offspring]
+        self.fitness = [fitness[one.parent_slot] if one.start is None else math.nan for one in offspring]
         self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
         self._record_offspring(
@@ -501,7 +523,9 @@ class TrainingLoop:
             self.progress.seconds_by_part = dict(self.timer.seconds)
             best, births = self._known_best(), self.lineage.births
             self.checkpoint_manager.save(
-                RunState(self.progress, best, births, self.fitness, self.evaluator.opponent_pool, self.history),
+                RunState(
+                    self.progress, best, births, self.fitness, self.evaluator.opponent_pool, self.history, self.search
+                ),
                 last=last,
                 is_complete=is_complete,
             )
@@ -589,7 +613,7 @@ def _unfinished_result(population: BasePopulation) -> EvalResult:
     return EvalResult(last, unknown, unknown, 0, [0] * members)
 
 
-def _trial(record: MemberRecord, generation: int, fitness_before: float, env_steps: int) -> Trial:
+def _trial(record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str) -> Trial:
     """Return what the history keeps of one member's generation."""
     return Trial(
         generation=generation,
@@ -601,6 +625,7 @@ def _trial(record: MemberRecord, generation: int, fitness_before: float, env_ste
         fitness_before=fitness_before,
         fitness=record.fitness,
         env_steps=env_steps,
+        operators=operators,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import Selection
 
 Fitness = Literal["return", "rating"]
 
@@ -47,6 +48,16 @@ class TrainingArguments:
     def checkpoint_every(self) -> int:
         """Env steps of each member between checkpoints."""
         return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps)
+
+    def generations(self, num_envs: int) -> int:
+        """Return the number of generations of the whole run; the last may be shorter."""
+        return -(-self.vector_steps(num_envs) // max(1, -(-self.evo_steps // num_envs)))
+
+    def check_budget(self, selection: Selection, num_envs: int) -> None:
+        """Raise ConfigurationError if the run has fewer generations than its selection needs."""
+        generations = self.generations(num_envs)
+        where = f"max_steps={self.max_steps} with evo_steps={self.evo_steps} gives {generations} generation"
+        selection.check_budget(generations, where if generations == 1 else f"{where}s")
 
     def vector_steps(self, num_envs: int) -> int:
         """Return the vector steps of the whole run."""

@@ -1,0 +1,119 @@
+"""Truncation selection for noisy fitness: a member is replaced only by one that is better beyond doubt.
+
+Population Based Training (Jaderberg et al. 2017) replaces a fixed share of the members, however little their fitness
+differs. Here as many as half of them may be replaced, but a copy is made only if the difference in fitness exceeds its
+standard error, estimated over the env seeds that both members played. So the share follows from the noise: without
+noise half of the members are replaced, and where all differences are noise hardly any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.genome import WeightMix
+from agilerl_like.hpo.selection import (
+    PopulationView,
+    Selection,
+    SlotPlan,
+    ranking,
+    require_generations,
+    require_members,
+)
+from agilerl_like.registry import register
+
+FLAT_GENERATIONS = 3
+"""Generations without any difference in fitness after which the worst members start again."""
+
+
+@register("selection", "gated")
+@dataclass(frozen=True)
+class GatedSelection(Selection):
+    """Each of the worst `share` members is compared with a member drawn from the best `donors` of them.
+
+    It becomes a clone of that one if the difference in fitness is above `gate` standard errors. From `gentle_from` of
+    the budget on, `final_share` takes the place of `share`: many members are replaced early, when most of them are far
+    from good, and fewer later, when greed costs diversity. The best member is never replaced; a member whose fitness is
+    not finite always is. If for three generations no two members differ by more than the gate and the best fitness does
+    not change either, nothing is being learned from: the worst quarter starts again, with initial weights and
+    hyperparameters drawn from the ranges (`restart_flat`).
+    """
+
+    share: float = 0.5
+    final_share: float = 0.25
+    gentle_from: float = 2 / 3
+    donors: float = 0.25
+    gate: float = 1.0
+    restart_flat: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("share", "final_share", "donors"):
+            if not 0 < getattr(self, name) <= 0.5:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} must be greater than 0 and at most 0.5")
+        if not 0 <= self.gentle_from <= 1:
+            raise ConfigurationError(f"gentle_from={self.gentle_from!r} must lie between 0 and 1")
+        if not self.gate >= 0:
+            raise ConfigurationError(f"gate={self.gate!r} must not be negative")
+
+    def parents(
+        self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the source of each slot, without knowledge of the noise: every difference counts."""
+        names = range(len(fitness)) if uids is None else [int(uid) for uid in uids]
+        return self.sources(PopulationView(fitness, names, (), 0), rng)
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
+        """Return a row for every slot; only clones are explored."""
+        sources = self.sources(view, rng).tolist()
+        rows = [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
+        if self.restart_flat and self._is_flat(view):
+            worst = ranking(view.fitness, view.uids)[::-1][: len(view) // 4].tolist()
+            for slot in worst:
+                rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix())
+        return rows
+
+    def sources(self, view: PopulationView, rng: np.random.Generator) -> np.ndarray:
+        """Return the slot that each member's weights and hyperparameters come from: its own, or a donor's."""
+        size, by_rank = len(view), ranking(view.fitness, view.uids)
+        share = self.share if view.progress < self.gentle_from or not view.generations else self.final_share
+        donors = by_rank[: max(1, math.ceil(self.donors * size))]
+        drawn = donors[rng.integers(len(donors), size=size)]  # one for each rank, so that slots have no influence
+        sources = np.arange(size)
+        for slot in np.setdiff1d(np.arange(size), by_rank):
+            sources[slot] = by_rank[0]
+        first = max(1, size - max(1, math.floor(share * size)))
+        for rank in range(first, len(by_rank)):
+            slot, donor = by_rank[rank], drawn[rank]
+            if self.differs(view, donor, slot):
+                sources[slot] = donor
+        return sources
+
+    def differs(self, view: PopulationView, better: int, worse: int) -> bool:
+        """Whether a member is better than another one by more than `gate` standard errors."""
+        difference = view.fitness[better] - view.fitness[worse]
+        return bool(difference > 0 and difference > self.gate * view.standard_error(better, worse))
+
+    def _is_flat(self, view: PopulationView) -> bool:
+        """Whether for `FLAT_GENERATIONS` no member has differed from the best, nor the best from before."""
+        by_rank = ranking(view.fitness, view.uids)
+        best = float(view.fitness[by_rank[0]])
+        spread = max((view.standard_error(by_rank[0], slot) for slot in by_rank[1:]), default=0.0)
+        before = view.state.get("best", math.nan)
+        is_flat = not any(self.differs(view, by_rank[0], slot) for slot in by_rank[1:])
+        is_flat = is_flat and abs(best - before) <= self.gate * spread + 1e-9 * abs(best)
+        idle = view.state.get("flat", 0) + 1 if is_flat else 0
+        view.state.update(best=best, flat=idle % FLAT_GENERATIONS)
+        return idle == FLAT_GENERATIONS
+
+    def validate(self, population_size: int) -> None:
+        """Raise `ConfigurationError` for a single member, which nothing can replace."""
+        super().validate(population_size)
+        require_members("selection 'gated'", population_size, 2)
+
+    def check_budget(self, generations: int, where: str = "") -> None:
+        """Raise `ConfigurationError` unless there are two generations, with one selection between them."""
+        require_generations("selection 'gated'", generations, 2, where)

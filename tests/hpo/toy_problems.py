@@ -1,0 +1,182 @@
+"""Small problems with known answers, on which searches run through `next_generation` as they do in a run.
+
+A toy's member has a state (what weights are to an agent), which a clone inherits, and hyperparameters. `train` advances
+all members by a generation and returns their fitness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, PopulationView, Selection, Trial
+from agilerl_like.hpo.evolution import NO_PARENT, next_generation
+
+
+@dataclass(frozen=True)
+class NoArchitecture:
+    """An architecture that cannot change."""
+
+    def operators(self, kind: str) -> tuple[str, ...]:
+        return ()
+
+    def mutate(self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()) -> Any:
+        raise AssertionError
+
+    def describe(self) -> str:
+        return "none"
+
+
+@dataclass
+class Toy:
+    """A problem: initial states, ranges, and a generation of training."""
+
+    ranges: HyperparameterConfig
+    initial_state: Callable[[], Any]
+    train: Callable[[Any, dict[str, float], int, np.random.Generator], Any]
+    """State, hyperparameters, generation from 0, rng -> the next state."""
+    score: Callable[[Any], float]
+    noise: float = 0.0
+    """Standard deviation of the fitness that selection compares."""
+    episodes: int = 10
+
+
+@dataclass
+class Result:
+    states: list[Any]
+    genomes: list[Genome]
+    history: History
+    scores: list[list[float]]
+    """True scores by generation."""
+
+    @property
+    def best(self) -> float:
+        return max(self.scores[-1])
+
+
+def search(
+    toy: Toy,
+    starts: Sequence[dict[str, float]],
+    generations: int,
+    selection: Selection | None,
+    explorer: Explorer,
+    seed: int = 0,
+) -> Result:
+    """Run a search; selection happens between generations."""
+    size = len(starts)
+    rng = np.random.default_rng(seed)
+    genomes = [Genome(start, NoArchitecture()) for start in starts]
+    states = [toy.initial_state() for _ in starts]
+    uids, parents = list(range(size)), [NO_PARENT] * size
+    before = [np.nan] * size
+    operators = [""] * size
+    history, memory, next_uid, scores = History(), {}, size, []
+    for generation in range(1, generations + 1):
+        states = [
+            toy.train(state, dict(genome.hyperparameters), generation - 1, rng)
+            for state, genome in zip(states, genomes, strict=True)
+        ]
+        true = np.array([toy.score(state) for state in states])
+        scores.append(true.tolist())
+        errors = toy.noise * np.sqrt(toy.episodes) * rng.normal(size=(size, toy.episodes))
+        returns = true[:, None] + errors
+        fitness = returns.mean(axis=1)
+        history = history.extended(
+            Trial(generation, uid, parent, dict(genome.hyperparameters), "none", "", was, float(now), 1, operators=done)
+            for uid, parent, genome, was, now, done in zip(
+                uids, parents, genomes, before, fitness, operators, strict=True
+            )
+        )
+        if generation == generations or selection is None:
+            before = fitness.tolist()
+            continue
+        view = PopulationView(
+            fitness, uids, genomes, generation, history, returns=returns, generations=generations, state=memory
+        )
+        offspring = next_generation(
+            view, [toy.ranges] * size, selection=selection, explorer=explorer, seed=seed, next_uid=next_uid
+        )
+        next_uid = max(next_uid, *(one.uid + 1 for one in offspring))
+        states = [
+            toy.initial_state() if one.start is not None and one.start.is_fresh else states[one.parent_slot]
+            for one in offspring
+        ]
+        before = [float(fitness[one.parent_slot]) if one.start is None else np.nan for one in offspring]
+        parents = [parents[one.slot] if one.survives else one.parent_uid for one in offspring]
+        uids, genomes = [one.uid for one in offspring], [one.genome for one in offspring]
+        operators = [", ".join(change.full_name for change in one.mutations) for one in offspring]
+    return Result(states, genomes, history, scores)
+
+
+def uniform_starts(toy: Toy, size: int, seed: int) -> list[dict[str, float]]:
+    """Draw each member's hyperparameters from the ranges."""
+    rng = np.random.default_rng(seed + 10_000)
+    return [toy.ranges.sample(rng) for _ in range(size)]
+
+
+def moving_optimum(dimensions: int = 1, noise: float = 0.0, length: int = 40) -> Toy:
+    """The best values move across the range; at most 1 per generation is gained, so at most `length` in all.
+
+    Of the best constant, 1 dimension: 17.346 of 40; of 0.5 everywhere in 4 dimensions: 25.98.
+    """
+    from agilerl_like.hpo import RLParameter
+
+    def gain(values: np.ndarray, t: int) -> float:
+        rising = 0.2 + 0.6 * t / (length - 1)
+        optimum = np.where(np.arange(dimensions) % 2 == 0, rising, 1.0 - rising)
+        width = 0.2 if dimensions == 1 else 0.3
+        return max(0.0, 1.0 - float(np.mean(((values - optimum) / width) ** 2)))
+
+    def train(total: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
+        return total + gain(np.array(list(hyperparameters.values())), t) + 0.05 * rng.normal()
+
+    return Toy(
+        HyperparameterConfig(**{f"x{i}": RLParameter(0.0, 1.0, scale="linear") for i in range(dimensions)}),
+        float,
+        train,
+        float,
+        noise,
+    )
+
+
+def escape() -> Toy:
+    """Fitness is the distance of the learning rate from 3e-4, in decades; weights do not matter."""
+    from agilerl_like.hpo import RLParameter
+
+    return Toy(
+        HyperparameterConfig(lr=RLParameter(1e-5, 1e-2, scale="log")),
+        lambda: 0.0,
+        lambda _, hyperparameters, t, rng: -abs(np.log10(hyperparameters["lr"] / 3e-4)) + 0.1 * rng.normal(),
+        float,
+    )
+
+
+def patience(deceptive: bool, periods: int = 40) -> Toy:
+    """A quadratic in which the step that gains most now is the one that gains least over the whole lineage.
+
+    `theta` starts at 0.9; the score is -ln(theta / 0.9). With `deceptive`, a high h pays only as far as the lineage's h
+    has fallen linearly from 1 to 0: the linear schedule gains 2.980, h = 0 gains 0.496.
+    """
+    from agilerl_like.hpo import RLParameter
+
+    def train(state: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
+        gained, debt = state
+        h = hyperparameters["h"]
+        debt += abs(h - (1 - (t + 1) / periods))
+        v = max(0.0, 2 - h - 0.2 * debt) if deceptive else 2 - h
+        return gained - 25 * np.log1p(-0.002 * v), debt
+
+    return Toy(
+        HyperparameterConfig(h=RLParameter(0.0, 2.0, 0.8, 1.25, scale="linear", resample=0.0)),
+        lambda: (0.0, 0.0),
+        train,
+        lambda state: state[0],
+    )
+
+
+def with_episodes(toy: Toy, episodes: int) -> Toy:
+    """Return the toy with another number of evaluation episodes."""
+    return replace(toy, episodes=episodes)

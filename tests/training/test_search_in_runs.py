@@ -1,0 +1,167 @@
+"""What a run gives to a selection strategy, and fresh and shrunk members: alone, resumed, and in two processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
+from agilerl_like.cli import main
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import GatedSelection, GaussianSteps, Selection, SlotPlan, WeightMix, ranking
+from agilerl_like.reporting import read_lineage
+
+
+@dataclass(frozen=True)
+class Restarting(Selection):
+    """The worst member starts afresh, the second worst is a shrunk clone of the best; `state` counts generations."""
+
+    def plan(self, view, rng):
+        view.state["seen"] = [*view.state.get("seen", []), view.returns.tolist(), view.generations]
+        by_rank = ranking(view.fitness, view.uids)
+        rows = [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+        rows[by_rank[-1]] = SlotPlan(by_rank[-1], by_rank[-1], explore=True, start=WeightMix())
+        rows[by_rank[-2]] = SlotPlan(by_rank[0], by_rank[0], explore=True, start=WeightMix(0.2, 0.1))
+        return rows
+
+
+def run(folder, max_steps, selection=None, *, resume=False, **options):
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    pop = PPO.population(
+        4,
+        env.single_observation_space,
+        env.single_action_space,
+        seed=1,
+        num_envs=2,
+        learn_step=32,
+        batch_size=32,
+        per_member=True,
+        hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-1)),
+        sample_hyperparameters=True,
+    )
+    pop, fitness = train_on_policy(
+        env,
+        pop=None if resume else pop,
+        max_steps=max_steps,
+        evo_steps=64,
+        checkpoint=64,
+        eval_loop=3,
+        selection_strategy=selection or Restarting(),
+        mutation=GaussianSteps(architecture=0.0),
+        verbose=False,
+        **({"resume": folder} if resume else {"run_dir": folder}),
+        **options,
+    )
+    env.close()
+    return pop, fitness
+
+
+def weights(pop):
+    return [torch.cat([p.flatten() for p in agent.learner.network.parameters()]) for agent in pop]
+
+
+def search_state(folder):
+    newest = max((folder / "checkpoints").glob("*/run.json"), key=lambda path: path.parent.name)
+    return json.loads(newest.read_text())["search"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search") / "whole"
+    return folder, *run(folder, 256)
+
+
+def test_returns_are_paired_and_their_mean_is_the_fitness(whole):
+    folder, _, fitness = whole
+    state = search_state(folder)
+    assert state["selection"] == "Restarting"
+    returns = np.array(state["returns"])
+    assert returns.shape == (4, 3)
+    assert np.allclose(returns.mean(axis=1), fitness)
+    assert len(state["state"]["seen"]) == 2 * 3  # three selections in four generations
+    assert set(state["state"]["seen"][1::2]) == {4}
+
+
+def test_a_resumed_run_has_the_state_and_the_members_of_an_uninterrupted_one(whole, tmp_path):
+    folder, pop, fitness = whole
+    run(tmp_path / "half", 128)
+    resumed, resumed_fitness = run(tmp_path / "half", 256, resume=True)
+    # the budget is part of what the strategy sees; two generations first, four when resumed
+    seen = search_state(tmp_path / "half")["state"]["seen"]
+    assert (seen[::2], seen[1::2]) == (search_state(folder)["state"]["seen"][::2], [2, 4, 4])
+    assert np.array_equal(resumed_fitness, fitness)
+    assert all(map(torch.equal, weights(resumed), weights(pop)))
+
+
+def test_two_processes_make_the_same_members(whole, tmp_path):
+    folder, pop, fitness = whole
+    shared, shared_fitness = run(tmp_path / "shared", 256, processes=2)
+    assert np.array_equal(shared_fitness, fitness)
+    assert search_state(tmp_path / "shared") == search_state(folder)
+    assert all(map(torch.equal, weights(shared), weights(pop)))
+
+
+def test_a_fresh_member_starts_with_initial_weights_and_no_parent(whole):
+    folder, _, _ = whole
+    born = [one for one in read_lineage(folder) if one.generation > 0 and not one.survives]
+    fresh = [one for one in born if one.parent_uid == -1]
+    assert len(fresh) == len(born) - len(fresh) == 3
+    assert all(np.isnan(one.parent_fitness) and one.parent_hyperparameters == {} for one in fresh)
+    assert [change["operator"] for one in fresh for change in one.mutations] == ["draw"] * 3
+
+
+def test_shrunk_weights_are_those_of_the_parent_and_initial_ones():
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=3, num_envs=2)
+    env.close()
+    other = agent.clone(index=7)
+    with torch.no_grad():
+        for parameter in other.learner.network.parameters():
+            parameter.fill_(1.0)
+    other.learner.mix_initial_weights(0.2, 0.1)
+    initial = agent.clone(index=7)
+    initial.reinitialize()
+    assert torch.allclose(weights([other])[0], 0.2 + 0.1 * weights([initial])[0])
+
+
+def test_another_strategy_does_not_receive_the_state(whole, tmp_path):
+    run(tmp_path / "run", 128)
+    run(tmp_path / "run", 192, GatedSelection(), resume=True)
+    state = search_state(tmp_path / "run")
+    assert state["selection"] == "GatedSelection"
+    assert state["state"].keys() == {"best", "flat"}
+
+
+def test_a_budget_of_one_generation_is_refused():
+    with pytest.raises(
+        ConfigurationError, match="max_steps=64 with evo_steps=64 gives 1 generation: selection 'gated'"
+    ):
+        run(None, 64, GatedSelection())
+
+
+def test_a_configuration_names_gate_and_steps(tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        """
+environment: {id: CartPole-v1, num_envs: 2, backend: sync}
+algorithm: {learn_step: 32, batch_size: 32}
+hyperparameters: {lr: {min: 1e-5, max: 1e-1}, gamma: {min: 0.9, max: 0.999, scale: log_complement}}
+selection: {name: gated, gate: 0}
+mutation: {name: gaussian, sd: 0.3}
+training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
+"""
+    )
+    options = ["--run.dir", str(tmp_path), "--run.name", "run", "--run.plot", "false"]
+    assert main(["train", str(file), *options]) == 0
+    changes = [change for one in read_lineage(tmp_path / "run") for change in one.mutations]
+    assert {change["operator"] for change in changes} & {"gaussian"}
+    capsys.readouterr()
+    assert main(["train", str(file), *options, "--population.size", "1"]) == 2
+    assert "population_size=1 is too small for selection 'gated'" in capsys.readouterr().err
+    assert main(["train", str(file), *options, "--training.max-steps", "64"]) == 2
+    error = capsys.readouterr().err
+    assert "max_steps=64 with evo_steps=64 gives 1 generation: selection 'gated' needs a budget of at least 2" in error
