@@ -20,6 +20,7 @@ from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.export.exporter import export_policy
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.hpo.schedules import Schedule, settings_to_json
 from agilerl_like.networks.custom import CustomSpec
@@ -362,6 +363,18 @@ class EvolvableAlgorithm(ABC):
         except ValueError as error:
             raise ConfigurationError(f"agent {self.index} cannot be saved as it is: {error}") from error
         return document
+
+    def export(self, path: str | os.PathLike[str], *, masks: bool | None = None) -> list[Path]:
+        """Write the policy to a file that runs without this package, and return its path; see `export_policy`.
+
+        `path` ends in `.onnx` (needs the extra `export`), `.pt2` or `.py` (numpy alone). `masks` is whether the file
+        takes action masks; None: if the agent learned with them. A team has a file for each group, `policy-GROUP.onnx`.
+        """
+        path = Path(path)
+        return [
+            export_policy(learner, path.with_stem(f"{path.stem}-{group}" if group else path.stem), masks=masks)
+            for group, learner in self.learners.items()
+        ]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent to a folder: JSON and safetensors, whole or not at all.

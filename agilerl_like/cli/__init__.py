@@ -16,7 +16,7 @@ import torch
 import tyro
 from tyro.conf import PositionalMetavarFromFieldName
 
-from agilerl_like.cli import check, configs, evaluate, plot, probe, train
+from agilerl_like.cli import check, configs, evaluate, export, plot, probe, train
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.errors import (
     CheckpointError,
@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Command] = {
     "configs": _parsed("configs", configs.configs),
     "eval": _parsed("eval", evaluate.evaluate),
     "plot": _parsed("plot", plot.plot),
+    "export": _parsed("export", export.export),
     "probe": _parsed("probe", probe.probe),
     "check": _parsed("check", check.check),
 }

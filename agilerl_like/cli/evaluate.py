@@ -48,7 +48,7 @@ def evaluate(
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     check_memory(f"episodes={episodes}", episodes, EPISODE, "episodes")
     seed = fresh_seed() if seed is None else checked_seed(seed)
-    agent = _saved(run)
+    agent = saved_agent(run)
     config = _config_of(run, env, agent.algo, trust=trust)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):
@@ -71,7 +71,7 @@ def evaluate(
     return ExitCode.DONE
 
 
-def _saved(path: Path) -> EvolvableAlgorithm:
+def saved_agent(path: Path) -> EvolvableAlgorithm:
     """Load an agent of the class that its file names."""
     document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None

@@ -312,6 +312,8 @@ class ImageEncoder(EvolvableModule[ImageSpecT]):
         """Split images for the trunk."""
         stacked = self.output.bias.dim() == 2
         stack = images if stacked else images.reshape(1, -1, *images.shape[-len(self.image.shape) :])
+        if len(stack) == 1:
+            return split_members(stack, 1)
         is_small = stack.shape[1] * self.widest <= MAX_GROUPED_SIZE
         return split_members(stack, 1 if is_small or stack.is_cuda else len(stack))  # on a GPU launches dominate
 

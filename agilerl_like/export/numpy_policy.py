@@ -1,0 +1,142 @@
+"""A policy as Python source that needs numpy alone: the traced graph, with each operation written in numpy.
+
+The file has the weights inside (base64 of an npz archive), so it can be copied to a machine without torch, for example
+a robot. Only the operations that the graph uses are written, each from `OPERATIONS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import io
+import operator
+import warnings
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import fx
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.export import numpy_operations
+from agilerl_like.export.policy_module import PolicyModule
+
+SYMBOLS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.floordiv: "//"}
+"""Arithmetic of sizes in a graph."""
+
+TEMPLATE = '''"""The policy of an agent that agilerl-like trained. It needs numpy alone.
+
+`policy({arguments})` returns {results}. The batch is the first axis of each array:
+
+{inputs}
+"""
+
+import base64
+import io
+import math
+
+import numpy as np
+
+
+{operations}
+
+def policy({arguments}):
+    {body}
+
+
+WEIGHTS = dict(np.load(io.BytesIO(base64.b64decode("""
+{weights}"""))))
+'''
+
+
+def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) -> str:
+    """Return Python source with a function `policy` of the module's inputs.
+
+    Raises:
+        ConfigurationError: the network uses an operation that is not in `numpy_operations`; it is named.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its internals
+        graph = program.run_decompositions()
+    stored = graph.graph_signature
+    sources = {**stored.inputs_to_parameters, **stored.inputs_to_buffers, **stored.inputs_to_lifted_tensor_constants}
+    tensors = {**graph.state_dict, **graph.constants}
+    arguments = [its.name.replace(".", "_") for its in module.inputs]
+    remaining = iter(arguments)
+    weights: dict[str, np.ndarray] = {}
+    operations: dict[str, None] = {}  # an ordered set
+    lines = []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder" and node.name in sources:
+            if node.users:
+                weights[node.name] = tensors[sources[node.name]].detach().cpu().numpy()
+                lines.append(f"{node.name} = WEIGHTS[{node.name!r}]")
+        elif node.op == "placeholder":
+            lines.append(f"{node.name} = np.asarray({next(remaining)})")
+        elif node.op == "call_function":
+            lines += _call(node, operations)
+        elif node.op == "output":
+            lines.append(f"return {', '.join(map(_value, node.args[0]))}")
+    inputs = [
+        f"    {name}: {its.dtype}, [batch{''.join(f', {size}' for size in its.shape)}]"
+        for name, its in zip(arguments, module.inputs, strict=True)
+    ]
+    return TEMPLATE.format(
+        arguments=", ".join(arguments),
+        results=" and ".join(module.output_names),
+        inputs="\n".join(inputs),
+        operations="\n\n".join(map(numpy_operations.source_of, operations)),
+        body="\n    ".join(lines),
+        weights=_archive(weights),
+    )
+
+
+def _archive(arrays: dict[str, np.ndarray]) -> str:
+    """Return an npz archive as lines of base64."""
+    archive = io.BytesIO()
+    np.savez_compressed(archive, **cast(Any, arrays))
+    return base64.encodebytes(archive.getvalue()).decode()
+
+
+def load_numpy_policy(path: Path) -> Callable[..., Any]:
+    """Return the function `policy` of a file that `numpy_source` wrote."""
+    spec = importlib.util.spec_from_file_location("exported_policy", path)
+    module = importlib.util.module_from_spec(cast(ModuleSpec, spec))
+    cast(Any, spec).loader.exec_module(module)
+    return module.policy
+
+
+def _call(node: fx.Node, operations: dict[str, None]) -> list[str]:
+    """Return the lines of one operation of the graph, and add its name to `operations`."""
+    arguments = [*map(_value, node.args)]
+    if node.target in SYMBOLS:
+        return [f"{node.name} = {f' {SYMBOLS[node.target]} '.join(arguments)}"]
+    if node.target is operator.getitem:
+        return [f"{node.name} = {arguments[0]}[{arguments[1]}]"]
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    if name.startswith("_assert"):
+        return []
+    if name not in numpy_operations.OPERATIONS:
+        raise ConfigurationError(
+            f"the policy cannot be written with numpy: its network uses torch's operation {node.target}, which this "
+            "package does not write in numpy; allowed are .onnx and .pt2"
+        )
+    operations[name] = None
+    keywords = [f"{key}={_value(its)}" for key, its in node.kwargs.items() if key in numpy_operations.KEYWORDS]
+    return [f"{node.name} = aten_{name}({', '.join([*arguments, *keywords])})"]
+
+
+def _value(value: Any) -> str:
+    """Return an argument of an operation as Python source."""
+    if isinstance(value, fx.Node):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, torch.dtype):
+        return f"np.{torch.empty(0, dtype=value).numpy().dtype.name}"
+    if isinstance(value, float) and not np.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)

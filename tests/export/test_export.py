@@ -1,0 +1,201 @@
+"""Exported policies return the agent's actions, for every kind of network and action space."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from torch import nn
+
+from agilerl_like import IPPO, PPO
+from agilerl_like.cli import main
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.export import exporter
+from agilerl_like.export.numpy_policy import load_numpy_policy
+
+VECTOR = Box(-3.0, 3.0, (4,))
+IMAGE = Box(0, 255, (3, 16, 16), np.uint8)
+CASES = {
+    "mlp": (VECTOR, Discrete(3, start=1), {}),
+    "layer norm, ELU, GELU": (
+        VECTOR,
+        Discrete(3),
+        {
+            "net_config": {
+                "encoder_config": {"activation": "ELU", "layer_norm": True},
+                "head_config": {"activation": "GELU"},
+            }
+        },
+    ),
+    "Mish, Softplus, no bounds": (
+        Box(-np.inf, np.inf, (4,)),
+        Box(-np.inf, np.inf, (2,)),
+        {"net_config": {"encoder_config": {"activation": "Mish"}, "head_config": {"activation": "Softplus"}}},
+    ),
+    "squashed": (VECTOR, Box(-2.0, 5.0, (2,)), {"squash_output": True}),
+    "clipped": (VECTOR, Box(-0.01, 0.01, (2, 2), np.float64), {}),
+    "categories": (MultiDiscrete([3, 4]), MultiDiscrete([3, 2]), {}),
+    "bits": (Discrete(5, start=2), MultiBinary(3), {}),
+    "cnn": (IMAGE, Discrete(4), {}),
+    "channels last, layer norm": (
+        Box(0, 255, (16, 16, 3), np.uint8),
+        Discrete(4),
+        {"net_config": {"encoder_config": {"layer_norm": True}}},
+    ),
+    "resnet": (IMAGE, Discrete(4), {"net_config": {"encoder": "resnet"}}),
+    "simba": (VECTOR, Discrete(3), {"net_config": {"encoder": "simba"}}),
+    "dict": (Dict(camera=IMAGE, speed=Box(-1.0, 1.0, (3,)), gear=Discrete(4)), Discrete(3), {}),
+    "lstm": (VECTOR, Discrete(3), {"recurrent": True}),
+    "gru": (
+        VECTOR,
+        Box(-1.0, 1.0, (1,)),
+        {"recurrent": True, "share_encoders": True, "net_config": {"memory_config": {"cell": "GRU", "num_layers": 2}}},
+    ),
+}
+
+
+def trained(observation_space, action_space, **settings):
+    """Return an agent whose normaliser and weights are not those of a new one."""
+    agent = PPO(observation_space, action_space, seed=1, **settings)
+    network = agent.learner.network
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+        for name, buffer in network.observation_norm.named_buffers():
+            if name in ("shift", "scale"):
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    return agent
+
+
+def has_masks(agent):
+    return agent.learner.distribution.mask_size > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
+    observation_space, action_space, settings = CASES[case]
+    agent = trained(observation_space, action_space, **settings)
+    (path,) = agent.export(tmp_path / "policy.py", masks=has_masks(agent))  # compares 1,000 observations
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm"])
+def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
+    observation_space, action_space, settings = CASES[case]
+    agent = trained(observation_space, action_space, **settings)
+    (path,) = agent.export(tmp_path / "policy.pt2", masks=has_masks(agent))
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm"])
+def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+    observation_space, action_space, settings = CASES[case]
+    agent = trained(observation_space, action_space, **settings)
+    (path,) = agent.export(tmp_path / "policy.onnx", masks=has_masks(agent))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert all(isinstance(given.shape[0], str) for given in session.get_inputs())  # a batch of any size
+
+
+def test_a_numpy_file_equals_predict_without_torch(tmp_path):
+    agent = trained(VECTOR, Box(-2.0, 2.0, (2,)), squash_output=True)
+    (path,) = agent.export(tmp_path / "policy.py")
+    observations = np.random.default_rng(3).uniform(-3, 3, (7, 4)).astype(np.float32)
+    found = load_numpy_policy(path)(observations)
+    np.testing.assert_allclose(found, agent.predict(observations, deterministic=True)[0], rtol=1e-5, atol=1e-5)
+    code = (
+        f"import sys, numpy as np; sys.path.insert(0, {str(tmp_path)!r}); import policy; "
+        "print(policy.policy(np.zeros((5, 4), np.float32)).shape, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "(5, 2) False"
+
+
+def test_a_recurrent_file_equals_predict_over_an_episode(tmp_path):
+    agent = trained(VECTOR, Discrete(3), recurrent=True)
+    (path,) = agent.export(tmp_path / "policy.py")
+    policy, rng, state = load_numpy_policy(path), np.random.default_rng(4), None
+    hidden = np.zeros((6, *agent.learner.network.state_shape[1:]), np.float32)
+    for _ in range(10):
+        observations = rng.uniform(-3, 3, (6, 4)).astype(np.float32)
+        found, hidden = policy(observations, hidden)
+        expected, state = agent.predict(observations, state, deterministic=True)
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(hidden, state["actor"].numpy(), atol=1e-5)
+
+
+def test_masked_actions_are_never_returned(tmp_path):
+    agent = trained(VECTOR, Discrete(3, start=1))
+    (path,) = agent.export(tmp_path / "policy.py", masks=True)
+    masks = np.eye(3, dtype=bool)
+    actions = load_numpy_policy(path)(np.zeros((3, 4), np.float32), masks)
+    np.testing.assert_array_equal(actions, [1, 2, 3])
+
+
+def test_a_team_has_a_file_for_each_group(tmp_path):
+    spaces = {f"{name}_{i}": VECTOR for name in ("walker", "seer") for i in range(2)}
+    actions = dict.fromkeys(spaces, Discrete(3))
+    paths = IPPO(spaces, actions, seed=1).export(tmp_path / "policy.pt2")
+    assert sorted(path.name for path in paths) == ["policy-seer.pt2", "policy-walker.pt2"]
+
+
+def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):
+    agent = trained(VECTOR, Box(-2.0, 2.0, (2,)))
+
+    def off_by_one(module, program, path):
+        run = exporter._write_pt2(module, program, path)
+        return lambda arrays: [np.minimum(action + 0.1, 2) for action in run(arrays)]
+
+    monkeypatch.setitem(exporter.FORMATS, ".pt2", off_by_one)
+    with pytest.raises(ConfigurationError, match=r"policy\.pt2: the actions differ from the agent's by 0\.1"):
+        agent.export(tmp_path / "policy.pt2")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_illegal_arguments(tmp_path):
+    agent = trained(VECTOR, Box(-2.0, 2.0, (2,)))
+    with pytest.raises(ConfigurationError, match=r"ends in '\.tflite'; allowed are \.onnx, \.pt2, \.py"):
+        agent.export(tmp_path / "policy.tflite")
+    with pytest.raises(ConfigurationError, match=r"masks=True: .* has no action masks"):
+        agent.export(tmp_path / "policy.py", masks=True)
+
+
+class DataDependent(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, x):
+        return self.linear(x) if float(x.sum()) > -1e9 else -self.linear(x)
+
+
+class Fourier(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, x):
+        return self.linear(torch.sin(x))
+
+
+def test_networks_that_cannot_be_exported_are_named_with_the_operation(tmp_path):
+    agent = PPO(VECTOR, Discrete(2), actor_network=DataDependent(2), critic_network=DataDependent(1))
+    with pytest.raises(ConfigurationError, match=r"torch\.export cannot trace its network: .*(item|guard|unbacked)"):
+        agent.export(tmp_path / "policy.pt2")
+    agent = PPO(VECTOR, Discrete(2), actor_network=Fourier(2), critic_network=Fourier(1))
+    with pytest.raises(
+        ConfigurationError, match=r"torch's operation aten\.sin\.default.* allowed are \.onnx and \.pt2"
+    ):
+        agent.export(tmp_path / "policy.py")
+    assert agent.export(tmp_path / "policy.pt2")
+
+
+def test_command(tmp_path, capsys):
+    trained(VECTOR, Discrete(2)).save_checkpoint(tmp_path / "agent")
+    assert main(["export", str(tmp_path / "agent"), str(tmp_path / "policy.py")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "policy.py")
+    assert main(["export", str(tmp_path / "agent"), str(tmp_path / "policy.txt")]) == 2
+    assert "allowed are .onnx" in capsys.readouterr().err
