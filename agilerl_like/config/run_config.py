@@ -113,6 +113,7 @@ class Config(Section, frozen=True):
     def _check_selection(self) -> None:
         if self.mutation is not None:
             self.selection.strategy.validate(self.population.size)
+            self.mutation.explorer.validate(self.population.size)
             self.training.check_budget(self.selection.strategy, self.environment.num_envs)
 
     def _check_fitness(self) -> None:

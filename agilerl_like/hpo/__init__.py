@@ -13,6 +13,7 @@ from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring, W
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
 from agilerl_like.hpo.mutation import Mutations
+from agilerl_like.hpo.pb2 import PB2
 from agilerl_like.hpo.selection import (
     PopulationView,
     Selection,
@@ -23,6 +24,7 @@ from agilerl_like.hpo.selection import (
 )
 
 __all__ = [
+    "PB2",
     "Architecture",
     "Explorer",
     "FrozenMapping",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
@@ -46,6 +47,11 @@ class Explorer(ABC):
         for agent in population[spared:]:
             agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
         return population
+
+    def validate(self, population_size: int) -> None:
+        """Raise `ConfigurationError` if this explorer cannot be used for a population of this size."""
+        if population_size < 1:
+            raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
 
     @abstractmethod
     def propose(

@@ -41,6 +41,8 @@ class Trial:
     operators: Text = ""
     """Kinds and operators of the mutations that this generation started with: "rl_hp.gaussian, architecture.add_node";
     "" for a member that was not changed."""
+    standard_error: Score = 0.0
+    """Standard error of `fitness`; 0 if it is not known."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""

@@ -358,6 +358,7 @@ class TrainingLoop:
                 score,
                 self.steps - self._steps_before,
                 self.lineage.operators(record.uid, progress.generation - 1),
+                is_mean=any(self.search.returns),
             )
             for record, score in zip(records, before, strict=True)
         )
@@ -613,8 +614,10 @@ def _unfinished_result(population: BasePopulation) -> EvalResult:
     return EvalResult(last, unknown, unknown, 0, [0] * members)
 
 
-def _trial(record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str) -> Trial:
-    """Return what the history keeps of one member's generation."""
+def _trial(
+    record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str, *, is_mean: bool
+) -> Trial:
+    """Return what the history keeps of one member's generation; `is_mean`: fitness is a mean return, not a rating."""
     return Trial(
         generation=generation,
         uid=record.uid,
@@ -626,6 +629,7 @@ def _trial(record: MemberRecord, generation: int, fitness_before: float, env_ste
         fitness=record.fitness,
         env_steps=env_steps,
         operators=operators,
+        standard_error=record.fitness_std / (math.sqrt(max(1, record.episodes - 1)) if is_mean else 1.0),
     )
 
 

@@ -214,6 +214,7 @@ class ProcessRun:
             self._check_unfinished(saved_run, members, best)
         if self.plan.selection is not None:
             self.plan.selection.validate(members.size)
+            self.plan.mutations.validate(members.size)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:

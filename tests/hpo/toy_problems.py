@@ -85,7 +85,19 @@ def search(
         returns = true[:, None] + errors
         fitness = returns.mean(axis=1)
         history = history.extended(
-            Trial(generation, uid, parent, dict(genome.hyperparameters), "none", "", was, float(now), 1, operators=done)
+            Trial(
+                generation,
+                uid,
+                parent,
+                dict(genome.hyperparameters),
+                "none",
+                "",
+                was,
+                float(now),
+                1,
+                operators=done,
+                standard_error=toy.noise,
+            )
             for uid, parent, genome, was, now, done in zip(
                 uids, parents, genomes, before, fitness, operators, strict=True
             )
