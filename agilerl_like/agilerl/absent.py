@@ -13,7 +13,7 @@ BANDIT = "contextual bandits are not implemented; PPO and IPPO are the algorithm
 OFFLINE = "offline learning is not implemented; PPO and IPPO are the algorithms"
 LLM = "training of language models is not implemented; PPO and IPPO are the algorithms"
 CLOUD = "AgileRL's cloud service has no counterpart"
-SEARCH = "multi-frequency selection is not available yet; TournamentSelection and TruncationSelection are"
+SEARCH = "AgileRL's class is not available; agilerl_like.hpo.MultiFrequencySelection, with other arguments, is"
 TRAINER = "use train_on_policy, or a YAML file and `agilerl-like train FILE`"
 LOGGERS = "train_on_policy(run_dir=…, tensorboard=True, wb=True) logs, and `agilerl_like.reporting` has the reporters"
 MUTATION_METHODS = (

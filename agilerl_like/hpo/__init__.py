@@ -6,14 +6,18 @@ weights.
 
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
+from agilerl_like.hpo.factor_steps import FactorSteps
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.hpo.gaussian_steps import GaussianSteps
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring, WeightMix
 from agilerl_like.hpo.history import History, Trial
+from agilerl_like.hpo.hyperband import HyperbandSelection
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
+from agilerl_like.hpo.multi_frequency import MultiFrequencySelection
 from agilerl_like.hpo.mutation import Mutations
 from agilerl_like.hpo.pb2 import PB2
+from agilerl_like.hpo.restarting import RestartingSelection
 from agilerl_like.hpo.selection import (
     PopulationView,
     Selection,
@@ -22,22 +26,28 @@ from agilerl_like.hpo.selection import (
     TruncationSelection,
     ranking,
 )
+from agilerl_like.hpo.tpe import TPE
 
 __all__ = [
     "PB2",
+    "TPE",
     "Architecture",
     "Explorer",
+    "FactorSteps",
     "FrozenMapping",
     "GatedSelection",
     "GaussianSteps",
     "Genome",
     "History",
+    "HyperbandSelection",
     "HyperparameterConfig",
+    "MultiFrequencySelection",
     "Mutation",
     "Mutations",
     "Offspring",
     "PopulationView",
     "RLParameter",
+    "RestartingSelection",
     "Selection",
     "SlotPlan",
     "TournamentSelection",

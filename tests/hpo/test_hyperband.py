@@ -1,0 +1,153 @@
+"""Hyperband on slots, and TPE: schedules by hand, and a problem with a known optimum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from toy_problems import Toy, search, uniform_starts
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import (
+    TPE,
+    GaussianSteps,
+    History,
+    HyperbandSelection,
+    HyperparameterConfig,
+    PopulationView,
+    RLParameter,
+    Trial,
+)
+from agilerl_like.hpo.tpe import Density, ranked_jobs
+
+
+def run(selection: HyperbandSelection, fitness_of, slots: int, generations: int):
+    """Return the jobs by slot as (first generation, last generation); a job's fitness is `fitness_of(uid, age)`."""
+    state: dict = {}
+    uids, born, ended, next_uid = list(range(slots)), [1] * slots, [[] for _ in range(slots)], slots
+    for generation in range(1, generations):
+        ages = [generation - first + 1 for first in born]
+        fitness = np.array([fitness_of(uid, age) for uid, age in zip(uids, ages, strict=True)], dtype=float)
+        view = PopulationView(fitness, list(uids), (), generation, generations=generations, state=state)
+        for slot, row in enumerate(selection.plan(view, np.random.default_rng(0))):
+            if row.start is not None:
+                ended[slot].append((born[slot], generation))
+                uids[slot], born[slot] = next_uid, generation + 1
+                next_uid += 1
+    return ended
+
+
+def test_rungs_and_brackets_are_those_of_the_paper():
+    selection = HyperbandSelection(eta=3, max_generations=27)
+    assert [selection.rungs(bracket, 27) for bracket in range(3)] == [[1, 3, 9], [3, 9], [9]]
+    assert selection.num_brackets(27) == 3
+    assert HyperbandSelection(brackets=1).num_brackets(27) == 1
+
+
+def test_successive_halving_keeps_a_third_at_each_rung():
+    # the quality of a job is its negative uid: the first are the best
+    selection = HyperbandSelection(eta=3, brackets=1)
+    ended = run(selection, lambda uid, age: -uid, 9, 10)
+    # of nine jobs at the first rung three stay (0, 1, 2), of those one at the second rung (0), which never ends
+    assert ended[0] == []
+    assert ended[1][0] == ended[2][0] == (1, 3)
+    assert all(ended[slot][0] == (1, 1) for slot in range(3, 9))
+
+
+def test_a_job_ends_at_its_length_and_no_job_starts_that_cannot_reach_a_rung():
+    ended = run(
+        HyperbandSelection(eta=2, min_generations=2, max_generations=4, brackets=1), lambda uid, age: 1.0, 1, 12
+    )
+    assert ended[0] == [(1, 4), (5, 8)]  # the third would end with the run
+    late = run(HyperbandSelection(eta=3, min_generations=3, brackets=1), lambda uid, age: -uid, 3, 5)
+    assert late == [[], [], []]  # after generation 3 two are left, a new job needs three
+
+
+def test_a_diverged_job_is_replaced_at_once():
+    ended = run(HyperbandSelection(brackets=1), lambda uid, age: math.nan if uid == 1 else 1.0, 2, 4)
+    assert ended == [[], [(1, 1)]]
+
+
+def test_brackets_share_the_jobs():
+    state: dict = {}
+    view = PopulationView(np.zeros(6), range(6), (), 1, generations=27, state=state)
+    HyperbandSelection().plan(view, np.random.default_rng(0))
+    assert [state["jobs"][str(uid)][0] for uid in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eta": 1}, "eta=1 must be a whole number of at least 2"),
+        ({"brackets": 0}, "brackets=0 must be a whole number of at least 1"),
+        ({"min_generations": 4, "max_generations": 4}, "max_generations=4 must be greater than min_generations=4"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        HyperbandSelection(**options)
+    with pytest.raises(ConfigurationError, match="needs a budget of at least 4 generations"):
+        HyperbandSelection(min_generations=3).check_budget(3)
+    with pytest.raises(ConfigurationError, match="min_jobs=3 must be at least 4"):
+        TPE(min_jobs=3)
+
+
+# -- TPE
+
+
+def static(dimensions: int = 3) -> Toy:
+    """The score nears 1 - 4 times the mean squared distance of the hyperparameters from 0.7, by half a generation."""
+
+    def train(state, hyperparameters, t, rng):
+        limit = 1 - 4 * np.mean([(x - 0.7) ** 2 for x in hyperparameters.values()])
+        return state + 0.5 * (limit - state)
+
+    ranges = HyperparameterConfig(**{f"x{i}": RLParameter(0.0, 1.0, scale="linear") for i in range(dimensions)})
+    return Toy(ranges, float, train, float)
+
+
+class Uniform(GaussianSteps):
+    """The default of `draw`."""
+
+
+def test_a_density_integrates_to_one():
+    density = Density(np.array([[0.4], [0.6]]))
+    grid = np.linspace(-1, 2, 3001)[:, None]
+    kernels = np.exp(density.log(grid)) - 1 / 3
+    assert kernels.sum() * 0.001 == pytest.approx(2 / 3, abs=1e-3)
+
+
+def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
+    def trial(generation, uid, x, fitness):
+        return Trial(generation, uid, -1, {"x": x}, "", "", math.nan, fitness, 1)
+
+    # jobs 0, 1 and 2 have two generations, 3 was stopped after one, 4 is running and young
+    rows = [trial(1, 0, 0.0, 5), trial(1, 1, 0.1, 9), trial(1, 2, 0.2, 7), trial(1, 3, 0.3, 8)]
+    rows += [trial(2, 0, 0.0, 9), trial(2, 1, 0.1, math.nan), trial(2, 2, 0.2, 8), trial(2, 4, 0.4, 50)]
+    history, ranges = History(tuple(rows)), HyperparameterConfig(x=RLParameter(0.0, 1.0))
+    assert ranked_jobs(history, ranges, 3).ravel() == pytest.approx([0.0, 0.2, 0.1, 0.3])
+    # at one generation all five count
+    assert ranked_jobs(history, ranges, 4).ravel() == pytest.approx([0.4, 0.1, 0.3, 0.2, 0.0])
+
+
+def test_tpe_finds_better_hyperparameters_than_uniform_draws():
+    """Equal budgets of 6 slots and 40 generations: the best job's distance from the optimum, over 10 seeds."""
+
+    def best_limit(explorer, seed):
+        toy = static()
+        found = search(toy, uniform_starts(toy, 6, seed), 40, HyperbandSelection(brackets=1), explorer, seed)
+        return max(
+            1 - 4 * np.mean([(x - 0.7) ** 2 for x in trial.hyperparameters.values()]) for trial in found.history.trials
+        )
+
+    tpe = np.mean([best_limit(TPE(), seed) for seed in range(10)])
+    uniform = np.mean([best_limit(Uniform(), seed) for seed in range(10)])
+    assert 1 - tpe < 0.7 * (1 - uniform)
+
+
+def test_hyperband_beats_full_runs_at_equal_budget():
+    toy = static()
+    jobs = [search(toy, uniform_starts(toy, 6, s), 30, HyperbandSelection(), TPE(), s).best for s in range(10)]
+    full = [search(toy, uniform_starts(toy, 6, s), 30, None, TPE(), s).best for s in range(10)]
+    assert np.mean(jobs) > np.mean(full) + 0.02
