@@ -159,7 +159,7 @@ def test_absent_modules_are_named_and_others_are_left_to_python():
         "algorithms.dqn": "off-policy",
         "algorithms.grpo": "language models",
         "training.train_bandits": "bandits",
-        "hpo.multi_frequency": "not available yet",
+        "hpo.multi_frequency": "agilerl_like.hpo.MultiFrequencySelection",
         "nothing": "no such name is in AgileRL",
     }.items():
         with pytest.raises(ImportError, match=rf"agilerl_like\.agilerl\.{name} is not available: .*{reason}"):
