@@ -21,10 +21,10 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Residual
-from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell
+from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell, MinGRUCell
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range, size_steps
 
-CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
+CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell, "minGRU": MinGRUCell}
 UNIT_STEPS = (16, 32, 64)
 """How many units a mutation adds or removes (AgileRL's choice)."""
 
@@ -34,7 +34,7 @@ class LSTMSpec(Spec):
     """The architecture of an `EvolvableLSTM`; sizes are in units."""
 
     cell: str = "LSTM"
-    """"LSTM" or "GRU"."""
+    """"LSTM", "GRU" or "minGRU"; the last is the fastest for long sequences."""
     hidden_state_size: int = 64
     """Units of each layer, and number of outputs."""
     num_layers: int = 1
@@ -98,9 +98,9 @@ class LSTMSpec(Spec):
 
     def multiply_adds(self, padded: LSTMSpec, inputs: int, num_outputs: int) -> int:
         """Of one step; members without a layer compute it too."""
-        units, gates = padded.hidden_state_size, CELLS[self.cell].GATES
-        later = gates * 2 * units * units + units * units
-        return gates * units * (inputs + units) + (padded.num_layers - 1) * later
+        units, cell = padded.hidden_state_size, CELLS[self.cell]
+        later = cell.multiply_adds(units, units) + units * units
+        return cell.multiply_adds(inputs, units) + (padded.num_layers - 1) * later
 
     @property
     def depth(self) -> int:

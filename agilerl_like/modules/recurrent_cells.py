@@ -1,4 +1,4 @@
-"""Recurrent layers: the LSTM (Hochreiter and Schmidhuber 1997, with forget gates: Gers et al. 2000) and the GRU.
+"""Recurrent layers: LSTM (Hochreiter and Schmidhuber 1997, forget gates: Gers et al. 2000), GRU and minGRU.
 
 All inputs and outputs have a leading member axis `P`, which is 1 for a single member, whose parameters lack it.
 
@@ -53,7 +53,7 @@ class GateLinear(nn.Module):
 
 
 class Cell(nn.Module):
-    """One recurrent layer."""
+    """One recurrent layer: gates that read its input, and a hidden state."""
 
     GATES: ClassVar[int]
     VECTORS: ClassVar[int]
@@ -61,25 +61,56 @@ class Cell(nn.Module):
 
     def __init__(self, num_inputs: int, num_units: int) -> None:
         super().__init__()
-        self.recurrent_weight = nn.Parameter(default_weights(self.GATES, num_units, num_units, fan_in=num_units))
         self.gates = GateLinear(self.GATES, num_inputs, num_units)
         self.reset_bias_()
+
+    @classmethod
+    def multiply_adds(cls, inputs: int, units: int) -> int:
+        """Return the multiplications of one step of one sequence."""
+        return cls.GATES * units * inputs
 
     @torch.no_grad()
     def reset_(self, generator: torch.Generator, *, orthogonal: bool) -> None:
         """Draw an orthogonal matrix for each gate (Saxe et al. 2014), or else uniformly in +-1/sqrt(units)."""
-        bound = self.recurrent_weight.shape[-1] ** -0.5
-        for matrix in (*self.gates.weight, *self.recurrent_weight):
+        bound = self.gates.bias.shape[-1] ** -0.5
+        for matrix in self.matrices():
             if orthogonal:
                 nn.init.orthogonal_(matrix, generator=generator)
             else:
                 nn.init.uniform_(matrix, -bound, bound, generator=generator)
         self.reset_bias_()
 
+    def matrices(self) -> tuple[Tensor, ...]:
+        """Return the matrices of all gates, for one member."""
+        return tuple(self.gates.weight)
+
     @torch.no_grad()
     def reset_bias_(self) -> None:
         """Set the biases to zero."""
         self.gates.bias.zero_()
+
+    def step(self, x: Tensor, state: HiddenState) -> HiddenState:
+        """Return the hidden state after one more input `[P, S, in]`."""
+        raise NotImplementedError
+
+    def unroll(self, x: Tensor, starts: EpisodeStarts, state: HiddenState) -> HiddenState:
+        """Return the hidden state after every step of `[P, L, S, in]`, each vector `[P, L, S, H]`."""
+        raise NotImplementedError
+
+
+class SequentialCell(Cell):
+    """A layer whose gates read the hidden state, too, so that its steps depend on each other."""
+
+    def __init__(self, num_inputs: int, num_units: int) -> None:
+        super().__init__(num_inputs, num_units)
+        self.recurrent_weight = nn.Parameter(default_weights(self.GATES, num_units, num_units, fan_in=num_units))
+
+    @classmethod
+    def multiply_adds(cls, inputs: int, units: int) -> int:
+        return cls.GATES * units * (inputs + units)
+
+    def matrices(self) -> tuple[Tensor, ...]:
+        return *super().matrices(), *self.recurrent_weight
 
     @property
     def recurrent(self) -> Tensor:
@@ -92,11 +123,9 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def step(self, x: Tensor, state: HiddenState) -> HiddenState:
-        """Return the hidden state after one more input `[P, S, in]`."""
         return self.advance(self.gates(x), state, self.recurrent)
 
     def unroll(self, x: Tensor, starts: EpisodeStarts, state: HiddenState) -> HiddenState:
-        """Return the hidden state after every step of `[P, L, S, in]`, each vector `[P, L, S, H]`."""
         z, recurrent = self.gates(x.flatten(1, 2)).unflatten(1, x.shape[1:3]), self.recurrent
         states = []
         for t, z_t in enumerate(z.unbind(1)):
@@ -105,7 +134,52 @@ class Cell(nn.Module):
         return tuple(torch.stack(vectors, 1) for vectors in zip(*states, strict=True))
 
 
-class GRUCell(Cell):
+class MinGRUCell(Cell):
+    """`h' = (1 - z) h + z n` with gates z, n that read the input alone (minGRU, Feng et al. 2024, arXiv:2410.01201).
+
+    A state is a linear function of the one before, so a sequence of L steps takes about log2(L) operations on all of
+    its steps at once (`linear_scan`) instead of L operations that wait for each other.
+    """
+
+    GATES, VECTORS = 2, 1
+
+    @torch.no_grad()
+    def reset_bias_(self) -> None:
+        """Start with small update gates, so that the hidden state lasts (as LSTMs with open forget gates)."""
+        self.gates.bias.zero_()[0] = -1.0
+
+    def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the update gate and the candidate `[P, B, H]` for inputs `[P, B, in]`."""
+        update_gate, candidate = self.gates(x).chunk(2, -1)
+        return torch.sigmoid(update_gate), candidate
+
+    def step(self, x: Tensor, state: HiddenState) -> HiddenState:
+        update_gate, candidate = self._gates(x)
+        return (torch.lerp(state[0], candidate, update_gate),)
+
+    def unroll(self, x: Tensor, starts: EpisodeStarts, state: HiddenState) -> HiddenState:
+        update_gate, candidate = (gate.unflatten(1, x.shape[1:3]) for gate in self._gates(x.flatten(1, 2)))
+        retained = (1 - update_gate).masked_fill(starts.mask, 0.0)
+        return (linear_scan(retained, update_gate * candidate, state[0]),)
+
+
+def linear_scan(factors: Tensor, terms: Tensor, state: Tensor) -> Tensor:
+    """Return `h[t] = factors[t] * h[t - 1] + terms[t]` `[P, L, S, H]` for all t, with `h[-1] = state` `[P, S, H]`.
+
+    Each round combines every step with the one `span` before it (Hillis and Steele 1986), so there are log2(L) rounds.
+    """
+    terms = torch.cat([torch.addcmul(terms[:, :1], factors[:, :1], state.unsqueeze(1)), terms[:, 1:]], 1)
+    length, span = terms.shape[1], 1
+    while span < length:
+        earlier = terms[:, :-span]
+        terms = torch.cat([terms[:, :span], torch.addcmul(terms[:, span:], factors[:, span:], earlier)], 1)
+        if 2 * span < length:
+            factors = torch.cat([factors[:, :span], factors[:, span:] * factors[:, :-span]], 1)
+        span *= 2
+    return terms
+
+
+class GRUCell(SequentialCell):
     """`h' = (1 - z) n + z h` with `n = tanh(W x + b + r U h)`, gates in the order r, z, n (Cho et al. 2014)."""
 
     GATES, VECTORS = 3, 1
@@ -119,7 +193,7 @@ class GRUCell(Cell):
         return (torch.lerp(candidate, hidden, update_gate),)
 
 
-class LSTMCell(Cell):
+class LSTMCell(SequentialCell):
     """`c' = f c + i g` and `h' = o tanh(c')`, with the gates in the order o, i, f, g."""
 
     GATES, VECTORS = 4, 2

@@ -31,7 +31,7 @@ from agilerl_like.networks.recurrent_state import resize_hidden
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 MODES = st.sampled_from(["same step", "next step"])
-CELLS = st.sampled_from(["LSTM", "GRU"])
+CELLS = st.sampled_from(["LSTM", "GRU", "minGRU"])
 KINDS = st.sampled_from(list(BPTTSequenceType))
 GAMMA, LAMBDA = 0.9, 0.8
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences, transfer_state
-from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, LSTMCell
+from agilerl_like.modules.recurrent_cells import EpisodeStarts, LSTMCell, SequentialCell, linear_scan
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
-CELLS = ("LSTM", "GRU")
+CELLS = ("LSTM", "GRU", "minGRU")
 SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}
 
 
@@ -38,6 +38,11 @@ def sequences(lstm, members=(), *, count=4, steps=7, seed=0):
     starts = (torch.rand(*members, count, steps, generator=torch.Generator().manual_seed(seed)) < 0.2).double()
     state = normal(*members, count, *lstm.state_shape, seed=seed + 1)
     return Sequences(normal(*members, count, steps, lstm.inputs, seed=seed + 2), starts, state)
+
+
+def recurrent_weight(cell):
+    """Return the weights by which gates read the hidden state; of a minGRU, whose gates do not, ones of no effect."""
+    return getattr(cell, "recurrent_weight", torch.zeros(1, 5, 5))
 
 
 # -- what it computes
@@ -94,7 +99,47 @@ def torch_order(cell, tensor):
     return tensor[[1, 2, 3, 0]] if cell == "LSTM" else tensor
 
 
-@pytest.mark.parametrize("cell", CELLS)
+def test_min_gru_step_equals_hand_calculation():
+    # one unit: h' = (1 - z) h + z n, with z = s(1 - 0.5 x) and n = 2 x + 0.25
+    module = EvolvableLSTM(LSTMSpec(cell="minGRU", min_hidden_state_size=1, hidden_state_size=1), 1).double()
+    with torch.no_grad():
+        module.cells[0].gates.weight.copy_(torch.tensor([-0.5, 2.0]).view(2, 1, 1))
+        module.cells[0].gates.bias.copy_(torch.tensor([1.0, 0.25]).view(2, 1))
+    y, after = module.step(torch.tensor([[0.7]], dtype=torch.float64), torch.full((1, 1, 1), 0.5, dtype=torch.float64))
+    update = 1 / (1 + math.exp(-(1 - 0.35)))
+    assert y.item() == pytest.approx((1 - update) * 0.5 + update * 1.65, abs=1e-14)
+    assert after.item() == y.item()
+
+
+@given(st.integers(1, 40), st.integers(0, 2**31))
+def test_linear_scan_equals_a_loop_with_its_gradients(length, seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (2, length, 3, 4)
+    factors = torch.rand(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    terms = torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    state = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    steps, h = [], state
+    for factor, term in zip(factors.unbind(1), terms.unbind(1), strict=True):
+        h = factor * h + term
+        steps.append(h)
+    expected, found = torch.stack(steps, 1), linear_scan(factors, terms, state)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    weights = torch.randn(shape, generator=generator, dtype=torch.float64)
+    gradients = [torch.autograd.grad((y * weights).sum(), (factors, terms)) for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-11)
+
+
+def test_min_gru_sequences_equal_steps():
+    module = made(LSTMSpec(cell="minGRU", num_layers=2, **SMALL)).eval()
+    x, starts, state = sequences(module)
+    y, _ = module.unroll(x, starts, state)
+    for t in range(x.shape[1]):
+        state = state * (1 - starts[:, t]).view(-1, 1, 1)
+        step, state = module.step(x[:, t], state)
+        torch.testing.assert_close(step, y[:, t], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_outputs_and_gradients_equal_torch(cell):
     lstm = made(LSTMSpec(cell=cell, **SMALL))
     reference, (x, starts, state) = torchs(lstm), sequences(lstm)
@@ -189,7 +234,7 @@ def test_chunks_equal_the_whole_sequence(lstm):
 
 def by_autograd(monkeypatch):
     """Let every cell learn through time by autograd alone."""
-    monkeypatch.setattr(LSTMCell, "unroll", Cell.unroll)
+    monkeypatch.setattr(LSTMCell, "unroll", SequentialCell.unroll)
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -496,7 +541,8 @@ def test_new_units_have_a_state_and_learn(cell):
     found = torch.autograd.grad(y.sum(), list(lstm.parameters()))
     found = dict(zip(dict(lstm.named_parameters()), found, strict=True))
     assert bool((found["residuals.2.weight"] != 0).all())
-    assert bool((found["cells.0.recurrent_weight"][:, :5, 5:] != 0).all())
+    if cell != "minGRU":
+        assert bool((found["cells.0.recurrent_weight"][:, :5, 5:] != 0).all())
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -505,7 +551,7 @@ def test_removing_unused_units_is_exact(cell):
     with torch.no_grad():
         lstm.residuals["1"].weight[:, [0, 3]] = 0.0
         for place, dropped in ((0, [3, 4]), (1, [0, 3])):  # by itself, a module loses the last of its outputs
-            lstm.cells[place].recurrent_weight[:, :, dropped] = 0.0
+            recurrent_weight(lstm.cells[place])[:, :, dropped] = 0.0
         lstm.cells[1].gates.weight[:, :, [3, 4]] = 0.0
     child, its = lstm.rebuild(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
     maps = transfer_weights_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
@@ -521,8 +567,8 @@ def test_consumers_are_refitted_after_units_are_removed(cell):
     with torch.no_grad():  # the last two units of the second layer are twins
         for parameter in lstm.cells[1].parameters():
             parameter[:, 4] = parameter[:, 3]
-        lstm.cells[1].recurrent_weight[:, :, 3:] = 0.0
-        lstm.cells[0].recurrent_weight[:, :, 4] = 0.0
+        recurrent_weight(lstm.cells[1])[:, :, 3:] = 0.0
+        recurrent_weight(lstm.cells[0])[:, :, 4] = 0.0
         lstm.cells[1].gates.weight[:, :, 4] = 0.0
     x, starts, state = sequences(lstm, count=64)
     child = lstm.rebuild(lstm.spec.apply("remove_node", nodes=1)).double()

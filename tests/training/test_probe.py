@@ -20,6 +20,7 @@ KINDS = [
     ),
     pytest.param("ContinuousBounds", {"squash_output": True}, id="ContinuousBounds-squashed"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "GRU"}}}, id="MemoryCue-GRU"),
+    pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="MemoryCue-minGRU"),
     pytest.param("MemoryTruncation", {"share_encoders": True}, id="MemoryTruncation-shared-encoders"),
     pytest.param("MemoryValue", {"max_seq_len": None}, id="MemoryValue-whole-episodes"),
 ]
