@@ -12,6 +12,8 @@ CHECKED = (
     "agilerl_like/**/*.py",
     "benchmarks/*.py",
     "benchmarks/peers/*.py",
+    "benchmarks/search/*.py",
+    "benchmarks/search.md",
     "benchmarks/README.md",
     "configs/**/*.yaml",
     "tests/**/*.py",

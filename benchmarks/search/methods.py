@@ -1,0 +1,206 @@
+"""The methods that are compared: how each starts its members, selects and explores.
+
+Methods of other systems are in `rules.py` and `trials.py`; those of this package are called by their registered names,
+so that what is measured is what users get. A name that is not registered (yet) is unavailable and skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.hpo import Explorer, HyperparameterConfig, RLParameter, Selection
+from agilerl_like.hpo.hyperparameters import Number
+from agilerl_like.registry import registered
+from agilerl_like.seeding import Purpose, generator
+from benchmarks import venvs
+from benchmarks.search import protocol
+from benchmarks.search.protocol import ENVS, Case
+from benchmarks.search.rules import AgileRLMutations, AgileRLTournament, RayExplore, RayPBT
+from benchmarks.search.trials import AshaTrials, AskTellProcess, RandomTrials, TrialExplorer, TrialSelection
+
+
+@dataclass
+class Search:
+    """What a method brings to a run."""
+
+    members: int
+    generations: int
+    founders: list[dict[str, Number]]
+    """Hyperparameters of the initial members."""
+    ranges: HyperparameterConfig
+    selection: Selection | None = None
+    explorer: Explorer | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `train_on_policy`."""
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by its name."""
+
+    what: str
+    make: Callable[[Case], Search]
+    needs: tuple[tuple[str, str], ...] = ()
+    """Registered entries, (kind, name), without which it is unavailable."""
+    needs_venv: bool = False
+    version: int = 1
+    """Raised when the method changes, so that rows of the earlier one are run again."""
+
+    def missing(self) -> str:
+        """Return why the method cannot run, "" if it can."""
+        absent = [f"{kind} {name!r}" for kind, name in self.needs if name not in registered(kind)]
+        if absent:
+            return f"{' and '.join(absent)} not registered in this version"
+        if self.needs_venv and not venvs.is_ready("search"):
+            return "benchmarks/.venv-search is not made (python -m benchmarks.venvs search)"
+        return ""
+
+
+def _population(case: Case) -> Search:
+    """Return a population at the case's start, without evolution."""
+    env = ENVS[case.env]
+    rngs = [generator(case.seed, Purpose.INITIAL_HYPERPARAMETERS, member) for member in range(case.members)]
+    founders = [protocol.start_values(case.start, env, rng) for rng in rngs]
+    return Search(case.members, case.generations, founders, protocol.hp_config(case.start))
+
+
+def _no_evolution(case: Case) -> Search:
+    return _population(case)
+
+
+def _tuned(case: Case) -> Search:
+    return _population(replace(case, start="S3"))
+
+
+def _ray_pbt(case: Case) -> Search:
+    search = _population(case)
+    search.selection, search.explorer = RayPBT(), RayExplore()
+    return search
+
+
+def _agilerl(case: Case) -> Search:
+    """Return AgileRL's search; its integers are not powers of two, else its factors could never move them."""
+    search = _population(case)
+    plain = {
+        name: RLParameter(its.min, its.max, dtype=int, scale="linear") if its.scale == "power_of_two" else its
+        for name, its in search.ranges.items()
+    }
+    search.ranges = HyperparameterConfig(**plain)
+    search.selection, search.explorer = AgileRLTournament(), AgileRLMutations()
+    return search
+
+
+def _registered(
+    selection: str, explorer: str, chosen: Mapping[str, Any] | None = None, explored: Mapping[str, Any] | None = None
+) -> Callable[[Case], Search]:
+    """Return a maker of a search by names of the registry, with settings of its selection and explorer."""
+
+    def make(case: Case) -> Search:
+        search = _population(case)
+        search.selection = registered("selection")[selection](**(chosen or {}))
+        search.explorer = registered("explorer")[explorer](**(explored or {}))
+        return search
+
+    return make
+
+
+def _trials(case: Case, make_scheduler: Callable[..., Any], slots: int, length: int) -> Search:
+    """Return a search by single trials; the start is the first trial, all others are the method's own.
+
+    A drawn start is no start: all trials are the method's own.
+    """
+    population = _population(case)
+    first = population.founders[:1] if case.start != "S2" else []
+    selection = TrialSelection(scheduler=make_scheduler(population.ranges, length, first))
+    return Search(
+        slots,
+        case.members * case.generations // slots,
+        selection.begin(range(slots)),
+        population.ranges,
+        selection,
+        TrialExplorer(selection),
+        close=selection.scheduler.close,
+    )
+
+
+def _quarters(case: Case) -> Search:
+    def scheduler(ranges: HyperparameterConfig, length: int, first: list[dict[str, Number]]) -> RandomTrials:
+        return RandomTrials(ranges, _trial_rng(case), length, first)
+
+    return _trials(case, scheduler, case.members, max(1, case.generations // 4))
+
+
+def _asha(case: Case) -> Search:
+    def scheduler(ranges: HyperparameterConfig, length: int, first: list[dict[str, Number]]) -> AshaTrials:
+        return AshaTrials(ranges, _trial_rng(case), length, first)
+
+    return _trials(case, scheduler, _slots(case), case.generations)
+
+
+def _library(kind: str) -> Callable[[Case], Search]:
+    def make(case: Case) -> Search:
+        def scheduler(ranges: HyperparameterConfig, length: int, first: list[dict[str, Number]]) -> AskTellProcess:
+            most = case.members * case.generations
+            return AskTellProcess(venvs.interpreter("search"), kind, ranges, case.seed, length, first, most)
+
+        return _trials(case, scheduler, _slots(case), case.generations)
+
+    return make
+
+
+def _slots(case: Case) -> int:
+    return min(case.members, protocol.TRIAL_SLOTS)
+
+
+def _trial_rng(case: Case) -> np.random.Generator:
+    return generator(case.seed, Purpose.INITIAL_HYPERPARAMETERS, 1_000)
+
+
+GATED = (("selection", "gated"), ("explorer", "gaussian"))
+
+
+def _ours(what: str, chosen: Mapping[str, Any] | None = None, explored: Mapping[str, Any] | None = None) -> Method:
+    """Return the default search, or one with a part of it switched off."""
+    return Method(what, _registered("gated", "gaussian", chosen, explored), GATED)
+
+
+METHODS = {
+    "ours": _ours("gated selection, normal steps"),
+    "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
+    "ours_no_restart": _ours("ours: no fresh members", {"restart_flat": False}),
+    "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
+    "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
+    "ours_no_redraw": _ours("ours: steps only", {}, {"redraw": 0.0}),
+    "ours_no_architecture": _ours("ours: architectures stay", {}, {"architecture": 0.0}),
+    "ours_factors": Method("ours with PBT's factors", _registered("gated", "factors"), GATED[:1]),
+    "ours_truncation": Method("ours with truncation selection", _registered("truncation", "gaussian"), GATED[1:]),
+    "pb2": Method(
+        "gated selection, PB2 in a trust region", _registered("gated", "pb2"), (GATED[0], ("explorer", "pb2"))
+    ),
+    "mf_pbt": Method(
+        "MF-PBT: this package's, with PBT's factors", _registered("multi_frequency", "factors"),
+        (("selection", "multi_frequency"), ("explorer", "factors")),
+    ),
+    "ipbt": Method(
+        "IPBT: this package's restarts with doubled generations, and PB2", _registered("restarting", "pb2"),
+        (("selection", "restarting"), ("explorer", "pb2")),
+    ),
+    "hyperband_tpe": Method(
+        "this package's Hyperband with TPE, eight jobs at a time", _registered("hyperband", "tpe"),
+        (("selection", "hyperband"), ("explorer", "tpe")),
+    ),
+    "no_evolution": Method("population without evolution; from S2 random search of full runs", _no_evolution),
+    "random_quarters": Method("random search, four times as many runs of a quarter", _quarters),
+    "tpe_median": Method("Optuna: TPE, median pruner", _library("tpe_median"), needs_venv=True),
+    "tpe_hyperband": Method("Optuna: TPE, Hyperband pruner", _library("tpe_hyperband"), needs_venv=True),
+    "asha": Method("Ray's rules of ASHA on random trials", _asha),
+    "smac_hyperband": Method("SMAC: Hyperband, random forest", _library("smac_hyperband"), needs_venv=True),
+    "ray_pbt": Method("Ray's rules of PBT", _ray_pbt),
+    "agilerl_rules": Method("AgileRL's rules and probabilities", _agilerl),
+    "tuned": Method("population without evolution at rl-zoo's values, whatever the start", _tuned),
+}  # fmt: skip

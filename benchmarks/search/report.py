@@ -1,0 +1,370 @@
+"""The page benchmarks/search.md and its figure, made from the rows of report seeds alone."""
+
+from __future__ import annotations
+
+import math
+import statistics as basic
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.search import statistics as stats
+from benchmarks.search.methods import METHODS
+from benchmarks.search.protocol import (
+    ENVS,
+    FIRST_REPORT_SEED,
+    RANGES,
+    STARTS,
+    TEST_EPISODES,
+    TIERS,
+    TUNING_ENVS,
+    TUNING_SEEDS,
+    Case,
+    Start,
+    digest,
+)
+from benchmarks.search.runner import Row
+from benchmarks.tables import ROOT, machine, markdown
+
+PAGE = ROOT / "benchmarks" / "search.md"
+FIGURE = "results/search_curves_{}.svg"
+OURS = "ours"
+FEW_SEEDS = 10
+"""Below so many runs of both sides a comparison decides nothing (search-methods: power of "above .5")."""
+
+
+def write(page: Path, rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> None:
+    """Write the page, and a figure for each tier beside it."""
+    rows = [row for row in rows if Case(**row.case).seed >= FIRST_REPORT_SEED]
+    parts = [*_head(), *_coverage(rows)]
+    for setting, its in _by_setting(rows).items():
+        parts += _section(setting, its, replays, page)
+    page.write_text("\n".join(parts) + "\n")
+
+
+def final_score(row: Row) -> float:
+    """Return the normalised test return of what was handed over; a failed run scores as a random policy."""
+    value = ENVS[row.case["env"]].score(row.test_return)
+    return value if math.isfinite(value) and not row.failure else 0.0
+
+
+def auc_score(row: Row) -> float:
+    """Return the step-weighted mean of the normalised test return over the budget; 0 before the first evaluation."""
+    env = ENVS[row.case["env"]]
+    points = [] if row.failure else [(steps, env.score(value)) for steps, _, value in row.curve]
+    return stats.area_under_curve(points, row.case["budget"])
+
+
+def to_target(row: Row, seconds: bool = False) -> float | None:
+    """Return the steps (or seconds) until what would be handed over reached the target in the test; None: never."""
+    target = ENVS[row.case["env"]].target
+    reached = [(steps, at) for steps, at, value in row.curve if value >= target]
+    return None if not reached or row.failure else reached[0][int(seconds)]
+
+
+def scores(rows: Iterable[Row], of: Callable[[Row], float]) -> dict[str, dict[str, list[float]]]:
+    """Return scores by method and task, in the order of seeds; a task is an environment with its start."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in sorted(rows, key=lambda row: row.case["seed"]):
+        task = f"{row.case['env']} {row.case['start']}"
+        found.setdefault(row.case["method"], {}).setdefault(task, []).append(of(row))
+    return found
+
+
+def _head() -> list[str]:
+    return [
+        "# Search: does it find better hyperparameters at equal environment steps?",
+        "",
+        "Written by `python -m benchmarks.search --report` from `benchmarks/results/search.jsonl`; nothing here is "
+        "written by hand. Every method trains this package's PPO with the same networks and environments. Every "
+        "environment step of every member, trial and evaluation counts against one budget. A method hands over one "
+        "agent, chosen on episodes that it paid for, "
+        f"and {TEST_EPISODES} fresh episodes evaluate it. Score 0 is a random policy, 1 the target. The protocol "
+        f"(`benchmarks/search/protocol.py`, digest `{digest()}`) was frozen before anything was tuned: methods may be "
+        f"tuned on {' and '.join(TUNING_ENVS)} with seeds 0 to {TUNING_SEEDS[-1]}; this page has seeds from "
+        f"{FIRST_REPORT_SEED} on only.",
+        "",
+        f"Machine: {machine()}; one thread for each run. It was shared with other work, so seconds are indicative; "
+        "steps are exact.",
+        "",
+        "## Space, starts, environments",
+        "",
+        ", ".join(f"{name} {its.min:g} to {its.max:g} ({its.scale})" for name, its in RANGES.items()) + ".",
+        "",
+        "; ".join(f"{name}: {what}" for name, what in STARTS.items()) + ".",
+        "",
+        *markdown(
+            ("environment", "id", "budget", "evaluation episodes", "random", "target", "installed here"),
+            [
+                (name, env.id, f"{env.budget:,}", f"{env.episodes}", f"{env.random:g}", f"{env.target:g}",
+                 "yes" if env.is_available else f"no: {env.package}")
+                for name, env in ENVS.items()
+            ],
+        ),
+        "",
+        "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
+        "MountainCarContinuous has 800,000 steps, because with 400,000 evaluation would take 40 % of 20 generations; "
+        "S4 widens the range of lr to its start. Evaluation episodes are few on environments with short budgets: all "
+        "methods have the same noise.",
+        "",
+        "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
+        "from four parallel workers. Optuna and SMAC decide themselves, in their own interpreter. Ray's and AgileRL's "
+        "rules are re-implementations that agree with the originals on recorded inputs (`tests/benchmarks`).",
+        "",
+        *markdown(("method", "what"), [(f"`{name}`", method.what) for name, method in METHODS.items()]),
+        "",
+    ]  # fmt: skip
+
+
+def _coverage(rows: Sequence[Row]) -> list[str]:
+    """Return how much of each tier was run."""
+    done = {row.key for row in rows}
+    lines = ["## How much was run", ""]
+    table = []
+    for name, tier in TIERS.items():
+        keys = [case.key for case in tier.cases()]
+        count = sum(key in done for key in keys)
+        verdict = "complete" if count == len(keys) else "not run" if not count else f"{count / len(keys):.1%}: partial"
+        table.append((name, f"{count} of {len(keys)}", verdict))
+    lines += markdown(("tier", "runs", ""), table)
+    failed = [row for row in rows if row.failure]
+    lines += [
+        "",
+        f"{len(rows)} rows; {len(failed)} failed runs, which score as a random policy:"
+        if failed
+        else f"{len(rows)} rows; no run failed.",
+        "",
+    ]
+    lines += [
+        f"- {row.case['method']}, {row.case['env']}, {row.case['start']}, seed {row.case['seed']}: {row.failure}"
+        for row in failed
+    ]
+    return [*lines, ""] if failed else lines
+
+
+def _by_setting(rows: Sequence[Row]) -> dict[tuple[Start, int, int], list[Row]]:
+    """Return rows that may be compared: of one start, with equal members and generations."""
+    found: dict[tuple[Start, int, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.case["start"], row.case["members"], row.case["generations"]), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _section(
+    setting: tuple[Start, int, int], rows: Sequence[Row], replays: Mapping[str, dict[str, Any]], page: Path
+) -> list[str]:
+    start, members, generations = setting
+    budgets = sorted({(row.case["env"], row.case["budget"]) for row in rows})
+    lines = [
+        f"## {start}: {STARTS[start]}; {members} members, {generations} generations",
+        "",
+        "Budgets: " + ", ".join(f"{env} {budget:,}" for env, budget in budgets) + " steps.",
+        "",
+    ]
+    final, auc = scores(rows, final_score), scores(rows, auc_score)
+    methods = sorted(final, key=lambda name: -stats.iqm(final[name]))
+    ranks = stats.mean_ranks(_complete(final))
+    lines += [
+        "Over the tasks that each method has; intervals are 95 % stratified bootstrap. Rank: over the tasks and seeds "
+        "that all methods have.",
+        "",
+    ]
+    table = []
+    for name in methods:
+        table.append((
+            f"`{name}`", f"{sum(map(len, final[name].values()))} in {len(final[name])}",
+            _with_interval(stats.iqm, final[name]), _with_interval(stats.iqm, auc[name]),
+            _decimals(ranks.get(name, math.nan)), f"{stats.optimality_gap(final[name]):.2f}",
+            _versus(final, name),
+        ))  # fmt: skip
+    lines += markdown(
+        (
+            "method",
+            "runs in tasks",
+            "IQM, final",
+            "IQM, area under the curve",
+            "mean rank",
+            "optimality gap",
+            "P(ours is better), adjusted p",
+        ),
+        table,
+    )
+    lines += ["", *_warning(final), "### By environment", ""]
+    lines += _by_env(rows, methods)
+    lines += ["", "### Cost, acts and bias", "", *_costs(rows, methods)]
+    lines += _replay_table(rows, methods, replays)
+    name = FIGURE.format(f"{start}_{members}x{generations}")
+    if draw(rows, page.parent / name):
+        lines += ["", f"![Best-so-far curves]({name})"]
+    return [*lines, ""]
+
+
+def _complete(final: Mapping[str, stats.Scores]) -> Mapping[str, stats.Scores]:
+    """Return scores of the tasks that all methods have; of no method if there are none."""
+    tasks = set.intersection(*(set(its) for its in final.values())) if final else set()
+    return {name: {task: its[task] for task in sorted(tasks)} for name, its in final.items()} if tasks else {}
+
+
+def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> str:
+    value = statistic(*its)
+    if all(len(runs) < 2 for one in its for runs in one.values()):
+        return f"{value:.2f} (one run a task)"
+    low, high = stats.bootstrap_interval(statistic, *its)
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _versus(final: Mapping[str, stats.Scores], name: str) -> str:
+    """Return the probability that ours is better, and Holm's p among all rivals."""
+    if OURS not in final or name == OURS or not set(final[OURS]) & set(final[name]):
+        return ""
+    common = {task for task in final[OURS] if task in final[name]}
+    ours, theirs = ({task: final[who][task] for task in common} for who in (OURS, name))
+    rivals = [other for other in final if other != OURS and set(final[OURS]) & set(final[other])]
+    adjusted = stats.holm(
+        {other: stats.permutation_p(final[OURS], final[other], repetitions=2_000) for other in rivals}
+    )
+    return f"{_with_interval(stats.probability_of_improvement, ours, theirs)}, p {adjusted[name]:.2f}"
+
+
+def _warning(final: Mapping[str, stats.Scores]) -> list[str]:
+    fewest = min((len(runs) for its in final.values() for runs in its.values()), default=0)
+    if fewest >= FEW_SEEDS:
+        return []
+    return [
+        f"**The fewest runs of a method in a task are {fewest}; claims need {FEW_SEEDS}. No ranking of methods follows "
+        "from this table.**",
+        "",
+    ]
+
+
+def _by_env(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
+    envs = list(dict.fromkeys(row.case["env"] for row in rows))
+    table = []
+    for name in methods:
+        cells = [f"`{name}`"]
+        for env in envs:
+            its = [row for row in rows if row.case["env"] == env and row.case["method"] == name]
+            values = [row.test_return for row in its if not row.failure]
+            times, seconds = [to_target(row) for row in its], [to_target(row, seconds=True) for row in its]
+            if not values:
+                cells.append("" if not its else "failed")
+                continue
+            budget = its[0].case["budget"]
+            mean = stats.restricted_mean(times, budget)
+            reached = sum(time is not None for time in times)
+            known = [second for second in seconds if second is not None]
+            cells.append(
+                f"{basic.median(values):.4g} ({min(values):.4g} to {max(values):.4g}); {reached} of {len(its)}, "
+                f"{mean / 1000:,.0f} k" + (f", {basic.median(known):.0f} s" if known else "")
+            )
+        table.append(cells)
+    return [
+        "Median test return (minimum to maximum); runs that reached the target, restricted mean of the steps to it "
+        "(a run that did not counts with its budget), median seconds of those that did.",
+        "",
+        *markdown(("method", *envs), table),
+    ]
+
+
+def _costs(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
+    table = []
+    for name in methods:
+        its = [row for row in rows if row.case["method"] == name and not row.failure]
+        if not its:
+            continue
+        spans = [ENVS[row.case["env"]].target - ENVS[row.case["env"]].random for row in its]
+        bias = [(row.selected_fitness - row.test_return) / span for row, span in zip(its, spans, strict=True)]
+        kept = [(row.chosen_fitness - row.test_return) / span for row, span in zip(its, spans, strict=True)]
+        table.append((
+            f"`{name}`", f"{basic.median(row.steps / row.case['budget'] for row in its):.0%}",
+            f"{basic.median(row.evaluation_steps / row.steps for row in its):.0%}",
+            f"{basic.median(row.seconds for row in its):.0f}", f"{basic.median(row.cpu_seconds for row in its):.0f}",
+            f"{basic.median(row.evolve_seconds / row.seconds for row in its):.1%}",
+            f"{basic.median(row.acts for row in its):.0f}", f"{basic.median(row.copies for row in its):.0f}",
+            f"{np.mean(bias):+.2f}", f"{np.mean(kept):+.2f}",
+        ))  # fmt: skip
+    return [
+        "Medians; biases are means. Selection bias: the evaluation by which the agent was chosen minus its test "
+        "return, in units of target minus random; confirmed: the same of the fresh episodes that the method paid for.",
+        "",
+        *markdown(
+            (
+                "method",
+                "budget spent",
+                "of it evaluation",
+                "seconds",
+                "CPU seconds",
+                "evolution",
+                "acts",
+                "copies and fresh members",
+                "selection bias",
+                "confirmed",
+            ),
+            table,
+        ),
+    ]
+
+
+def _replay_table(rows: Sequence[Row], methods: Sequence[str], replays: Mapping[str, dict[str, Any]]) -> list[str]:
+    table = []
+    for name in methods:
+        its = [(row, replays[row.key]) for row in rows if row.case["method"] == name and row.key in replays]
+        if not its:
+            continue
+        found = [final_score(row) for row, _ in its]
+        again = [ENVS[row.case["env"]].score(value) for row, its_replay in its for value in its_replay["returns"]]
+        table.append(
+            (f"`{name}`", f"{len(its)}", f"{np.mean(found):.2f}", f"{np.mean(again):.2f}", f"{np.median(again):.2f}")
+        )
+    if not table:
+        return ["", "Replay on ten new seeds: not run for these rows."]
+    return [
+        "", "### Replay", "",
+        "The schedule of what was handed over, trained again by ten new seeds as long as a member, without selection.",
+        "",
+        *markdown(("method", "runs", "score found (mean)", "score of the replays (mean)", "(median)"), table),
+    ]  # fmt: skip
+
+
+def draw(rows: Sequence[Row], path: Path) -> bool:
+    """Draw mean best-so-far curves of each environment as SVG; return whether matplotlib is installed."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError:
+        return False
+    plt.switch_backend("svg")
+    plt.rcParams["svg.hashsalt"] = "search"  # the same rows give the same file
+    envs = list(dict.fromkeys(row.case["env"] for row in rows))
+    figure, axes = plt.subplots(1, len(envs), figsize=(4.5 * len(envs), 3.6), squeeze=False, layout="constrained")
+    methods = [name for name in METHODS if any(row.case["method"] == name for row in rows)]
+    for axis, env in zip(axes[0], envs, strict=True):
+        for place, name in enumerate(methods):
+            its = [row for row in rows if row.case["env"] == env and row.case["method"] == name]
+            if its:
+                budget = its[0].case["budget"]
+                grid = np.linspace(0, budget, 101)
+                mean = np.mean([_sampled(row, grid) for row in its], axis=0)
+                axis.plot(
+                    grid, mean, label=f"{name} ({len(its)})", color=f"C{place % 10}", ls=("-", "--")[place // 10 % 2]
+                )
+        axis.axhline(1.0, color="grey", lw=0.6)
+        axis.set(title=env, xlabel="env steps, all counted", ylabel="score of what would be handed over")
+        axis.legend(fontsize=6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    return True
+
+
+def _sampled(row: Row, grid: np.ndarray) -> np.ndarray:
+    """Return the best-so-far score at each number of steps; 0 before the first evaluation."""
+    env, values = ENVS[row.case["env"]], np.zeros(len(grid))
+    for steps, _, value in row.curve if not row.failure else ():
+        values[grid >= steps] = env.score(value)
+    return values
+
+
+def _decimals(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.1f}"

@@ -1,0 +1,44 @@
+"""The rows of finished runs, one line of JSON each, in a file that several benchmarks may write at once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.search.runner import Row
+
+FOLDER = Path(__file__).resolve().parents[1] / "results"
+ROWS = FOLDER / "search.jsonl"
+REPLAYS = FOLDER / "search_replays.jsonl"
+
+
+def append(path: Path, line: str) -> None:
+    """Add one line, whole or not at all: what a killed writer left of a line is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def lines(path: Path) -> Iterable[str]:
+    """Return the whole lines of a file, none where there is no such file."""
+    text = path.read_text() if path.is_file() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def rows(path: Path = ROWS) -> list[Row]:
+    """Return all rows of methods as they are now; of a case that ran twice, the later one."""
+    return list({row.key: row for row in map(Row.from_json, lines(path)) if row.is_current}.values())
+
+
+def replays(path: Path = REPLAYS) -> dict[str, dict]:
+    """Return the replays of runs by the key of the run."""
+    return {json.dumps(its["case"], sort_keys=True): its for its in map(json.loads, lines(path))}

@@ -1,0 +1,131 @@
+"""Statistics over runs: a run is one whole search, a task one environment with its start.
+
+Definitions are those of Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice"); scores are
+normalised. `Scores` maps each task to the scores of its runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+Scores = Mapping[str, Sequence[float]]
+REPETITIONS = 2_000
+
+
+def iqm(scores: Scores) -> float:
+    """Return the interquartile mean of all runs of all tasks: a quarter, rounded down, is dropped at each end."""
+    values = np.sort(np.concatenate([np.asarray(runs, dtype=float) for runs in scores.values()]))
+    cut = len(values) // 4
+    return float(values[cut : len(values) - cut].mean())
+
+
+def optimality_gap(scores: Scores, wanted: float = 1.0) -> float:
+    """Return the mean by which runs fall short of a score."""
+    values = np.concatenate([np.asarray(runs, dtype=float) for runs in scores.values()])
+    return float(np.maximum(0.0, wanted - values).mean())
+
+
+def performance_profile(scores: Scores, thresholds: Sequence[float]) -> list[float]:
+    """Return the share of runs above each threshold."""
+    values = np.concatenate([np.asarray(runs, dtype=float) for runs in scores.values()])
+    return [float((values > threshold).mean()) for threshold in thresholds]
+
+
+def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
+    """Return the probability that a run of ours is better than one of theirs in a random task; ties count half."""
+    return float(np.mean([_share_better(ours[task], theirs[task]) for task in _common(ours, theirs)]))
+
+
+def _share_better(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    one, other = np.asarray(ours, dtype=float)[:, None], np.asarray(theirs, dtype=float)
+    return float((one > other).mean() + 0.5 * (one == other).mean())
+
+
+def _common(ours: Scores, theirs: Scores) -> list[str]:
+    tasks = [task for task in ours if task in theirs]
+    if not tasks:
+        raise ValueError(f"no task in common: {sorted(ours)} and {sorted(theirs)}")
+    return tasks
+
+
+def bootstrap_interval(
+    statistic: Callable[..., float],
+    *scores: Scores,
+    seed: int = 0,
+    repetitions: int = REPETITIONS,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic: runs are resampled within each task, methods independently."""
+    rng = np.random.default_rng(seed)
+    found = [statistic(*(_resampled(one, rng) for one in scores)) for _ in range(repetitions)]
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _resampled(scores: Scores, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {task: rng.choice(np.asarray(runs, dtype=float), len(runs)) for task, runs in scores.items()}
+
+
+def area_under_curve(points: Sequence[tuple[float, float]], budget: float, before: float = 0.0) -> float:
+    """Return the step-weighted mean of a step function over the budget.
+
+    A point (steps, score) holds from its steps until the next one; `before` holds until the first.
+    """
+    area, at, value = 0.0, 0.0, before
+    for steps, score in points:
+        steps = min(steps, budget)
+        area, at, value = area + value * (steps - at), steps, score
+    return (area + value * (budget - at)) / budget
+
+
+def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float]:
+    """Return each method's mean rank over tasks and seeds; 1 is best, ties share their mean rank.
+
+    The n-th runs of all methods in a task are ranked among one another, as far as all of them have one.
+    """
+    methods = list(scores)
+    tasks = [task for task in scores[methods[0]] if all(task in its for its in scores.values())] if methods else []
+    ranks: dict[str, list[float]] = {method: [] for method in methods}
+    for task in tasks:
+        for run in range(min(len(scores[method][task]) for method in methods)):
+            values = np.array([scores[method][task][run] for method in methods])
+            for method, value in zip(methods, values, strict=True):
+                ranks[method].append(1 + float((values > value).sum()) + 0.5 * (float((values == value).sum()) - 1))
+    return {method: float(np.mean(its)) if its else math.nan for method, its in ranks.items()}
+
+
+def restricted_mean(times: Sequence[float | None], horizon: float) -> float:
+    """Return the mean time to an event within a horizon; None, the event did not happen, counts as the horizon.
+
+    All runs are followed up to the horizon, so this is the area under the Kaplan-Meier curve.
+    """
+    return float(np.mean([horizon if time is None else min(time, horizon) for time in times]))
+
+
+def permutation_p(ours: Scores, theirs: Scores, *, seed: int = 0, repetitions: int = 10_000) -> float:
+    """Return the one-sided p of "ours has the higher mean over tasks of mean scores".
+
+    Within each task the runs of both methods are exchanged at random.
+    """
+    rng, tasks = np.random.default_rng(seed), _common(ours, theirs)
+    pooled = [np.concatenate([np.asarray(ours[task]), np.asarray(theirs[task])]).astype(float) for task in tasks]
+    counts = [len(ours[task]) for task in tasks]
+
+    def difference(arrays: Sequence[np.ndarray]) -> float:
+        return float(np.mean([its[:n].mean() - its[n:].mean() for its, n in zip(arrays, counts, strict=True)]))
+
+    seen = difference(pooled)
+    higher = sum(difference([rng.permutation(its) for its in pooled]) >= seen - 1e-12 for _ in range(repetitions))
+    return (higher + 1) / (repetitions + 1)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values adjusted for several comparisons (Holm 1979)."""
+    adjusted, largest = {}, 0.0
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p))
+        adjusted[name] = largest
+    return adjusted

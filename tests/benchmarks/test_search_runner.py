@@ -1,0 +1,146 @@
+"""Runs of the search benchmark: accounting, trials in slots, resuming, and the frozen protocol."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agilerl_like.hpo import HyperparameterConfig, PopulationView
+from benchmarks.search import protocol, report, results, runner
+from benchmarks.search.__main__ import main
+from benchmarks.search.methods import METHODS
+from benchmarks.search.protocol import ENVS, TIERS, Case
+from benchmarks.search.runner import Row, replay, run
+from benchmarks.search.trials import RandomTrials, TrialSelection
+
+FROZEN = "5598719ac93425fd"
+
+
+def test_the_protocol_is_the_frozen_one():
+    """A change of space, budgets, seeds or tiers makes earlier rows incomparable: only before any tuning."""
+    assert protocol.digest() == FROZEN
+
+
+def test_starts_lie_in_the_ranges():
+    rng = np.random.default_rng(0)
+    for start in protocol.STARTS:
+        for env in ENVS.values():
+            protocol.hp_config(start).check(protocol.start_values(start, env, rng))
+
+
+def test_tiers_name_known_methods_and_report_seeds():
+    for tier in TIERS.values():
+        assert set(tier.methods) <= set(METHODS)
+        cases = tier.cases()
+        assert len({case.key for case in cases}) == len(cases)
+        assert all(case.seed >= protocol.FIRST_REPORT_SEED for case in cases)
+
+
+def test_generations_spend_the_budget():
+    # 400,000 steps / 8 members / 20 generations = 2,500, of which two episodes of 250 steps are for evaluation
+    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 400_000)) == 2_000
+    # evaluation may take half: 160 steps a generation, episodes would take 500
+    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 25_600)) == 80
+
+
+def _view(fitness, uids):
+    return PopulationView(np.array(fitness), uids, (), 1)
+
+
+def test_trials_end_after_their_length_and_where_a_member_diverged():
+    ranges = HyperparameterConfig(**protocol.RANGES)
+    scheduler = RandomTrials(ranges, np.random.default_rng(0), 2, [])
+    selection = TrialSelection(scheduler=scheduler)
+    selection.begin([0, 1])
+    rng = np.random.default_rng(0)
+    assert [row.start for row in selection.plan(_view([1.0, 2.0], [0, 1]), rng)] == [None, None]
+    plan = selection.plan(_view([1.0, 2.0], [0, 5]), rng)  # slot 1: another uid, a clone of slot 0 replaced the member
+    assert all(row.start is not None and row.start.is_fresh for row in plan)
+    assert [running.trial for running in selection.running] == [-1, -1]
+    selection.start_next()
+    selection.start_next()
+    assert [running.trial for running in selection.running] == [2, 3]
+    assert [row.start for row in selection.plan(_view([1.0, 2.0], [6, 7]), rng)] == [None, None]
+
+
+@pytest.fixture(scope="module")
+def row():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "TEST_EPISODES", 10)
+        return run(Case("random_quarters", "cartpole", "S1", 3, 12_000, members=2, generations=4))
+
+
+def test_a_run_counts_all_steps_and_hands_over_one_tested_agent(row):
+    assert row.failure == ""
+    assert 0 < row.evaluation_steps < row.steps
+    assert row.curve[-1][2] == pytest.approx(row.test_return, abs=1e-4)
+    assert all(steps <= 12_000 for steps, _, _ in row.curve)
+    assert row.copies > 0  # fresh members: a quarter is one of four generations
+    assert Row.from_json(row.to_json()) == row
+    assert (
+        0 <= report.auc_score(row) <= max(report.final_score(row), *[ENVS["cartpole"].score(c[2]) for c in row.curve])
+    )
+
+
+def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
+    monkeypatch.setattr(runner, "TEST_EPISODES", 2)
+    case = {**row.case, "budget": 4_000, "generations": 2}
+    start = {**protocol.BAD_POINT, "learn_step": 512}
+    told = replay(replace(row, case=case, schedule=[(0.0, start), (0.5, {**start, "lr": 1e-3})]))
+    assert len(told["returns"]) == 10
+    assert all(math.isfinite(value) for value in told["returns"])
+
+
+def test_a_failed_run_is_a_row_that_scores_as_a_random_policy(monkeypatch):
+    def broken(case):
+        raise RuntimeError("no sampler")
+
+    monkeypatch.setitem(METHODS, "ours", type(METHODS["ours"])("", broken))
+    failed = run(Case("ours", "cartpole", "S2", 3, 12_000))
+    assert failed.failure == "RuntimeError: no sampler"
+    assert (report.final_score(failed), report.auc_score(failed), report.to_target(failed)) == (0.0, 0.0, None)
+
+
+def test_rows_survive_a_killed_writer(tmp_path, row):
+    path = tmp_path / "rows.jsonl"
+    results.append(path, row.to_json())
+    with path.open("a") as file:
+        file.write('{"case": {"half')
+    assert [one.key for one in results.rows(path)] == [row.key]
+    results.append(path, row.to_json())
+    assert len(path.read_text().splitlines()) == 2
+    assert len(results.rows(path)) == 1  # the same case
+
+
+@pytest.mark.parametrize("seeds", [["100"], ["999"]])
+def test_seeds_between_tuning_and_report_are_refused(seeds, capsys):
+    with pytest.raises(SystemExit):
+        main(["--seeds", *seeds])
+    assert "allowed are 0 to 99" in capsys.readouterr().err
+
+
+def test_tuning_seeds_are_for_tuning_envs(capsys):
+    with pytest.raises(SystemExit):
+        main(["--seeds", "3", "--envs", "acrobot"])
+    assert "cartpole and pendulum" in capsys.readouterr().err
+
+
+def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
+    def made(method, seed, value, failure=""):
+        case = {**json.loads(Case(method, "cartpole", "S2", seed, 400_000).key)}
+        return Row(
+            case, failure, value, 1.0, value, value, [(200_000, 5.0, value)], 400_000, 1000, 9.0, 9.0, 0.1, 19, 4
+        )
+
+    rows = [made("ours", 1000, 475.0), made("no_evolution", 1000, 22.0), made("ours", 3, -999.0)]
+    rows.append(made("asha", 1000, math.nan, "RuntimeError: broke"))
+    page = tmp_path / "search.md"
+    report.write(page, rows, {})
+    text = page.read_text()
+    assert "-999" not in text
+    assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
+    assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) | 1.0 | 0.00 |" in text
+    assert "| smoke | 0 of 20 | not run |" in text
+    assert "claims need 10" in text
