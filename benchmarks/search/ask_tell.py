@@ -62,11 +62,15 @@ class Optuna:
 
 
 class Smac:
-    """SMAC's multi-fidelity facade: Hyperband with reduction 3 and a random forest; a promoted trial starts again."""
+    """SMAC's multi-fidelity facade: Hyperband with reduction 3 and a random forest; a promoted trial starts again.
+
+    The values of the start are tried first, for the length of a full trial.
+    """
 
     def __init__(self, kind: str, ranges: dict, seed: int, length: int, first: list, trials: int) -> None:
         from ConfigSpace import Configuration, ConfigurationSpace, Float, Integer  # pyright: ignore[reportMissingImports]
         from smac import MultiFidelityFacade, Scenario  # pyright: ignore[reportMissingImports]
+        from smac.runhistory.dataclasses import TrialInfo  # pyright: ignore[reportMissingImports]
 
         self.ranges, self.length = ranges, length
         space = ConfigurationSpace(seed=seed)
@@ -78,24 +82,28 @@ class Smac:
             space, deterministic=True, n_trials=trials, min_budget=2, max_budget=length, seed=seed,
             output_directory=tempfile.mkdtemp(),
         )  # fmt: skip
-        initial = [
-            Configuration(
-                space, values={name: _inside(ranges[name], _to_axis(ranges[name], v)) for name, v in one.items()}
-            )
-            for one in first
-        ]
         self.smac = MultiFidelityFacade(
             scenario,
             lambda config, seed, budget: 0.0,
             intensifier=MultiFidelityFacade.get_intensifier(scenario, eta=3),
-            initial_design=MultiFidelityFacade.get_initial_design(scenario, additional_configs=initial),
             overwrite=True,
             logging_level=50,
         )
+        # SMAC tries further configurations of the initial design last, after more trials than a run has
+        self.first = [
+            TrialInfo(
+                Configuration(
+                    space, values={name: _inside(ranges[name], _to_axis(ranges[name], v)) for name, v in one.items()}
+                ),
+                budget=length,
+                seed=0,
+            )
+            for one in first
+        ]
         self.infos: dict[int, Any] = {}
 
     def ask(self) -> dict:
-        info = self.smac.ask()
+        info = self.first.pop() if self.first else self.smac.ask()
         number = len(self.infos)
         self.infos[number] = info
         values = {name: _from_axis(its, dict(info.config)[name]) for name, its in self.ranges.items()}

@@ -7,6 +7,7 @@ own (`ask_tell.py`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -115,20 +116,23 @@ class AskTellProcess:
         return self._request(op="report", trial=trial, resource=resource, score=score)["ends"]
 
     def close(self) -> None:
-        if self._process.stdin and self._process.stdout:
-            self._process.stdin.close()
-            self._process.stdout.close()
+        """End the process, which ends when its input does."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
         self._process.wait()
 
     def _request(self, **request: Any) -> dict[str, Any]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("the sampler's process has no pipes")
-        stdin.write(json.dumps(request) + "\n")
-        stdin.flush()
-        answer = stdout.readline()
+        stdin, stdout, answer = self._process.stdin, self._process.stdout, ""
+        if stdin is not None and stdout is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write(json.dumps(request) + "\n")
+                stdin.flush()
+                answer = stdout.readline()
         if not answer:
-            raise RuntimeError(f"the sampler's process ended with {self._process.wait()}")
+            self.close()
+            raise RuntimeError(f"the sampler's process ended with {self._process.returncode}")
         return json.loads(answer)
 
 
