@@ -7,9 +7,12 @@ neither reads nor seeds a global generator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
+
+from agilerl_like.errors import ConfigurationError
 
 
 class Purpose(IntEnum):
@@ -55,3 +58,16 @@ def integers(count: int, seed: int, purpose: Purpose, *keys: int) -> list[int]:
 def fresh_seed() -> int:
     """Return a seed from the operating system's entropy, for runs without one; the run records it."""
     return int(np.random.SeedSequence().generate_state(1, np.uint32)[0])
+
+
+def seed_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
+    """Return one seed for each env: those given, or consecutive ones from a single seed.
+
+    Raises:
+        ConfigurationError: another number of seeds than envs.
+    """
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + row for row in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ConfigurationError(f"seed has {len(seed)} entries; allowed is one for each of {num_envs} envs")
+    return [int(one) for one in seed]

@@ -35,7 +35,7 @@ ALONE = {
     "pettingzoo": {"envs/multi_agent/pettingzoo.py"},
     "accelerate": {"distributed/process_group.py", "reporting/trackers.py"},
 }
-OPTIONAL = ("envpool", "tensorboard", "wandb", "matplotlib")
+OPTIONAL = ("envpool", "gymnax", "jax", "tensorboard", "wandb", "matplotlib")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -412,6 +412,14 @@ class TestBuilding:
         setup.env.close()
         assert setup.population.device.type == "meta"
 
+    def test_envs_of_tensors_are_on_the_device_of_the_run(self, read):
+        text = "environment: {id: CartPole-v1, backend: torch, kwargs: {max_episode_steps: 7}}"
+        env = build(read(text), torch.device("meta")).env
+        assert (env.device.type, env.max_episode_steps) == ("meta", 7)
+        assert build(read(text, "--environment.kwargs.device", "cpu"), torch.device("meta")).env.device.type == "cpu"
+        native = read("environment: {id: CartPole-v1}").environment.env_config
+        assert native.on_device("meta") is native
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that is missing")
     def test_missing_device_is_one_error_that_names_the_available_ones(self, read):
         config = read("environment: {id: CartPole-v1}\nrun: {device: cuda}")  # legal, for it may run elsewhere

@@ -19,6 +19,7 @@ from torch import Tensor
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
+from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
@@ -492,17 +493,3 @@ def check_index(index: Any) -> int:
     if not isinstance(index, int | np.integer) or isinstance(index, bool) or index < 0:
         raise ConfigurationError(f"index={index!r} must be a non-negative integer")
     return int(index)
-
-
-def resolve_device(device: Any) -> torch.device:
-    """Return the device of that name; ConfigurationError if this machine lacks it."""
-    try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
-    except Exception as error:  # RuntimeError, AssertionError, NotImplementedError, …
-        others = [name for name, kind in (("cuda", torch.cuda), ("mps", torch.backends.mps)) if kind.is_available()]
-        allowed = ", ".join(map(repr, ["cpu", *others]))
-        raise ConfigurationError(
-            f"device={str(device)!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
-        ) from error
-    return found

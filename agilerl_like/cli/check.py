@@ -13,6 +13,7 @@ from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
 from agilerl_like.envs.env_checker import EnvCheck, check_env
+from agilerl_like.envs.factory import TENSOR_BACKENDS
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
@@ -32,7 +33,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
     """
     config = _config_of(env)
     env_config = config.environment.env_config
-    if env_config.backend in ("vector", "envpool"):
+    if env_config.backend in ("vector", "envpool", *TENSOR_BACKENDS):
         raise ConfigurationError(f"backend={env_config.backend!r} has no single envs to check; allowed are the others")
     inspection = check_env(env_config.single_env_fn())
     for finding in inspection.findings:

@@ -14,7 +14,7 @@ import gymnasium
 import torch
 from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, resolve_device
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.ppo import PPO
@@ -33,6 +33,7 @@ from agilerl_like.config.schema import (
     check_evolvable,
 )
 from agilerl_like.distributed.process_group import check_shared_device
+from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, HyperparameterConfig, Selection
@@ -151,9 +152,9 @@ class Config(Section, frozen=True):
             "seed": self.seed,
         }
 
-    def env_setup(self, num_envs: int | None = None) -> EnvSetup:
-        """Make the environments, with `num_envs` copies if it is given."""
-        env_config = self.environment.env_config
+    def env_setup(self, num_envs: int | None = None, device: torch.device | str = "cpu") -> EnvSetup:
+        """Make the environments, with `num_envs` copies if it is given, and on a device if they step tensors."""
+        env_config = self.environment.env_config.on_device(str(device))
         return self.env_setup_class.from_config(
             env_config if num_envs is None else replace(env_config, num_envs=num_envs)
         )
@@ -208,7 +209,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
     config = config.with_seed()
     device = _resolve_device(config.run.torch_device if device is None else device)
     try:
-        env_setup = config.env_setup()
+        env_setup = config.env_setup(device=device)
     except ConfigurationError as error:
         raise ConfigurationError(f"environment: {error}") from error
     try:

@@ -67,8 +67,8 @@ class EnvironmentConfig(Section, frozen=True):
     """Copies of the env for each member."""
     backend: Backend | str = VecEnvConfig.backend
     """Execution of the envs: gymnasium's native vector env (vector), in this process (sync), in one process for each
-    env (async), in a few processes with many envs each (workers), or by EnvPool; auto: the fastest that suits the
-    env."""
+    env (async), in a few processes with many envs each (workers), by EnvPool, or as tensors on the run's device
+    (torch: CartPole and Pendulum; gymnax: JAX environments); auto: the fastest of the others that suits the env."""
     num_workers: Count | None = VecEnvConfig.num_workers
     """Processes of the workers backend; none: one for each core."""
     step_timeout: Positive = VecEnvConfig.step_timeout

@@ -165,6 +165,20 @@ class TorchBackend(ArrayBackend):
         return one_hot
 
 
+def resolve_device(device: Any) -> torch.device:
+    """Return the device of that name; ConfigurationError if this machine lacks it."""
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except Exception as error:  # RuntimeError, AssertionError, NotImplementedError, …
+        others = [name for name, kind in (("cuda", torch.cuda), ("mps", torch.backends.mps)) if kind.is_available()]
+        allowed = ", ".join(map(repr, ["cpu", *others]))
+        raise ConfigurationError(
+            f"device={str(device)!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
+        ) from error
+    return found
+
+
 def array_backend_of(observations: Tree) -> ArrayBackend:
     """Return the backend for the arrays of an observation tree.
 

@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from agilerl_like.envs.factory import with_num_envs
 from agilerl_like.envs.wrapper_specs import innermost_env, with_innermost_env
+from agilerl_like.seeding import seed_per_env
 
 STARTS_PER_DRAW = 128
 """Start states that a row draws at once: drawing them singly would take as long as the steps."""
@@ -36,10 +37,8 @@ class SeededCartPole(VectorWrapper):
         """Start new episodes; `seed` is one per row, or the first of consecutive seeds as in `SyncVectorEnv`."""
         env = self._cartpole
         _, info = env.reset(options=options)
-        if isinstance(seed, int):
-            seed = range(seed, seed + env.num_envs)
         if seed is not None:
-            self._generators = [seeding.np_random(int(one))[0] for one in seed]
+            self._generators = [seeding.np_random(one)[0] for one in seed_per_env(seed, env.num_envs)]
         elif not self._generators:
             self._generators = [seeding.np_random()[0] for _ in range(env.num_envs)]
         self._starts = np.concatenate([self._draw(row) for row in range(env.num_envs)])  # [N STARTS_PER_DRAW, 4]

@@ -22,6 +22,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.resources import available_cores
+from agilerl_like.seeding import seed_per_env
 
 
 def is_installed() -> bool:
@@ -80,10 +81,9 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if seed is not None or self._pool is None:
             if seed is None:
                 seed = int(self.np_random.integers(2**31))
-            if isinstance(seed, int):
-                seed = [seed + row for row in range(self.num_envs)]
             self.close_extras()
-            self._pool = self._build([int(one) % 2**31 for one in seed])  # EnvPool's seeds are int32
+            seeds = seed_per_env(seed, self.num_envs)
+            self._pool = self._build([one % 2**31 for one in seeds])  # EnvPool's seeds are int32
         return self._pool.reset(options=options)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -6,6 +6,7 @@ or one for evaluation can be made from it. `describe_backend(env)` returns the b
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,9 +51,12 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.registry import Registry, registered
 from agilerl_like.resources import check_memory
 
-Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers"]
+Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers", "torch", "gymnax"]
 ENV_BACKENDS: Registry[Callable[[Any], VectorEnv]] = registered("env_backend")
 """Further backends: functions that return the vector env of a `VecEnvConfig`."""
+
+TENSOR_BACKENDS = {"torch": "agilerl_like.envs.tensor_envs", "gymnax": "agilerl_like.envs.jax_envs"}
+"""Backends whose envs return tensors on a device -> the modules that make them, imported on use: they import torch."""
 
 BYTES_PER_ENV = 32
 """Of one of the smallest envs: an observation of one float, a reward, two flags, and its state."""
@@ -113,7 +117,7 @@ class VecEnvConfig:
             num_envs=self.num_envs if num_envs is None else num_envs,
             backend=self.backend if backend is None else backend,
         )
-        if wanted.backend not in ("envpool", *ENV_BACKENDS):  # these have ids that gymnasium does not know
+        if wanted.backend not in ("envpool", *TENSOR_BACKENDS, *ENV_BACKENDS):  # gymnasium does not know their ids
             wanted = replace(wanted, env=resolve_source(self.env))
         if isinstance(wanted.env, str):
             single_envs = wanted.backend in ("auto", "sync", "async", "workers")
@@ -126,6 +130,11 @@ class VecEnvConfig:
             chosen = replace(chosen, env=self.env)  # an import path remains one, so that a run can record it
         env.env_config, env.backend_choice = chosen, BackendChoice(wanted.backend, reason)
         return env
+
+    def on_device(self, device: str) -> VecEnvConfig:
+        """Return this config with the device of a backend that steps tensors, unless `env_kwargs` have one."""
+        steps_tensors = self.backend in TENSOR_BACKENDS
+        return replace(self, env_kwargs={"device": device, **self.env_kwargs}) if steps_tensors else self
 
     def single_env_fn(self) -> Callable[[], gym.Env]:
         """Return a function that makes one single env, without training wrappers.
@@ -166,6 +175,13 @@ class VecEnvConfig:
             return SubprocVectorEnv(
                 env_fns, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
+        if self.backend in TENSOR_BACKENDS:
+            if self._all_wrappers:
+                raise ConfigurationError(
+                    f"wrappers: {self._all_wrappers[0]!r} wraps envs of numpy arrays; allowed with "
+                    f"backend={self.backend!r}, whose envs are tensors, are none"
+                )
+            return importlib.import_module(TENSOR_BACKENDS[self.backend]).make_env(self)
         for wrapper in self._all_wrappers:
             if not supports_batch(wrapper):
                 raise ConfigurationError(
@@ -251,7 +267,8 @@ def make_vect_envs(
     a space belongs in `wrappers`.
 
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
-    is EnvPool, "sync" steps the envs in turn in this process, "workers" steps many envs in each of `num_workers`
+    is EnvPool, "torch" and "gymnax" step tensors, on `device="cuda"` for example (see `envs.tensor_envs` and
+    `envs.jax_envs`), "sync" steps the envs in turn in this process, "workers" steps many envs in each of `num_workers`
     processes (default: one per core), "async" runs each env in its own process. "auto" takes "vector", else "envpool"
     (if installed, with the same time limit), if it runs the env unchanged; else it times some steps of one env and
     takes "sync" or "workers", which return the same bits. `describe_backend(env)` returns the choice and the reason.

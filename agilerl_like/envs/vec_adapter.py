@@ -28,8 +28,10 @@ from agilerl_like.envs.distinct_envs import BUILT_FROM_ENV_FNS
 from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.final_obs_fix import copy_final_obs_in
+from agilerl_like.envs.jax_envs import GymnaxVectorEnv
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
+from agilerl_like.envs.tensor_envs import TensorVectorEnv
 from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
 from agilerl_like.envs.vector_infos import InfoSizeMonitor, info_of_env
 from agilerl_like.envs.wrapper_specs import innermost_env, refuse_shared_envs
@@ -424,7 +426,7 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
-_SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole)
+_SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole, TensorVectorEnv, GymnaxVectorEnv)
 
 
 class _GroupedVectorEnv(VectorEnv):
@@ -461,7 +463,7 @@ def _returns_fresh_arrays(env: VectorEnv) -> bool:
     if isinstance(env, (SyncVectorEnv, AsyncVectorEnv)):
         return bool(env.copy)
     return (
-        isinstance(env, (EnvPoolVectorEnv, SeededCartPole))
+        isinstance(env, (EnvPoolVectorEnv, SeededCartPole, TensorVectorEnv, GymnaxVectorEnv))
         or envpool.is_pool(env)
         or type(env).__module__.startswith("gymnasium.envs.classic_control.")
     )

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.envs import VecEnvAdapter
+from agilerl_like.envs.tensor_envs import TENSOR_ENVS
 from agilerl_like.errors import EnvStepError
 from agilerl_like.training.best_agent import CONFIRMATION_EPISODES
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -84,9 +86,21 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS.keys())
-def test_stepping_tensor_envs_does_not_synchronize(world):
-    collector = collector_of(Beads(MEMBERS * ENVS, **world))
+def on_accelerator(kind):
+    """An env of the package that reads its tensors no more than on an accelerator."""
+    env = kind(MEMBERS * ENVS)
+    env._free_reads = False
+    return env
+
+
+@pytest.mark.parametrize(
+    "make",
+    [*(partial(Beads, MEMBERS * ENVS, **world) for world in WORLDS.values()),
+     *(partial(on_accelerator, kind) for kind in TENSOR_ENVS.values())],
+    ids=[*WORLDS, *TENSOR_ENVS],
+)  # fmt: skip
+def test_stepping_tensor_envs_does_not_synchronize(make):
+    collector = collector_of(make())
     collector.collect(1)  # the first one puts cohorts together
     with Asked() as asked, Crossed() as crossed:
         collector.collect(STEPS - 1)
