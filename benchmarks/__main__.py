@@ -24,6 +24,7 @@ from benchmarks import (
     processes,
     roofline,
     scaling,
+    tensor_envs,
     throughput,
     unequal_members,
 )
@@ -39,6 +40,7 @@ MAINS = {
     "network_speed": network_speed.main,
     "mutation_cost": mutation_cost.main,
     "multi_agent_speed": multi_agent_speed.main,
+    "tensor_envs": tensor_envs.main,
     "gpu": gpu.main,
 }
 

@@ -10,7 +10,6 @@ are eager, compiled and mixed precision, as far as PPO has the arguments for the
 import argparse
 import inspect
 import json
-import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -19,14 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
-from torch import Tensor
 
-from agilerl_like import PPO
+from agilerl_like import PPO, make_vect_envs
 from agilerl_like.envs import VecEnvAdapter
 from agilerl_like.training.collector import Collector, PhaseTimer
 from benchmarks.agilerl_like_setup import settings, train
@@ -71,51 +65,6 @@ class Result:
         return f"{self.seconds:.2f} s, {self.steps_per_second:,.0f} steps/s"
 
 
-class TorchCartPole(VectorEnv[Tensor, Tensor, Tensor]):
-    """Gymnasium's CartPole for many poles at once, on a device; an ended episode is reset in the next step."""
-
-    def __init__(self, num_envs: int, device: torch.device) -> None:
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.num_envs, self.device = num_envs, device
-        limits = np.array([4.8, np.inf, math.radians(24), np.inf], np.float32)
-        self.single_observation_space = gymnasium.spaces.Box(-limits, limits, dtype=np.float32)
-        self.single_action_space = gymnasium.spaces.Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.generator = torch.Generator(device)
-        self.state = torch.zeros(num_envs, 4, device=device)
-        self.steps = torch.zeros(num_envs, device=device)
-        self.ended = torch.zeros(num_envs, dtype=torch.bool, device=device)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tensor, dict[str, Any]]:
-        self.generator.manual_seed(0 if seed is None else seed)
-        self.state, self.steps = self._beginnings(), torch.zeros_like(self.steps)
-        self.ended = torch.zeros_like(self.ended)
-        return self.state, {}
-
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        force = torch.as_tensor(actions, device=self.device) * 20.0 - 10.0
-        moved = torch.where(self.ended.unsqueeze(1), self._beginnings(), self._moved(force))
-        self.steps = torch.where(self.ended, 0.0, self.steps + 1)
-        terminated = ((moved[:, 0].abs() > 2.4) | (moved[:, 2].abs() > math.radians(12))) & ~self.ended
-        truncated = self.steps >= 500
-        reward = (~self.ended).float()
-        self.state, self.ended = moved, terminated | truncated
-        return moved, reward, terminated, truncated, {}
-
-    def _moved(self, force: Tensor) -> Tensor:
-        """One Euler step of cart and pole (Barto, Sutton, Anderson 1983)."""
-        _, x_dot, theta, theta_dot = self.state.unbind(1)
-        sin, cos = theta.sin(), theta.cos()
-        push = (force + 0.05 * theta_dot.square() * sin) / 1.1
-        turn = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos.square() / 1.1))
-        pull = push - 0.05 * turn * cos / 1.1
-        return self.state + 0.02 * torch.stack([x_dot, pull, theta_dot, turn], 1)
-
-    def _beginnings(self) -> Tensor:
-        return torch.rand(self.num_envs, 4, device=self.device, generator=self.generator) * 0.1 - 0.05
-
-
 def available_forms() -> list[str]:
     """Return the forms that this PPO has arguments for."""
     known = inspect.signature(PPO.__init__).parameters
@@ -126,7 +75,7 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     """Train one population on the device, after two updates that compile and allocate."""
     torch.set_num_threads(threads)
     device = torch.device(case.device)
-    env = TorchCartPole(case.members * ENVS_PER_MEMBER, device)
+    env = make_vect_envs("CartPole-v1", case.members * ENVS_PER_MEMBER, backend="torch", device=case.device)
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(case.members, *spaces, device=device, **settings(seed=seed, **FORMS[case.form]))
     with closing(env):
