@@ -122,6 +122,7 @@ _REGISTRIES: dict[str, Registry[Any]] = {
         "env_backend",
         "explorer",
         "extractor",
+        "memory",
         "schedule",
         "selection",
         "tracker",
@@ -142,7 +143,8 @@ def registered(kind: str, built_in: Mapping[str, Any] | None = None) -> Registry
 def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
     """Register an entry under a name: `register("selection", "rank", RankSelection)`, or as a class decorator.
 
-    Kinds are algorithm, callback, config, encoder, env_backend, explorer, extractor, schedule, selection and tracker.
+    Kinds are algorithm, callback, config, encoder, env_backend, explorer, extractor, memory, schedule, selection and
+    tracker.
 
     Raises:
         ConfigurationError: the kind is unknown, or the name belongs to another entry.

@@ -51,6 +51,11 @@ def test_an_encoder_of_a_script_is_named_in_net_config(tmp_path):
     assert loaded.startswith("PPO(index=")
 
 
+def test_a_memory_of_a_script_is_named_in_memory_config(tmp_path):
+    loaded = run("own_memory.py", tmp_path).splitlines()[-1]
+    assert "trace 48" in loaded
+
+
 @pytest.mark.skipif(find_spec("nbclient") is None, reason="notebooks are executed with the extra `notebook`")
 @pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.ipynb")), ids=lambda p: p.stem)
 def test_notebooks(path, tmp_path):

@@ -43,6 +43,7 @@ from agilerl_like.learning.rollout_buffer import Rollout, row_bytes
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
+from agilerl_like.modules.memory_module import MemoryModule
 from agilerl_like.modules.param_stack import (
     clone_module,
     detached_clone,
@@ -50,7 +51,6 @@ from agilerl_like.modules.param_stack import (
     layout,
     update_count_flags,
 )
-from agilerl_like.modules.recurrent import EvolvableLSTM
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
@@ -692,7 +692,7 @@ class Learner:
         else:
             recent, count = recent.flatten(0, 1), RECENT
         self.recent_observations = recent[:: max(1, len(recent) // count)][:count].detach().cpu().clone()
-        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear | EvolvableLSTM)]
+        noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear | MemoryModule)]
         if noisy:
             stream = torch_generator(self.device, self.seed, Purpose.WEIGHT_NOISE, self.index, self.updates)
             for layer in noisy:

@@ -7,7 +7,7 @@ are updated here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from tensordict import TensorClass
@@ -16,7 +16,7 @@ from torch import Tensor
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
-from agilerl_like.modules.recurrent import EvolvableLSTM
+from agilerl_like.modules.memory_module import MemoryModule
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
@@ -155,7 +155,7 @@ def _unrolled(
         latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
         by_env = latent.view(members, steps, envs, -1).transpose(1, 2)
         begins = beginning[..., which, :, :]
-        unrolled, its_states = cast(EvolvableLSTM, branch.memory).unroll(by_env, starts, begins)
+        unrolled, its_states = cast(MemoryModule[Any], branch.memory).unroll(by_env, starts, begins)
         recurrent_outputs.append(unrolled.transpose(1, 2).flatten(1, 2))
         states.append(torch.cat([begins.unsqueeze(2), its_states.to(begins.dtype)], 2).transpose(1, 2))
     outputs, values = network.actor.head(recurrent_outputs[0]), network.critic.head(recurrent_outputs[-1])

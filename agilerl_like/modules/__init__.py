@@ -2,6 +2,7 @@
 
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.evolvable_module import EvolvableModule
+from agilerl_like.modules.memory_module import MemoryKind, MemoryModule, MemorySpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.param_stack import ParamStack
@@ -21,6 +22,9 @@ __all__ = [
     "EvolvableSimBa",
     "LSTMSpec",
     "MLPSpec",
+    "MemoryKind",
+    "MemoryModule",
+    "MemorySpec",
     "MultiInputSpec",
     "ParamStack",
     "ResNetSpec",

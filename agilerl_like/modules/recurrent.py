@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
+from agilerl_like.modules.evolvable_module import UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Residual
+from agilerl_like.modules.memory_module import MemoryKind, MemoryModule, MemorySpec
 from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell, MinGRUCell
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range, size_steps
+from agilerl_like.modules.spec import Arguments, OperatorKind, check_limits, check_range, size_steps
+from agilerl_like.registry import Registry, registered
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell, "minGRU": MinGRUCell}
 UNIT_STEPS = (16, 32, 64)
@@ -30,7 +32,7 @@ UNIT_STEPS = (16, 32, 64)
 
 
 @dataclass(frozen=True)
-class LSTMSpec(Spec):
+class LSTMSpec(MemorySpec):
     """The architecture of an `EvolvableLSTM`; sizes are in units."""
 
     cell: str = "LSTM"
@@ -119,8 +121,8 @@ class Sequences(NamedTuple):
     state: Tensor  # [S, K, H], before the first step
 
 
-class EvolvableLSTM(EvolvableModule[LSTMSpec]):
-    """Recurrent layers of `spec.hidden_state_size` units each; a call is one `step`.
+class EvolvableLSTM(MemoryModule[LSTMSpec]):
+    """Recurrent layers of `spec.hidden_state_size` units each.
 
     It computes in the dtype of its weights, under autocast too, since rounding errors would add up over the steps.
     """
@@ -131,22 +133,13 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
     remove_node = mutation_method("remove_node")
 
     def __init__(self, spec: LSTMSpec, inputs: int) -> None:
-        super().__init__()
+        super().__init__(spec, inputs)
         units, cell = spec.hidden_state_size, CELLS[spec.cell]
-        self.spec, self.inputs, self.num_outputs = spec, inputs, units
         self.cells = nn.ModuleList(cell(units if layer else inputs, units) for layer in range(spec.num_layers))
         self.residuals = nn.ModuleDict({str(layer): Residual(units, units) for layer in range(1, spec.num_layers)})
         if spec.dropout:
             self.register_buffer("kept", torch.ones(units))
             self.kept: Tensor
-
-    def rebuild(self, spec: LSTMSpec) -> EvolvableLSTM:
-        return EvolvableLSTM(spec, self.inputs)
-
-    @property
-    def state_shape(self) -> tuple[int, int]:
-        """Vectors K and units H of the hidden state."""
-        return self.spec.state_shape
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; the outputs are a hidden state, so `output_gain` has no effect."""
@@ -164,11 +157,7 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             draw = torch.rand(self.kept.shape, generator=generator, device=generator.device)
             self.kept.copy_((draw >= self.spec.dropout) / (1 - self.spec.dropout))
 
-    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self.step(x, state)
-
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs `[…, H]` after one more input `[…, in]`, and the state `[…, K, H]`."""
         with _no_autocast(x):
             inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
             layers = self._run_layers(inputs, state, lambda cell, x, state: cell.step(x, state))
@@ -176,10 +165,6 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
             return outputs.view(*x.shape[:-1], outputs.shape[-1]), layers.state.view(state.shape)
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs `[…, S, L, H]` of sequences `[…, S, L, in]`, and the states `[…, S, L, K, H]`.
-
-        `starts` `[…, S, L]` is 1 where an episode begins at that step, before which the state is reset.
-        """
         with _no_autocast(x):
             layers = self._unrolled(x, starts, state)
             states = layers.state.transpose(1, 2).reshape(*x.shape[:-1], *self.state_shape)
@@ -262,6 +247,17 @@ class EvolvableLSTM(EvolvableModule[LSTMSpec]):
         hidden = self._unrolled(*sequences).hidden[int(name.rpartition(".")[2])]
         return hidden.transpose(1, 2).flatten(0, 2)
 
+    @staticmethod
+    def transfer_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
+        """Return the hidden states; new units and layers start at zero, and a group without a map keeps its units."""
+        result = state.new_zeros(*state.shape[:-2], *new.state_shape)
+        vectors = CELLS[new.cell].VECTORS
+        for layer in range(min(old.num_layers, new.num_layers)):
+            here = slice(layer * vectors, (layer + 1) * vectors)
+            unit_map = maps.get(str(layer) if layer else "out", torch.arange(old.hidden_state_size)).to(state.device)
+            result[..., here, :] = state[..., here, :][..., unit_map.clamp(min=0)] * (unit_map >= 0)
+        return result
+
     def _episodes(self, x: Tensor) -> Sequences:
         x = x if x.dim() == 3 else x.unsqueeze(1)
         return Sequences(x, x.new_zeros(x.shape[:2]), x.new_zeros(len(x), *self.state_shape))
@@ -291,15 +287,5 @@ def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def transfer_state(state: Tensor, old: LSTMSpec, new: LSTMSpec, maps: UnitMaps) -> Tensor:
-    """Return the hidden states of running episodes `[…, K, H]` after a mutation; `maps` are the module's unit maps.
-
-    New units and layers start at zero; a group without a map keeps its units.
-    """
-    result = state.new_zeros(*state.shape[:-2], *new.state_shape)
-    vectors = CELLS[new.cell].VECTORS
-    for layer in range(min(old.num_layers, new.num_layers)):
-        here = slice(layer * vectors, (layer + 1) * vectors)
-        unit_map = maps.get(str(layer) if layer else "out", torch.arange(old.hidden_state_size)).to(state.device)
-        result[..., here, :] = state[..., here, :][..., unit_map.clamp(min=0)] * (unit_map >= 0)
-    return result
+MEMORIES: Registry[MemoryKind] = registered("memory", dict.fromkeys(CELLS, MemoryKind(LSTMSpec, EvolvableLSTM)))
+"""Kinds of memory by the name in `memory_config["cell"]`."""

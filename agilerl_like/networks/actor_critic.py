@@ -18,9 +18,9 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, maps_of
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitChange, UnitMaps
 from agilerl_like.modules.layers import RunningNorm, skip_init
+from agilerl_like.modules.memory_module import MemorySpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
-from agilerl_like.modules.recurrent import LSTMSpec, transfer_state
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
@@ -296,17 +296,18 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         )
 
     def transfer_state(
-        self, state: Tensor, old: LSTMSpec | EmptySpec, new: LSTMSpec | EmptySpec, maps: UnitMaps
+        self, state: Tensor, old: MemorySpec | EmptySpec, new: MemorySpec | EmptySpec, maps: UnitMaps
     ) -> Tensor:
         """Return the hidden states `[…, M, K, H]` of running episodes after a mutation of the recurrent modules.
 
         `maps` give, for each unit of the offspring, the parent's unit.
         """
-        if isinstance(old, EmptySpec) or isinstance(new, EmptySpec):
+        memory = self.actor.memory
+        if isinstance(memory, IdentityModule) or isinstance(old, EmptySpec):
             return state
         owners = [owner for owner in self.parts if owner.endswith("memory")]
         pairs = zip(owners, resize_hidden(state, (len(owners), *old.state_shape)).unbind(-3), strict=True)
-        return torch.stack([transfer_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
+        return torch.stack([memory.transfer_state(one, old, new, maps_of(owner, maps)) for owner, one in pairs], -3)
 
     def sequence_info_of(self, x: Tensor) -> SequenceInfo:
         """Return the arrangement of observations `[n, D]`, or of sequences `[S, L, D]` that each begin an episode."""

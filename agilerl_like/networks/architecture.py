@@ -17,9 +17,10 @@ from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.flatten_inputs import FlatMLP, FlatSimBa
+from agilerl_like.modules.memory_module import MemorySpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
-from agilerl_like.modules.recurrent import LSTMSpec
+from agilerl_like.modules.recurrent import MEMORIES, LSTMSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
@@ -70,7 +71,7 @@ class NetworkSpec(CompositeSpec):
 
     encoder: Spec = field(default_factory=lambda: MLPSpec(output_activation=MLPSpec.activation))
     """From the observation to the latent layer."""
-    memory: EmptySpec | LSTMSpec = field(default_factory=EmptySpec)
+    memory: EmptySpec | MemorySpec = field(default_factory=EmptySpec)
     """Recurrent layers on top of the latent layer, if any."""
     head: MLPSpec | EmptySpec = field(default_factory=MLPSpec)
     """From there to the outputs; empty where the encoder is a whole network supplied by the user."""
@@ -195,7 +196,7 @@ class NetworkSpec(CompositeSpec):
             encoder["output_activation"] = encoder.get("activation") or getattr(spec, "activation", "ReLU")
         return cls(
             encoder=spec.from_config("encoder_config", encoder, inputs),
-            memory=(LSTMSpec if recurrent else EmptySpec).from_config("memory_config", memory),
+            memory=_memory_spec(memory) if recurrent else EmptySpec(),
             head=MLPSpec.from_config("head_config", head),
             **config,
         )
@@ -208,11 +209,19 @@ class NetworkSpec(CompositeSpec):
     def to_config(self) -> dict[str, Any]:
         values = super().to_config()
         name = next((name for name, kind in ENCODERS.items() if kind.spec is type(self.encoder)), "custom")
-        return {
-            "encoder": name,
-            **{f"{part}_config": spec.to_config() for part, spec in self.parts.items()},
-            **{key: value for key, value in values.items() if key not in PARTS},
-        }
+        parts = {f"{part}_config": spec.to_config() for part, spec in self.parts.items()}
+        if not isinstance(self.memory, EmptySpec | LSTMSpec):
+            kind = next(name for name, kind in MEMORIES.items() if kind.spec is type(self.memory))
+            parts["memory_config"] = {"cell": kind, **parts["memory_config"]}
+        return {"encoder": name, **parts, **{key: value for key, value in values.items() if key not in PARTS}}
+
+
+def _memory_spec(config: Mapping[str, Any]) -> MemorySpec:
+    """Return the spec of a `memory_config`, whose `cell` names the kind of memory: "LSTM" by default."""
+    kind = MEMORIES.find("memory_config: cell", config.get("cell", LSTMSpec.cell)).spec
+    if not issubclass(kind, LSTMSpec):
+        config = {key: value for key, value in config.items() if key != "cell"}
+    return kind.from_config("memory_config", config)
 
 
 def _mapping(field: str, value: Any) -> Mapping[str, Any]:

@@ -6,13 +6,14 @@ A network without recurrence treats each row as a sequence of length one: it acc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec
+from agilerl_like.modules.memory_module import MemoryModule, MemorySpec
+from agilerl_like.modules.recurrent import MEMORIES
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 
 
@@ -53,12 +54,14 @@ def resize_hidden(state: Tensor, shape: Sequence[int]) -> Tensor:
     return F.pad(state[..., :memories, :vectors, :units], tuple(missing))
 
 
-RecurrentModule = IdentityModule | EvolvableLSTM
+RecurrentModule = IdentityModule | MemoryModule[Any]
 
 
-def make_recurrent(spec: EmptySpec | LSTMSpec, inputs: int) -> RecurrentModule:
+def make_recurrent(spec: EmptySpec | MemorySpec, inputs: int) -> RecurrentModule:
     """Build the recurrent module of a spec for `inputs` features."""
-    return IdentityModule(spec, inputs) if isinstance(spec, EmptySpec) else EvolvableLSTM(spec, inputs)
+    if isinstance(spec, EmptySpec):
+        return IdentityModule(spec, inputs)
+    return next(kind.module for kind in MEMORIES.values() if kind.spec is type(spec))(spec, inputs)
 
 
 def apply_recurrent(memory: RecurrentModule, rows: Tensor, sequence_info: SequenceInfo, which: int) -> Tensor:

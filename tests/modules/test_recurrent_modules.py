@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.param_stack import ParamStack
-from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences, transfer_state
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences
 from agilerl_like.modules.recurrent_cells import EpisodeStarts, LSTMCell, SequentialCell, linear_scan
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
@@ -518,7 +518,7 @@ def test_growth_changes_no_output_of_sequences(cell, operators, seed):
         child_spec, arguments = lstm.spec.mutate(operator, rng)
         child = lstm.rebuild(child_spec).double()
         morphed = transfer_weights_(child, lstm, operator, arguments, states=None, generator=generator)
-        state = transfer_state(state, lstm.spec, child_spec, morphed.maps)
+        state = EvolvableLSTM.transfer_state(state, lstm.spec, child_spec, morphed.maps)
         lstm = child
     after, then = lstm.unroll(x, starts, state)
     assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())
@@ -556,7 +556,7 @@ def test_removing_unused_units_is_exact(cell):
     child, its = lstm.rebuild(lstm.spec.apply("remove_node", nodes=2)).double(), sequences(lstm)
     maps = transfer_weights_(child, lstm, "remove_node", {"nodes": 2}, states=its.x, generator=torch.Generator()).maps
     assert {name: unit_map.tolist() for name, unit_map in maps.items()} == {"out": [0, 1, 2], "1": [1, 2, 4]}
-    state = transfer_state(its.state, lstm.spec, child.spec, maps)
+    state = EvolvableLSTM.transfer_state(its.state, lstm.spec, child.spec, maps)
     before, after = lstm.unroll(*its)[0], child.unroll(its.x, its.starts, state)[0]
     torch.testing.assert_close(after, before[..., :3], rtol=0, atol=1e-9)
 
@@ -585,14 +585,14 @@ def test_transfer_state_follows_the_units():
     spec = LSTMSpec(num_layers=2, **SMALL)
     state = torch.arange(20.0).view(4, 5)  # h and c of the first layer, then of the second
     maps = {"out": torch.tensor([0, 3]), "1": torch.tensor([1, 2])}
-    fewer = transfer_state(state, spec, spec.evolve(hidden_state_size=2), maps)
+    fewer = EvolvableLSTM.transfer_state(state, spec, spec.evolve(hidden_state_size=2), maps)
     assert fewer.tolist() == [[0, 3], [5, 8], [11, 12], [16, 17]]
     maps = dict.fromkeys(("out", "1"), torch.tensor([0, 1, 2, 3, 4, -1]))
-    more = transfer_state(state, spec, spec.evolve(hidden_state_size=6), maps)
+    more = EvolvableLSTM.transfer_state(state, spec, spec.evolve(hidden_state_size=6), maps)
     assert torch.equal(more, torch.nn.functional.pad(state, (0, 1)))
-    deeper = transfer_state(state, spec, spec.evolve(num_layers=3), {})
+    deeper = EvolvableLSTM.transfer_state(state, spec, spec.evolve(num_layers=3), {})
     assert torch.equal(deeper, torch.nn.functional.pad(state, (0, 0, 0, 2)))
-    assert torch.equal(transfer_state(state, spec, spec.evolve(num_layers=1), {}), state[:2])
+    assert torch.equal(EvolvableLSTM.transfer_state(state, spec, spec.evolve(num_layers=1), {}), state[:2])
 
 
 def test_layer_inputs_follow_the_forward_pass(lstm):
