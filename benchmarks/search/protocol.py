@@ -26,8 +26,10 @@ MEMBERS = 8
 """Members of a population; methods that train single trials have `TRIAL_SLOTS` of them at a time."""
 TRIAL_SLOTS = 4
 """Trials that run side by side as one population. More would leave a sampler fewer results to learn from."""
-GENERATIONS = 20
-"""Generations of a run of `MEMBERS`, and the resource of a full trial: one member's share of the budget."""
+GENERATIONS = 21
+"""Generations of a run of `MEMBERS`, between which evolution acts 20 times; a full trial lasts as long."""
+CONFIRMATION = 0.1
+"""Share of the budget that is laid aside for fresh episodes of the best agent."""
 NUM_ENVS = 8
 """Envs of a member."""
 TEST_EPISODES = 100
@@ -109,7 +111,7 @@ class Env:
 
         With shorter generations evaluation takes a larger share; training has at least half.
         """
-        share = case.budget // (case.members * case.generations)
+        share = int(case.budget * (1 - CONFIRMATION)) // (case.members * case.generations)
         return max(share // 2, share - self.episodes * self.episode_steps) // NUM_ENVS * NUM_ENVS
 
     def score(self, value: float) -> float:
@@ -122,26 +124,26 @@ _IMAGES = {"latent_dim": 128, "encoder_config": {"channel_size": [16, 32]}}
 _MLP = {"encoder_config": {"hidden_size": list(HIDDEN)}, "head_config": {"hidden_size": [HIDDEN[-1]]}}
 
 ENVS = {
-    "cartpole": Env("CartPole-v1", 400_000, 2, 250, 22.0, 475.0,
+    "cartpole": Env("CartPole-v1", 800_000, 3, 500, 22.0, 475.0,
                     _tuned(lr=1e-3, gamma=0.98, gae_lambda=0.8, update_epochs=20, batch_size=256, learn_step=256)),
-    "acrobot": Env("Acrobot-v1", 800_000, 3, 200, -500.0, -90.0,
+    "acrobot": Env("Acrobot-v1", 800_000, 4, 150, -500.0, -90.0,
                    _tuned(gae_lambda=0.94, update_epochs=4, learn_step=2048)),
-    "pendulum": Env("Pendulum-v1", 800_000, 4, 200, -1200.0, -200.0,
+    "pendulum": Env("Pendulum-v1", 800_000, 5, 200, -1200.0, -200.0,
                     _tuned(lr=1e-3, gamma=0.9, learn_step=2048)),
-    "mountain_car_continuous": Env("MountainCarContinuous-v0", 800_000, 1, 999, 0.0, 90.0,
+    "mountain_car_continuous": Env("MountainCarContinuous-v0", 800_000, 2, 600, 0.0, 90.0,
                                    _tuned(lr=7.77e-5, gamma=0.9999, gae_lambda=0.9, clip_coef=0.1, ent_coef=0.00429,
                                           batch_size=256, learn_step=32, max_grad_norm=5, vf_coef=0.19)),
-    "lunar_lander": Env("LunarLander-v3", 2_400_000, 4, 400, -180.0, 200.0,
+    "lunar_lander": Env("LunarLander-v3", 2_400_000, 5, 400, -180.0, 200.0,
                         _tuned(gamma=0.999, gae_lambda=0.98, ent_coef=0.01, update_epochs=4), "Box2D"),
-    "breakout": Env("MinAtar/Breakout-v1", 1_600_000, 4, 200, 0.5, 10.0, _tuned(), "minatar",
+    "breakout": Env("MinAtar/Breakout-v1", 1_600_000, 5, 200, 0.5, 10.0, _tuned(), "minatar",
                     {"max_episode_steps": 5_000}, ppo={"share_encoders": True}, net_config=_IMAGES),
     "simple_spread": Env("mpe2.simple_spread_v3:parallel_env", 800_000, 20, 25, -79.2, -47.5, _tuned(gamma=0.9), "mpe2",
                          ppo={"rewards": "sum"}, teams=True),
-    "bipedal_walker": Env("BipedalWalker-v3", 4_000_000, 3, 1_000, -100.0, 250.0,
+    "bipedal_walker": Env("BipedalWalker-v3", 4_000_000, 4, 1_000, -100.0, 250.0,
                           _tuned(gamma=0.999, clip_coef=0.18), "Box2D", harder=True),
-    "space_invaders": Env("MinAtar/SpaceInvaders-v1", 1_600_000, 4, 200, 3.0, 50.0, _tuned(), "minatar",
+    "space_invaders": Env("MinAtar/SpaceInvaders-v1", 1_600_000, 5, 200, 3.0, 50.0, _tuned(), "minatar",
                           {"max_episode_steps": 5_000}, ppo={"share_encoders": True}, net_config=_IMAGES, harder=True),
-    "cartpole_positions": Env("CartPole-v1", 800_000, 2, 250, 22.0, 475.0,
+    "cartpole_positions": Env("CartPole-v1", 1_600_000, 3, 500, 22.0, 475.0,
                               _tuned(lr=1e-3, gamma=0.98, gae_lambda=0.8, batch_size=256, learn_step=256),
                               wrappers=(_POSITIONS,), ppo={"recurrent": True, "max_seq_len": 16}, harder=True),
 }  # fmt: skip
@@ -194,7 +196,7 @@ _COMPARED = (
     "ray_pbt", "pb2", "agilerl_rules", "mf_pbt", "ipbt",
 )  # fmt: skip
 TIERS = {
-    "smoke": Tier({"cartpole": 200_000, "acrobot": 400_000}, ("ours", "no_evolution"), ("S2",), 5, 4, 10),
+    "smoke": Tier({"cartpole": 200_000, "acrobot": 400_000}, ("ours", "no_evolution"), ("S2",), 5, 4, 11),
     "main": Tier({name: _BUDGETS[name] for name, env in ENVS.items() if not env.harder}, _COMPARED, ("S2",), 10),
     "nightly": Tier(_BUDGETS, (*_COMPARED, "tuned"), tuple(STARTS), 10),
 }
@@ -232,7 +234,7 @@ def digest() -> str:
         "ranges": {name: range_.to_json() for name, range_ in RANGES.items()},
         "envs": {name: asdict(env) for name, env in ENVS.items()},
         "starts": [STARTS, BAD_POINT, DIVERGING_LR],
-        "counts": [MEMBERS, TRIAL_SLOTS, GENERATIONS, NUM_ENVS, TEST_EPISODES, HIDDEN],
+        "counts": [MEMBERS, TRIAL_SLOTS, GENERATIONS, CONFIRMATION, NUM_ENVS, TEST_EPISODES, HIDDEN],
         "seeds": [FIRST_REPORT_SEED, len(TUNING_SEEDS), TUNING_ENVS],
         "tiers": {name: asdict(tier) for name, tier in TIERS.items()},
     }

@@ -105,9 +105,10 @@ def _head() -> list[str]:
         ),
         "",
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
-        "MountainCarContinuous has 800,000 steps, because with 400,000 evaluation would take 40 % of 20 generations; "
-        "S4 widens the range of lr to its start. Evaluation episodes are few on environments with short budgets: all "
-        "methods have the same noise.",
+        "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
+        "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
+        "its start. "
+        "Evaluation episodes are few where they are long: all methods have the same noise.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
         "from four parallel workers. Optuna and SMAC decide themselves, in their own interpreter. Ray's and AgileRL's "

@@ -15,7 +15,7 @@ from benchmarks.search.protocol import ENVS, TIERS, Case
 from benchmarks.search.runner import Row, replay, run
 from benchmarks.search.trials import RandomTrials, TrialSelection
 
-FROZEN = "5598719ac93425fd"
+FROZEN = "278ec6ad7fad4b23"
 
 
 def test_the_protocol_is_the_frozen_one():
@@ -39,10 +39,10 @@ def test_tiers_name_known_methods_and_report_seeds():
 
 
 def test_generations_spend_the_budget():
-    # 400,000 steps / 8 members / 20 generations = 2,500, of which two episodes of 250 steps are for evaluation
-    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 400_000)) == 2_000
-    # evaluation may take half: 160 steps a generation, episodes would take 500
-    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 25_600)) == 80
+    # 0.9 of 800,000 steps / 8 members / 20 generations = 4,500, of which three episodes of 500 steps are for evaluation
+    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 800_000, generations=20)) == 3_000
+    # evaluation may take half: 160 steps a generation, episodes would take 1,500
+    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 28_445, generations=20)) == 80
 
 
 def _view(fitness, uids):
