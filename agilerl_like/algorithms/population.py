@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
@@ -24,7 +25,7 @@ from agilerl_like.algorithms.ppo_config import COMMON
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Explorer, Offspring, RLParameter
+from agilerl_like.hpo import Explorer, HyperparameterConfig, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -32,7 +33,7 @@ from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
-from agilerl_like.seeding import Purpose, generator
+from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
 
 PopulationT = TypeVar("PopulationT", bound="BasePopulation")
@@ -392,7 +393,8 @@ def make_members(
 ) -> list[AlgorithmT]:
     """Make `size` agents of one algorithm and run seed; with `sample` all but the first draw their hyperparameters.
 
-    The first one keeps the values given, moved into their ranges, so that they are part of the search.
+    The first one keeps the values given, moved into their ranges, so that they are part of the search; the others are
+    those of `founder_draws`.
     """
     if not isinstance(size, int) or size < 1:
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
@@ -407,11 +409,25 @@ def make_members(
     settings = settings | {"seed": first.seed}
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:
-        for agent in agents[1:]:
-            draw = agent.hp_config.sample(generator(agent.seed, Purpose.INITIAL_HYPERPARAMETERS, agent.index))
+        for agent, draw in zip(agents[1:], founder_draws(first.hp_config, size - 1, first.seed), strict=True):
             genome = agent.genome
             agent.apply_genome(genome.replace(hyperparameters=agent.repair({**genome.hyperparameters, **draw})), ())
     return agents
+
+
+def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> list[dict[str, Any]]:
+    """Return the hyperparameters of `count` initial members: a scrambled Sobol sequence over the ranges.
+
+    Its points fill the ranges more evenly than independent draws, of which two often lie side by side.
+    """
+    if not hp_config or not count:
+        return [{} for _ in range(count)]
+    engine = SobolEngine(len(hp_config), scramble=True, seed=integer(seed, Purpose.INITIAL_HYPERPARAMETERS))
+    shares = engine.draw(count, dtype=torch.float64).tolist()
+    return [
+        {name: range_.quantile(share) for (name, range_), share in zip(hp_config.items(), row, strict=True)}
+        for row in shares
+    ]
 
 
 def _start_in(range_: RLParameter, value: Any) -> Any:

@@ -11,7 +11,7 @@ from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.run_settings import flatten_settings, repr_setting
 
-CHANGEABLE_SECTIONS = ("environment", "selection", "mutation", "training", "run")
+CHANGEABLE_SECTIONS = ("environment", "evolution", "selection", "mutation", "training", "run")
 """Sections that are read from the configuration at every start and resume."""
 FIXED_SETTINGS = (
     ("environment", "id"),

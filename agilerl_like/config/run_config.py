@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium
 import torch
@@ -36,7 +36,7 @@ from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Explorer, HyperparameterConfig, Selection
+from agilerl_like.hpo import AutoExplorer, AutoSelection, Explorer, HyperparameterConfig, Selection
 from agilerl_like.registry import register
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
@@ -74,6 +74,9 @@ class Config(Section, frozen=True):
     hyperparameters: dict[Annotated[str, AfterValidator(check_evolvable)], RangeConfig] = Field(default_factory=dict)
     """Hyperparameters that evolve, with their ranges: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
+    evolution: Literal["auto"] | None = None
+    """auto: selection and mutation that adapt to population and budget, and need no settings; none: as set in
+    `selection` and `mutation`."""
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
     mutation: MutationConfig | None = MutationConfig()
     """none: no evolution; the members train independently."""
@@ -113,9 +116,22 @@ class Config(Section, frozen=True):
 
     def _check_selection(self) -> None:
         if self.mutation is not None:
-            self.selection.strategy.validate(self.population.size)
-            self.mutation.explorer.validate(self.population.size)
-            self.training.check_budget(self.selection.strategy, self.environment.num_envs)
+            if self.evolution is not None:
+                self._check_auto()
+            self.strategy.validate(self.population.size)
+            self.explorer.validate(self.population.size)
+            self.training.check_budget(self.strategy, self.environment.num_envs)
+
+    def _check_auto(self) -> None:
+        """Raise ConfigurationError if `selection` or `mutation` is set although `evolution` replaces both."""
+        for name, default in (("selection", SelectionConfig()), ("mutation", MutationConfig())):
+            given = getattr(self, name)
+            changed = [key for key, value in given if value != getattr(default, key, None)]
+            if changed:
+                raise ConfigurationError(
+                    f"{name}.{changed[0]}={getattr(given, changed[0])!r} has no meaning with "
+                    f"evolution={self.evolution!r}; leave it out, or set evolution: null"
+                )
 
     def _check_fitness(self) -> None:
         if self.training.fitness not in self.fitness_kinds:
@@ -151,6 +167,18 @@ class Config(Section, frozen=True):
             "num_envs": self.environment.num_envs,
             "seed": self.seed,
         }
+
+    @property
+    def strategy(self) -> Selection:
+        """The selection strategy."""
+        return self.selection.strategy if self.evolution is None else AutoSelection()
+
+    @property
+    def explorer(self) -> Explorer:
+        """The explorer."""
+        if self.evolution is None and self.mutation is not None:
+            return self.mutation.explorer
+        return AutoExplorer()
 
     def env_setup(self, num_envs: int | None = None, device: torch.device | str = "cpu") -> EnvSetup:
         """Make the environments, with `num_envs` copies if it is given, and on a device if they step tensors."""
@@ -223,12 +251,10 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         )
         if config.mutation is None:
             return Experiment(env_setup, population, config.training, None, None, config.to_json())
-        mutations = config.mutation.explorer
+        mutations = config.explorer
         if start.pre_training_mutation:
             population.mutate(mutations, pre_training=True)
-        return Experiment(
-            env_setup, population, config.training, config.selection.strategy, mutations, config.to_json()
-        )
+        return Experiment(env_setup, population, config.training, config.strategy, mutations, config.to_json())
     except BaseException:
         env_setup.env.close()
         raise

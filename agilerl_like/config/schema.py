@@ -263,8 +263,8 @@ class SelectionConfig(StrategySection, frozen=True):
 
     KIND = "selection"
     name: str = "tournament"
-    """tournament: each parent is the best of a few random members; truncation: the best replace the worst; or a
-    registered strategy."""
+    """tournament: each parent is the best of a few random members; truncation: the best replace the worst; gated,
+    mf_pbt, hyperband, ipbt, auto, or another registered strategy, whose fields are further settings."""
     tournament_size: int = TournamentSelection.tournament_size
     """Members in each tournament (tournament)."""
     elitism: bool = TournamentSelection.elitism

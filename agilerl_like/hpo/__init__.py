@@ -4,6 +4,7 @@ No module here touches a tensor. A generation's result is a tuple of `Offspring`
 weights.
 """
 
+from agilerl_like.hpo.auto import AUTO, AutoExplorer, AutoSelection
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.factor_steps import FactorSteps
@@ -29,9 +30,12 @@ from agilerl_like.hpo.selection import (
 from agilerl_like.hpo.tpe import TPE
 
 __all__ = [
+    "AUTO",
     "PB2",
     "TPE",
     "Architecture",
+    "AutoExplorer",
+    "AutoSelection",
     "Explorer",
     "FactorSteps",
     "FrozenMapping",

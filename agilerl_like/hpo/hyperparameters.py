@@ -129,16 +129,24 @@ class RLParameter:
 
     def resample_value(self, rng: np.random.Generator) -> Number:
         """Return a sample from the whole range, uniform on this parameter's scale."""
+        return self.quantile(rng.random())
+
+    def quantile(self, share: float) -> Number:
+        """Return the value below which this share of the samples from the range lies."""
+
+        def between(low: float, high: float) -> float:
+            return low + (high - low) * share
+
         # an integer represents the unit interval around it, so that both ends are as likely as the rest
         margin = 0.5 if self.dtype is int else 0.0
         if self.scale == "power_of_two":
-            return self.clip(2.0 ** round(rng.uniform(math.log2(self.min) - margin, math.log2(self.max) + margin)))
+            return self.clip(2.0 ** round(between(math.log2(self.min) - margin, math.log2(self.max) + margin)))
         low, high = self.min - margin, self.max + margin
         if self.scale == "log_complement":
-            return self.clip(1 - math.exp(rng.uniform(math.log(1 - high), math.log(1 - low))))
+            return self.clip(1 - math.exp(between(math.log(1 - low), math.log(1 - high))))
         if self.scale == "log":
-            return self.clip(math.exp(rng.uniform(math.log(low), math.log(high))))
-        return self.clip(rng.uniform(low, high))
+            return self.clip(math.exp(between(math.log(low), math.log(high))))
+        return self.clip(between(low, high))
 
     def perturb(self, value: Number, rng: np.random.Generator) -> Number:
         """Return the value one step up or down, with equal chance; at a bound the only direction that is left."""

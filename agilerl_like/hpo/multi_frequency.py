@@ -16,7 +16,7 @@ from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, rank
 from agilerl_like.registry import register
 
 
-@register("selection", "multi_frequency")
+@register("selection", "mf_pbt")
 @dataclass(frozen=True)
 class MultiFrequencySelection(Selection):
     """Groups of equal size, a multiple of 4; group j selects every `frequencies[j]` generations.
@@ -88,11 +88,11 @@ class MultiFrequencySelection(Selection):
         groups = len(self.frequencies_for(population_size))
         if population_size % (4 * groups):
             raise ConfigurationError(
-                f"population_size={population_size!r} cannot be used by selection 'multi_frequency' with {groups} "
+                f"population_size={population_size!r} cannot be used by selection 'mf_pbt' with {groups} "
                 f"group{'s' * (groups > 1)}; allowed are multiples of {4 * groups}: 4 members or more in each group"
             )
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless the slowest group selects at least once."""
         slowest = max(self.frequencies, default=1)
-        require_generations("selection 'multi_frequency'", generations, slowest + 1, where)
+        require_generations("selection 'mf_pbt'", generations, slowest + 1, where)

@@ -24,7 +24,7 @@ STALLED_ACTS = 15
 SHRUNK = WeightMix(0.2, 0.1)
 
 
-@register("selection", "restarting")
+@register("selection", "ipbt")
 @dataclass(frozen=True)
 class RestartingSelection(GatedSelection):
     """A gated selection that restarts the population after `patience` selections without progress.
@@ -73,7 +73,7 @@ class RestartingSelection(GatedSelection):
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there is time for a restart."""
-        require_generations("selection 'restarting'", generations, self.patience + 5, where)
+        require_generations("selection 'ipbt'", generations, self.patience + 5, where)
 
 
 def smoothed(bests: Sequence[float]) -> np.ndarray:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 
@@ -15,7 +15,7 @@ from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Explorer, Selection
+from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
@@ -47,6 +47,7 @@ def train_on_policy(
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
     mutation: Explorer | None = None,
+    evolution: Literal["auto"] | None = None,
     checkpoint: int | None = None,
     checkpoint_path: str | os.PathLike[str] | None = None,
     overwrite_checkpoints: bool = False,
@@ -74,7 +75,8 @@ def train_on_policy(
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
     `TrainingArguments`). Without `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the
-    same) there is no evolution. `fitness` is what selection compares; "rating" is for teams.
+    same) there is no evolution; `evolution="auto"` stands for both and adapts to the population and the budget (see
+    `hpo/auto.py`). `fitness` is what selection compares; "rating" is for teams.
 
     `env` is where members train: an env that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied, with as many rows for each member; the rows of any other are divided among the
@@ -123,6 +125,12 @@ def train_on_policy(
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
+    if evolution is not None:
+        if evolution != AUTO:
+            raise ConfigurationError(f"evolution={evolution!r}; allowed are 'auto' and None")
+        if not (selection_strategy is tournament is mutation is None):
+            raise ConfigurationError("evolution='auto' chooses selection and mutation; pass either it or those")
+        selection_strategy, mutation = AutoSelection(), AutoExplorer()
     if wb and wandb_api_key:
         raise ConfigurationError(
             "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"

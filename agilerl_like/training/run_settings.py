@@ -19,9 +19,10 @@ from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Explorer, Mutations, Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.hpo.schedules import settings_to_json
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
+from agilerl_like.registry import registered
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.training_arguments import TrainingArguments
 
@@ -234,8 +235,9 @@ def describe_run(
     elif isinstance(population[0].architecture, MultiAgentSpec):
         network = {"groups": network}
     choice, selection_notes = _selection_of(selection)
-    if selection is not None and not isinstance(mutations, Mutations):
-        notes.append(f"mutation: by {type(mutations).__name__}, which no configuration can name")
+    mutation, mutation_notes = _mutation_of(mutations) if selection is not None else (None, [])
+    if isinstance(selection, AutoSelection) and isinstance(mutations, AutoExplorer):
+        choice, mutation = {"evolution": AUTO}, {}
     settings = {
         "environment": environment,
         "algorithm": algorithm,
@@ -243,12 +245,14 @@ def describe_run(
         "hyperparameters": members["hyperparameters"],
         "network": network,
         **choice,
-        "mutation": _mutation_of(mutations) if selection is not None and isinstance(mutations, Mutations) else None,
+        "mutation": mutation,
         "training": asdict(training_args),
         "run": {"processes": processes},
         "seed": population[0].seed,
     }
-    return RunDescription({key: value for key, value in settings.items() if value != {}}, (*notes, *selection_notes))
+    return RunDescription(
+        {key: value for key, value in settings.items() if value != {}}, (*notes, *mutation_notes, *selection_notes)
+    )
 
 
 def _backend_of(vector: Any) -> str:
@@ -257,16 +261,28 @@ def _backend_of(vector: Any) -> str:
 
 
 def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str]]:
-    names = {TournamentSelection: "tournament", TruncationSelection: "truncation"}
+    """Return the section `selection`, or a note on a strategy of the script's own."""
     if selection is None:
         return {}, []
-    if type(selection) not in names:
+    described = _strategy_of("selection", selection)
+    if described is None:
         return {}, [f"selection: by {type(selection).__name__}, which no configuration can name"]
-    known = {"tournament_size", "elitism", "fraction"}
-    chosen = {its.name: getattr(selection, its.name) for its in fields(selection) if its.name in known}
-    return {"selection": {"name": names[type(selection)], **chosen}}, []
+    return {"selection": described}, []
 
 
-def _mutation_of(mutations: Mutations) -> dict[str, Any]:
-    unsaid = {"rand_seed", "device", "accelerator"}
-    return {its.name: _plain(getattr(mutations, its.name)) for its in fields(mutations) if its.name not in unsaid}
+def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the section `mutation`, or a note on an explorer of the script's own."""
+    described = _strategy_of("explorer", mutations)
+    if described is None:
+        return None, [f"mutation: by {type(mutations).__name__}, which no configuration can name"]
+    return {key: value for key, value in described.items() if value != "mutations"}, []
+
+
+def _strategy_of(kind: str, strategy: Any) -> dict[str, Any] | None:
+    """Return name and settings of a registered class of this package; None for others, which need their script."""
+    name = registered(kind).name_of(type(strategy))
+    if name is None or not type(strategy).__module__.startswith("agilerl_like."):
+        return None
+    unsaid = {"seed", "population_size", "rand_seed", "device", "accelerator"}
+    settings = {its.name: getattr(strategy, its.name) for its in fields(strategy) if its.name not in unsaid}
+    return {"name": name, **{key: _plain(value) for key, value in settings.items() if value is not None}}

@@ -16,7 +16,7 @@ from agilerl_like import (
     make_vect_envs,
 )
 from agilerl_like.algorithms.learner import hyperparams_of
-from agilerl_like.algorithms.population import replace_diverged
+from agilerl_like.algorithms.population import founder_draws, replace_diverged
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -417,3 +417,17 @@ def test_settings_that_default_to_none_may_be_drawn(name):
 def test_non_numeric_values_are_refused_when_others_are_drawn():
     with pytest.raises(ConfigurationError, match="lr"):
         population_of(3, lr="fast", sample_hyperparameters=True)
+
+
+def test_initial_hyperparameters_fill_the_ranges_evenly():
+    """Of 16 points of a scrambled Sobol sequence one lies in each sixteenth of a range, and in every 4 x 4 square."""
+    ranges = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1), ent_coef=RLParameter(1e-4, 1e-2), gamma=RLParameter(0, 1))
+    for seed in (1, 2):
+        draws = founder_draws(ranges, 16, seed)
+        units = [[range_.to_unit(draw[name]) for draw in draws] for name, range_ in ranges.items()]
+        assert all(sorted(int(16 * unit) for unit in its) == list(range(16)) for its in units)
+        squares = {(int(4 * lr), int(4 * ent)) for lr, ent in zip(*units[:2], strict=True)}
+        assert len(squares) == 16
+    assert founder_draws(ranges, 3, 1) == founder_draws(ranges, 16, 1)[:3]
+    assert founder_draws(ranges, 3, 1) != founder_draws(ranges, 3, 2)
+    assert founder_draws(HyperparameterConfig(), 2, 1) == [{}, {}]

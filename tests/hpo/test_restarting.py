@@ -65,7 +65,7 @@ def test_failures_and_stalls():
 def test_bad_settings_are_refused():
     with pytest.raises(ConfigurationError, match="patience=0 must be a whole number of at least 1"):
         RestartingSelection(patience=0)
-    with pytest.raises(ConfigurationError, match="selection 'restarting' needs a budget of at least 8 generations"):
+    with pytest.raises(ConfigurationError, match="selection 'ipbt' needs a budget of at least 8 generations"):
         RestartingSelection().check_budget(7)
     with pytest.raises(ConfigurationError, match="population_size=1 is too small"):
         RestartingSelection().validate(1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
@@ -165,3 +166,56 @@ training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
     assert main(["train", str(file), *options, "--training.max-steps", "64"]) == 2
     error = capsys.readouterr().err
     assert "max_steps=64 with evo_steps=64 gives 1 generation: selection 'gated' needs a budget of at least 2" in error
+
+
+AUTO_RUN = """
+environment: {id: CartPole-v1, num_envs: 2, backend: sync}
+algorithm: {learn_step: 32, batch_size: 32}
+hyperparameters: {lr: {min: 1e-5, max: 1e-1}}
+evolution: auto
+training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
+"""
+
+
+def test_evolution_auto_in_a_configuration(tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text(AUTO_RUN)
+    options = ["--run.dir", str(tmp_path), "--run.name", "run", "--run.plot", "false"]
+    assert main(["train", str(file), *options]) == 0
+    changes = [change for one in read_lineage(tmp_path / "run") for change in one.mutations]
+    assert {change["operator"] for change in changes if change["kind"] == "rl_hp"} == {"gaussian"}
+    assert search_state(tmp_path / "run")["selection"] == "AutoSelection"
+    assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "256"]) == 0
+    capsys.readouterr()
+    assert main(["train", str(file), *options, "--selection.tournament-size", "3"]) == 2
+    assert "selection.tournament_size=3 has no meaning with evolution='auto'" in capsys.readouterr().err
+    assert main(["train", str(file), *options, "--evolution", "best"]) == 2
+    assert "evolution='best'" in capsys.readouterr().err
+    assert main(["train", str(file), *options, "--run.name", "one", "--population.size", "1"]) == 0
+
+
+def test_evolution_auto_in_a_script(tmp_path):
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    ranges = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(3, *spaces, seed=1, num_envs=2, learn_step=32, batch_size=32, hp_config=ranges)
+    options = {"max_steps": 128, "evo_steps": 64, "eval_loop": 2, "verbose": False}
+    train_on_policy(env, pop=pop, evolution="auto", run_dir=tmp_path / "run", **options)
+    assert "evolution: auto" in (tmp_path / "run" / "config.yaml").read_text()
+    assert search_state(tmp_path / "run")["selection"] == "AutoSelection"
+    with pytest.raises(ConfigurationError, match="evolution='auto' chooses selection and mutation; pass either"):
+        train_on_policy(env, pop=pop, evolution="auto", mutation=GaussianSteps(), **options)
+    with pytest.raises(ConfigurationError, match="evolution='best'; allowed are 'auto' and None"):
+        train_on_policy(env, pop=pop, evolution="best", **options)
+    train_on_policy(
+        env,
+        pop=pop,
+        selection_strategy=GatedSelection(gate=2.0),
+        mutation=GaussianSteps(),
+        run_dir=tmp_path / "b",
+        **options,
+    )
+    written = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
+    assert (written["selection"]["name"], written["selection"]["gate"]) == ("gated", 2.0)
+    assert written["mutation"]["name"] == "gaussian"
+    env.close()
