@@ -5,6 +5,7 @@ weights.
 """
 
 from agilerl_like.hpo.auto import AUTO, AutoExplorer, AutoSelection
+from agilerl_like.hpo.bandit import BanditMutations
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.factor_steps import FactorSteps
@@ -36,6 +37,7 @@ __all__ = [
     "Architecture",
     "AutoExplorer",
     "AutoSelection",
+    "BanditMutations",
     "Explorer",
     "FactorSteps",
     "FrozenMapping",

@@ -13,14 +13,11 @@ from dataclasses import replace
 from itertools import count
 
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
-from agilerl_like.hpo.genome import Genome, Mutation, Offspring
+from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, check_plan, ranking
 from agilerl_like.seeding import Purpose, generator
-
-NO_PARENT = -1
-"""The parent uid of a fresh member."""
 
 
 def next_generation(

@@ -94,6 +94,10 @@ class Genome:
         return replace(self, **changes)
 
 
+NO_PARENT = -1
+"""The parent uid of a fresh member."""
+
+
 class WeightMix(NamedTuple):
     """Weights of an offspring that are not its parent's alone: `parent` * its weights + `initial` * initial ones."""
 

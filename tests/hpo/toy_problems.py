@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, PopulationView, Selection, Trial
-from agilerl_like.hpo.evolution import NO_PARENT, next_generation
+from agilerl_like.hpo.evolution import next_generation
+from agilerl_like.hpo.genome import NO_PARENT
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""A bandit over kinds of mutation: the kind that has paid of late is drawn more often.
+
+Which kind of change helps differs between environments and between the phases of a run: hyperparameters early, larger
+networks later, noise where a policy is stuck. A kind has paid if its clones have descendants. Their gain in the first
+generation is no measure: most changes cost at first, and a clone that did not really change costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
+from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability
+from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation
+from agilerl_like.hpo.history import History, Trial
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig
+from agilerl_like.hpo.mutation import draw_operator, mutate_architecture
+from agilerl_like.registry import register
+
+KINDS = ("gaussian", "crossover", "architecture", "noise")
+MIN_AGE = 2
+"""Generations after which a clone counts."""
+
+
+@register("explorer", "bandit")
+@dataclass(frozen=True)
+class BanditMutations(Explorer):
+    """Draws one of `kinds` for each clone, the more often the more clones of that kind have descendants.
+
+    gaussian: all hyperparameters take a normal step. crossover: the clone's hyperparameters lie between, or somewhat
+    beyond, those of its parent and of another good member. architecture: a layer or nodes are added or removed. noise:
+    weights are perturbed until the policy has moved by `mutation_kl`. The choice is by Thompson sampling; a share
+    `uniform` of the draws is the same for all kinds, so that none is given up. The influence of a clone halves every
+    `half_life` generations.
+    """
+
+    kinds: tuple[str, ...] = KINDS
+    uniform: float = 0.2
+    half_life: float = 5.0
+    new_layer_prob: float = 0.2
+    mutation_kl: float = 0.01
+    mutation_sd: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", tuple(self.kinds))
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise ConfigurationError(f"kinds={self.kinds!r} has {kind!r}; allowed are {', '.join(KINDS)}")
+        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
+            raise ConfigurationError(f"kinds={self.kinds!r} must name each kind once, and at least one")
+        check_probability("uniform", self.uniform)
+        check_probability("new_layer_prob", self.new_layer_prob)
+        for name in ("half_life", "mutation_kl", "mutation_sd"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} must be finite and greater than 0")
+
+    def propose(
+        self,
+        genome: Genome,
+        history: History,
+        rng: np.random.Generator,
+        *,
+        hp_config: HyperparameterConfig,
+        repair: Repair = unchanged,
+        pre_training: bool = False,
+    ) -> tuple[Genome, tuple[Mutation, ...]]:
+        """Return the genome after a change of the drawn kind; a normal step, if there was nothing to change."""
+        kind = self.draw_kind(history, rng)
+        if kind == "noise":
+            return genome, (Mutation("parameters", "noise", {"sd": self.mutation_sd, "kl": self.mutation_kl}),)
+        child, change = genome, Mutation("none")
+        if kind == "crossover":
+            child, change = crossover(genome, history, rng, hp_config, repair)
+        elif kind == "architecture":
+            operator = draw_operator(genome.architecture, rng, self.new_layer_prob)
+            child, change = mutate_architecture(genome, kind, operator, rng)
+        if child != genome:
+            return child, (change,)
+        steps = GaussianSteps(architecture=0.0)
+        return steps.propose(genome, history, rng, hp_config=hp_config, repair=repair)
+
+    def draw_kind(self, history: History, rng: np.random.Generator) -> str:
+        """Draw a kind: the one whose value is the largest in a sample from the posterior of all, or any."""
+        if rng.random() < self.uniform:
+            return self.kinds[rng.integers(len(self.kinds))]
+        values = kind_values(history, self.half_life)
+        sampled = [rng.beta(*np.add(1.0, values.get(kind, (0.0, 0.0)))) for kind in self.kinds]
+        return self.kinds[int(np.argmax(sampled))]
+
+
+def kind_of(trial: Trial) -> str:
+    """Return the kind of mutation that a trial started with; "" if it is none of the bandit's."""
+    first = trial.operators.split(", ")[0]
+    if first.startswith("rl_hp."):
+        return first.removeprefix("rl_hp.")
+    return {"architecture": "architecture", "parameters": "noise"}.get(first.split(".")[0], "")
+
+
+def kind_values(history: History, half_life: float) -> dict[str, tuple[float, float]]:
+    """Return for each kind the weighted numbers of clones with and without descendants among the present members.
+
+    A member counts as a descendant of itself. Clones of the last two generations are left out: it is too early to say.
+    """
+    now = history.trials[-1].generation if history.trials else 0
+    parent = {trial.uid: trial.parent_uid for trial in history.trials}
+    alive: set[int] = set()
+    for trial in history.trials:
+        uid = trial.uid if trial.generation == now else NO_PARENT
+        while uid in parent and uid not in alive:
+            alive.add(uid)
+            uid = parent[uid]
+    found: dict[str, tuple[float, float]] = {}
+    for trial in history.trials:
+        if trial.generation <= now - MIN_AGE and (kind := kind_of(trial)):
+            weight = 0.5 ** ((now - trial.generation) / half_life)
+            with_, without = found.get(kind, (0.0, 0.0))
+            found[kind] = (with_ + weight, without) if trial.uid in alive else (with_, without + weight)
+    return found
+
+
+def crossover(
+    genome: Genome, history: History, rng: np.random.Generator, hp_config: HyperparameterConfig, repair: Repair
+) -> tuple[Genome, Mutation]:
+    """Mix hyperparameters with those of another member, drawn from the better half of the last generation.
+
+    On its own scale each hyperparameter lies at a random place on the line through both values, at most half of
+    their distance beyond either, so that the spread of the population is kept (Eshelman and Schaffer 1993: BLX-0.5).
+    """
+    last = history.trials[-1].generation if history.trials else 0
+    mates = [
+        trial
+        for trial in history.trials
+        if trial.generation == last
+        and math.isfinite(trial.fitness)
+        and hp_config.keys() <= trial.hyperparameters.keys()
+    ]
+    mates = sorted(mates, key=lambda trial: (-trial.fitness, trial.uid))[: -(-len(mates) // 2)]
+    own = genome.hyperparameters
+    mates = [trial for trial in mates if any(trial.hyperparameters[name] != own[name] for name in hp_config)]
+    if not mates:
+        return with_hyperparameters(genome, {}, repair, operator="crossover")
+    other = mates[rng.integers(len(mates))].hyperparameters
+    mixed = {}
+    for name, range_ in hp_config.items():
+        here, there = range_.to_unit(own[name]), range_.to_unit(other[name])
+        place = np.clip(here + rng.uniform(-0.5, 1.5) * (there - here), 0.0, 1.0)
+        mixed[name] = range_.from_unit(float(place), rng)
+    return with_hyperparameters(genome, mixed, repair, operator="crossover")
