@@ -12,20 +12,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.learner import WEIGHT_BYTES, Learner, LearnerHost
+from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
+from agilerl_like.algorithms.settings import check_ranges, validated, with_int_dtype
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
-from agilerl_like.hpo.schedules import Schedule, settings_to_json
+from agilerl_like.hpo.schedules import settings_to_json
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage import safe_folder
 
@@ -42,7 +47,7 @@ class StepCounts(list[int]):
         return self
 
 
-class EvolvableAlgorithm(ABC):
+class EvolvableAlgorithm(LearnerHost, ABC):
     """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
 
     `steps` begins with 0 and counts the env steps of all runs that trained it. `index` names the member's random
@@ -52,11 +57,14 @@ class EvolvableAlgorithm(ABC):
     algo: ClassVar[str]
     """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
 
-    learners: dict[str, Any]
-    """The learner of each group, by the group's name."""
-    schedules: Mapping[str, Schedule]
-    num_envs: int
-    learn_step: int
+    learner_class: ClassVar[type[Learner]]
+    """The class of its learners."""
+    group_class: ClassVar[type[LearnerGroup[Any]]]
+    """How the same group's learners of all members act, store and learn."""
+    metrics: ClassVar[tuple[str, ...]]
+    """The metrics of an update that are reported; every report also has `healthy`."""
+    placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    """A small action space that the algorithm supports, for checks before there is an env."""
     seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:
@@ -64,13 +72,14 @@ class EvolvableAlgorithm(ABC):
         if "algo" in vars(cls):
             register("algorithm", cls.algo, cls)
 
-    def _init_state(
+    def _init_settings(
         self,
         observation_space: Any,
         action_space: Any,
+        settings: Any,
         *,
         index: int,
-        hp_config: HyperparameterConfig,
+        hp_config: HyperparameterConfig | None,
         num_envs: int,
         device: str | torch.device,
         seed: int | None,
@@ -78,7 +87,7 @@ class EvolvableAlgorithm(ABC):
         """Set everything but the learners; the constructor, copies and `from_documents` share it."""
         self.observation_space, self.action_space = observation_space, action_space
         self.index = check_index(index)
-        self.hp_config = hp_config
+        self.hp_config = with_int_dtype(self.config, hp_config)
         self.num_envs = to_builtin(num_envs)
         self.device = resolve_device(device)
         self.seed = fresh_seed() if seed is None else to_builtin(seed)
@@ -94,6 +103,17 @@ class EvolvableAlgorithm(ABC):
         self.progress = 0.0
         """Env steps of the run over its `max_steps` where the next update's rollout begins; schedules depend on it."""
         self._hooks: list[Callable[[Any], None]] = []
+        for name in self.config.__dataclass_fields__:
+            setattr(self, name, getattr(settings, name))
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of `_init_settings` that a copy has in common with this agent."""
+        return {
+            "settings": self.config(**self.settings()),
+            "hp_config": self.hp_config,
+            "num_envs": self.num_envs,
+            "device": self.device,
+        }
 
     @property
     def steps(self) -> StepCounts:
@@ -118,21 +138,19 @@ class EvolvableAlgorithm(ABC):
 
     # -- what algorithms define
 
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Return the current settings by the constructor's names."""
-
     def team_settings(self) -> dict[str, Any]:
         """Return further settings of a multi-agent algorithm by the constructor's names."""
         return {}
 
-    @abstractmethod
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Return legal values for hyperparameters that depend on each other."""
+        return hyperparameters
 
-    @abstractmethod
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together."""
+        settings = self.settings()
+        validated(self.config, settings)
+        check_ranges(self.config, settings, self.hp_config, self.algo)
 
     @property
     @abstractmethod
@@ -205,6 +223,16 @@ class EvolvableAlgorithm(ABC):
         for learner in self.learners.values():
             learner.finish_blend()
 
+    def _check_memory(self) -> None:
+        """Raise ConfigurationError unless the networks fit in memory, without allocating anything."""
+        if self.custom_networks is not None:  # which are allocated already
+            return
+        weights = {group: learner.planned_weights() for group, learner in self.learners.items()}
+        sizes = ", ".join(f"{group}: {count}" for group, count in weights.items())
+        what = f"the networks of all groups have weights ({sizes})" if "" not in weights else ""
+        what = what or f"{self.architecture.describe():.200} has weights={weights['']}"
+        check_memory(f"net_config: {what} and", sum(weights.values()), WEIGHT_BYTES, "weights")
+
     # -- evaluation
 
     @property
@@ -275,9 +303,13 @@ class EvolvableAlgorithm(ABC):
         return self
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
-        """Set hyperparameters, and the weights that depend on them."""
+        """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does."""
+        before = self.action_std_init, self.action_std_min, self.action_std_max
         for name, value in hyperparameters.items():
             setattr(self, name, value)
+        if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
+            for learner in self.learners.values():
+                learner.bound_std_(self.action_std_init - before[0])
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's hyperparameters and apply its mutations to weights and moments; return what was done."""

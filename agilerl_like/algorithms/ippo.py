@@ -25,7 +25,7 @@ from agilerl_like.algorithms.agent_groups import (
     spaces_by_agent,
 )
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
-from agilerl_like.algorithms.learner import Learner, encoder_of
+from agilerl_like.algorithms.learner import encoder_of
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,
@@ -34,8 +34,10 @@ from agilerl_like.algorithms.multi_agent_experiences import (
 )
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, make_members
-from agilerl_like.algorithms.ppo_config import PPOConfig, validated
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space
+from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -127,7 +129,7 @@ class IPPO(OnPolicyAlgorithm):
             rows = self.agent_groups[group]
             encoding = encoder_of(rows.single_observation_space, config)
             architecture = NetworkSpec.from_net_config(its_config, encoding.leaves, recurrent=config.recurrent)
-            self.learners[group] = Learner(
+            self.learners[group] = PPOLearner(
                 self,
                 encoding,
                 rows.single_action_space,
@@ -188,7 +190,7 @@ class IPPO(OnPolicyAlgorithm):
                 return group
         raise unknown_name("agent_id", agent_id, self.agent_ids)
 
-    def learner_of(self, agent_id: str) -> Learner:
+    def learner_of(self, agent_id: str) -> PPOLearner:
         """Return the learner of an agent's group; ConfigurationError if there is no such agent."""
         return self.learners[self.get_group_id(agent_id)]
 
@@ -376,7 +378,7 @@ class IPPO(OnPolicyAlgorithm):
         )
         for group, its in team.agent_groups.items():
             its_document = document["learners"][group]
-            team.learners[group] = Learner.from_document(
+            team.learners[group] = PPOLearner.from_document(
                 team, its.single_observation_space, its.single_action_space, its_document, **team._place(group)
             )
             team._check_learner(group, its_document)
@@ -385,7 +387,7 @@ class IPPO(OnPolicyAlgorithm):
 
     def _check_learner(self, group: str, document: Mapping[str, Any]) -> None:
         """Raise ValueError unless a learner's document is complete and agrees with its team's."""
-        if document["algorithm"] != "PPO" or not NO_HISTORY.keys() <= document.keys():
+        if document["algorithm"] != PPOLearner.algo or not NO_HISTORY.keys() <= document.keys():
             raise ValueError(f"learners: {group} is not a whole document of PPO")
         learner = self.learners[group]
         found = {

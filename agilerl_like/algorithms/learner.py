@@ -13,34 +13,31 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor, nn
 
-from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
 from agilerl_like.algorithms.evaluation import RowLayout, SingleAgentRows
-from agilerl_like.algorithms.ppo_config import SETTINGS, PPOAttributes, PPOConfig, validated
 from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_count, read_flag, to_builtin
+from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
-from agilerl_like.hpo.schedules import factor, settings_to_json
-from agilerl_like.learning.execution import Execution
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import Schedule, settings_to_json
+from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, Hyperparams
-from agilerl_like.learning.rollout_buffer import Rollout, row_bytes
-from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
+from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
 from agilerl_like.modules.memory_module import MemoryModule
@@ -54,11 +51,13 @@ from agilerl_like.modules.param_stack import (
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
-from agilerl_like.networks.distributions import ActionDistribution
+from agilerl_like.networks.distributions import LOG_STD_RANGE, ActionDistribution
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
+
+LearnerT = TypeVar("LearnerT", bound="Learner")
 
 SAMPLE_STATES = 512
 """Random observations on which a mutation is measured before the first rollout."""
@@ -83,10 +82,13 @@ def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *ke
     return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
 
 
-class LearnerHost(PPOAttributes):
-    """What a learner reads from its algorithm."""
+class LearnerHost:
+    """What a learner reads from its algorithm; the defaults hold for algorithms without such a setting."""
 
-    learners: dict[str, Learner]
+    config: ClassVar[type[Any]]
+    """The dataclass of the settings; a value that is set as an attribute counts from the next update."""
+    learners: dict[str, Any]
+    """The learner of each group of agents that share a policy, by the group's name."""
     index: int
     seed: int
     device: torch.device
@@ -95,9 +97,29 @@ class LearnerHost(PPOAttributes):
     num_envs: int
     hp_config: HyperparameterConfig
 
+    lr: float
+    learn_step: int
+    batch_size: int = 1
+    share_encoders: bool = False
+    normalize_observation: bool = False
+    normalize_value: bool = False
+    normalize_images: bool = True
+    swap_channels: bool | None = None
+    recurrent: bool = False
+    max_seq_len: int | None = None
+    action_std_init: float = 0.0
+    action_std_min: float = LOG_STD_RANGE[0]
+    action_std_max: float = LOG_STD_RANGE[1]
+    action_noise_correlation: float = 0.0
+    squash_output: bool = False
+    compile: bool = False
+    precision: Precision = "float32"
+    per_member: bool = False
+    schedules: Mapping[str, Schedule] = FrozenMapping()
+
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""
-        return {name: getattr(self, name) for name in SETTINGS}
+        return {name: getattr(self, name) for name in self.config.__dataclass_fields__}
 
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together."""
@@ -110,11 +132,14 @@ class LearnerHost(PPOAttributes):
 
 
 class Learner:
-    """The actor and critic of one group of agents, and everything that trains them.
+    """The networks of one group of agents with their moments, random streams, mutations and files.
 
-    It has no network until `reinitialize`, `load_state` or `copy_for` gives it one.
+    A subclass adds what its algorithm computes. There is no network until `reinitialize`, `load_state` or `copy_for`
+    sets one.
     """
 
+    algo: ClassVar[str]
+    """Name of the algorithm in its document."""
     network: ActorCritic
 
     def __init__(
@@ -233,14 +258,6 @@ class Learner:
         its_own = {"learn_step": self.learn_step, "swap_channels": self.encoding.swap_channels}
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
 
-    def hyperparams(self) -> tuple[float, ...]:
-        """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
-        settings = self.algorithm.settings()  # of which clip_coef_vf and target_kl may be None
-        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in HYPERPARAM_NAMES}
-        for name, schedule in self.algorithm.schedules.items():
-            values[name] *= factor(name, schedule, self.algorithm.progress)
-        return tuple(values.values())
-
     @property
     def execution(self) -> Execution:
         """Compilation and precision; a population uses those of its first member."""
@@ -250,15 +267,6 @@ class Learner:
     def rollout_steps(self) -> int:
         """Steps of each env between updates."""
         return math.ceil(self.learn_step / self.num_envs)
-
-    @property
-    def cut(self) -> SequenceSplit:
-        """The sequences into which a rollout is split."""
-        if not self.recurrent:
-            return SINGLE_STEP
-        return SequenceSplit.of_kind(
-            self.algorithm.bptt_sequence_type, self.settings()["max_seq_len"] or self.rollout_steps
-        )
 
     # -- network
 
@@ -440,11 +448,6 @@ class Learner:
         self._last_noise = self.correlate(self.noise((1, envs)), before if continues else None)[0]
         return self._last_noise
 
-    def shuffle(self, epoch: int, samples: int) -> Tensor:
-        """Return the order `[samples]` of an epoch's samples in the next update, on the host."""
-        stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
-        return torch.randperm(samples, generator=stream)
-
     def advance_rng(self) -> None:
         """Skip ahead in the action noise, so that a continued run differs from what followed the checkpoint before."""
         self.draws += RNG_STRIDE
@@ -470,26 +473,6 @@ class Learner:
         if not bool(finite.all()):
             raise ConfigurationError(f"observation={columns[~finite][0].tolist()} is not finite")
         return rows.to(self.device), single
-
-    def get_action(
-        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Mapping[str, Tensor] | None = None
-    ) -> tuple[Any, ...]:
-        """Act as `PPO.get_action` describes."""
-        with torch.no_grad():
-            x = self.normalize(obs)
-            sequence_info = self._one_step(hidden_state, len(x))
-            mask = self._mask(action_mask, len(x))
-            outputs, _ = self.network.evaluate(x, sequence_info)
-            raw = (
-                self.distribution.sample(outputs, self.next_noise(len(x)), mask)
-                if self.algorithm.training
-                else self.distribution.mode(outputs, mask)
-            )
-            log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
-            value = self.network.value(x, sequence_info)
-            arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
-            result = self.distribution.unbounded(raw), *arrays
-            return (*result, self._named(self.network.step(x, sequence_info.state)[1])) if self.recurrent else result
 
     def predict(
         self,
@@ -546,17 +529,6 @@ class Learner:
         outputs, after = self.network.step(self.network.observation_norm(encoded), state)
         return self.distribution.to_env(self.distribution.mode(outputs, mask)), after
 
-    def evaluate_actions(
-        self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probability, entropy and value `[B]` of given actions, with gradients."""
-        x = self.normalize(obs)
-        sequence_info = self._one_step(hidden_state, len(x))
-        outputs, _ = self.network.evaluate(x, sequence_info)
-        raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
-        log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
-        return log_prob, entropy, self.network.value(x, sequence_info)
-
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
             return None
@@ -590,11 +562,6 @@ class Learner:
     def _named(self, state: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.hidden_state_names, state.unbind(1), strict=True))
 
-    def value(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the critic's value `[B]` of observations."""
-        x = self.normalize(obs)
-        return self.network.value(x, self._one_step(hidden_state, len(x)))
-
     def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> SequenceInfo:
         """One step of each episode of a batch, with the hidden state before it."""
         given = {} if hidden_state is None else hidden_state
@@ -616,19 +583,6 @@ class Learner:
         state = torch.stack([named[name] for name in self.hidden_state_names], 1).to(self.device, self.network.dtype)
         return SequenceInfo(state.new_zeros(batch, 1), state)
 
-    def _state_before_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
-        """Return the hidden state `[E, M, K, H]` before a rollout, zero where `starts` `[E]` is 1."""
-        if self.recurrent and hidden_state is None and not bool(starts.all()):
-            warnings.warn(
-                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
-                "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
-                stacklevel=6,
-            )
-        state = self._one_step(hidden_state, len(starts)).state.detach()
-        if not bool(torch.isfinite(state).all()):
-            raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
-        return state.expand(len(starts), *state.shape[-3:]) * (1 - starts).to(state.dtype).view(-1, 1, 1, 1)
-
     def transfer_state(self, state: Tensor) -> Tensor:
         """Convert the hidden state `[…, M, K, H]` of running episodes to the units after the last mutations.
 
@@ -642,51 +596,17 @@ class Learner:
 
     # -- learning
 
-    def learn(
-        self,
-        experiences: Experiences | None = None,
-        action_masks: Sequence[Any] | None = None,
-        hidden_state: Mapping[str, Tensor] | None = None,
-        acting: Sequence[Any] | None = None,
-    ) -> float:
-        """Do one PPO update as `PPO.learn` describes."""
-        validated(PPOConfig, self.algorithm.settings())  # any of them may have been set since the last update
-        rollout, precomputed = as_rollout(
-            experiences,
-            self.encode,
-            self.distribution,
-            hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
-            action_masks=action_masks,
-            acting=acting,
-        )
-        snapshot = self.cohort.snapshot(self.row)
-        report = self.cohort.learn(
-            [self.row],
-            rollout,
-            hyperparams_of([self]),
-            batch_size=self.batch_size,
-            cut=self.cut,
-            shuffle=lambda epoch, count: self.shuffle(epoch, count).unsqueeze(0).to(self.device),
-            precomputed=precomputed,
-        )
-        if not bool(report["healthy"][0]):
-            self.cohort.restore(self.row, snapshot)
-            raise PopulationDivergedError(
-                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
-            )
-        self.after_update(rollout)
-        return float(report["loss"][0])
+    def after_update(self, observations: Tensor, starts: Tensor | None = None) -> None:
+        """Count an update, and store some of its observations `[T, E, D]`, on which mutations are measured.
 
-    def after_update(self, rollout: Rollout) -> None:
-        """Count an update from a rollout `[T, 1, E, …]`, and store observations on which mutations are measured."""
+        `starts` `[T, E]` is 1 where the hidden state of a recurrent network was reset.
+        """
         self.updates += 1
-        self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
-        self.learned_with_masks |= rollout.masks is not None
-        recent = rollout.observations[:, 0]  # [T, E, D]
-        if self.recurrent:
+        recent = observations
+        if starts is not None:
             length = min(SAMPLE_STEPS, len(recent))
             recent = recent[: len(recent) // length * length].unflatten(0, (-1, length)).transpose(1, 2)  # [C, E, L, D]
-            unbroken = rollout.starts[: recent.shape[0] * length, 0].unflatten(0, (-1, length))[:, 1:].sum(1) == 0
+            unbroken = starts[: recent.shape[0] * length].unflatten(0, (-1, length))[:, 1:].sum(1) == 0
             recent = recent[unbroken] if bool(unbroken.any()) else recent.flatten(0, 1)
             count = max(1, RECENT // length)
         else:
@@ -749,12 +669,12 @@ class Learner:
 
     # -- copies
 
-    def copy_for(self, algorithm: LearnerHost) -> Learner:
+    def copy_for(self: LearnerT, algorithm: LearnerHost) -> LearnerT:
         """Return another algorithm's learner with the same state, which still uses this network.
 
         Its weights must not be changed before `own_network`; a mutation that builds a new network spares that copy.
         """
-        copy = Learner(
+        copy = type(self)(
             algorithm,
             self.encoding,
             self.action_space,
@@ -795,7 +715,7 @@ class Learner:
     def document(self) -> dict[str, Any]:
         """Return everything but tensors as JSON data."""
         document = {
-            "algorithm": "PPO",
+            "algorithm": self.algo,
             "index": self.index,
             "seed": self.seed,
             "settings": settings_to_json(self.settings()),
@@ -819,21 +739,21 @@ class Learner:
 
     @classmethod
     def from_document(
-        cls,
+        cls: type[LearnerT],
         algorithm: LearnerHost,
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
         document: Mapping[str, Any],
         networks: CustomSpec | None = None,
         **group: Any,
-    ) -> Learner:
+    ) -> LearnerT:
         """Build the learner that `document` describes, without a network."""
-        settings = validated(PPOConfig, document["settings"])
+        settings = validated(algorithm.config, document["settings"])
         encoding = encoder_of(observation_space, settings)
-        architecture = read_architecture(
-            document["architecture"], encoding, recurrent=settings.recurrent, networks=networks
-        )
-        return cls(algorithm, encoding, action_space, architecture, max_seq_len=settings.max_seq_len, **group)
+        recurrent = getattr(settings, "recurrent", False)
+        architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
+        max_seq_len = getattr(settings, "max_seq_len", None)
+        return cls(algorithm, encoding, action_space, architecture, max_seq_len=max_seq_len, **group)
 
     def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
         """Read an architecture of this learner's kind from its `to_config`."""
@@ -888,9 +808,12 @@ class Learner:
             )
 
 
-def encoder_of(space: gymnasium.Space, settings: PPOConfig) -> ObservationEncoder:
-    """Return the encoder of a space, with images read as the settings say."""
-    return ObservationEncoder(space, swap_channels=settings.swap_channels, normalize_images=settings.normalize_images)
+def encoder_of(space: gymnasium.Space, settings: Any) -> ObservationEncoder:
+    """Return the encoder of a space, with images read as an algorithm's settings define."""
+    named = {
+        name: getattr(settings, name, getattr(LearnerHost, name)) for name in ("swap_channels", "normalize_images")
+    }
+    return ObservationEncoder(space, **named)
 
 
 def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
@@ -915,18 +838,5 @@ def read_architecture(
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))
 
 
-def hyperparams_of(learners: Sequence[Learner]) -> Hyperparams:
-    """Return the learners' hyperparameters as tensors `[P]`."""
-    columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
-    tensors = (torch.tensor(column, device=learners[0].device) for column in columns)
-    return Hyperparams.from_dict(dict(zip(HYPERPARAM_NAMES, tensors, strict=True)), batch_size=[len(learners)])
-
-
 def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
     return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}
-
-
-def _non_finite(report: TensorDict) -> str:
-    """Name a metric of an update that is not finite."""
-    values = {name: float(report[name][0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
-    return next((f"{name}={value}" for name, value in values.items() if not math.isfinite(value)), "a weight")

@@ -5,19 +5,20 @@ Tensors are `[P, E, …]` in the order of the members.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast, overload
+from typing import Any, Generic, Protocol, cast, overload
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.algorithms.learner import Learner, hyperparams_of
+from agilerl_like.algorithms.learner import Learner, LearnerT
+from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
+from agilerl_like.learning.experience import ExperienceBuffer
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SequenceSplit
 
 NOISE_STEPS = 128
 """Steps for which action noise is drawn at once."""
@@ -30,8 +31,11 @@ class Members(Protocol):
     gradient_sync: GradientSync
 
 
-class LearnerGroup(Sequence[Learner]):
-    """P learners of one group, computed by one cohort."""
+class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
+    """P learners of one group, computed by one cohort: what the collector acts, stores and learns with.
+
+    A subclass defines what an algorithm stores and how it learns; it may override how it acts and explores.
+    """
 
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group
@@ -44,15 +48,15 @@ class LearnerGroup(Sequence[Learner]):
         return {**vars(self), "_cohort": None}
 
     @overload
-    def __getitem__(self, place: int) -> Learner: ...
+    def __getitem__(self, place: int) -> LearnerT: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Learner]: ...
-    def __getitem__(self, place: int | slice) -> Learner | list[Learner]:
+    def __getitem__(self, place: slice) -> list[LearnerT]: ...
+    def __getitem__(self, place: int | slice) -> LearnerT | list[LearnerT]:
         if isinstance(place, slice):
             return [*self][place]
         return self._population.agents[place].learners[self._group]
 
-    def __iter__(self) -> Iterator[Learner]:
+    def __iter__(self) -> Iterator[LearnerT]:
         return (agent.learners[self._group] for agent in self._population.agents)
 
     def __len__(self) -> int:
@@ -80,14 +84,15 @@ class LearnerGroup(Sequence[Learner]):
         """What computes the learners; rebuilt after a learner got another network."""
         attached = [] if self._cohort is None else self._cohort.learners
         if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
-            if self._is_per_member:
+            if self.is_per_member:
                 self._cohort = PerMemberLearner([_make_cohort([learner], self.gradient_sync) for learner in self])
             else:
                 self._cohort = _make_cohort(self, self.gradient_sync)
         return cast(PopulationLearner, self._cohort)
 
     @property
-    def _is_per_member(self) -> bool:
+    def is_per_member(self) -> bool:
+        """Whether each member is computed by itself."""
         return self[0].execution.per_member
 
     # -- acting
@@ -134,7 +139,7 @@ class LearnerGroup(Sequence[Learner]):
     def to_env(self, raw: Tensor) -> Tensor:
         """Return the env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""
         in_env = self[0].distribution.in_env
-        if self._is_per_member:  # vectorized code may round elements differently by their position in memory
+        if self.is_per_member:  # vectorized code may round elements differently by their position in memory
             return torch.cat([in_env(own.clone()) for own in raw])
         return in_env(raw.reshape(-1, raw.shape[-1]))
 
@@ -147,32 +152,18 @@ class LearnerGroup(Sequence[Learner]):
 
     # -- learning
 
-    def learn(self, places: Sequence[int], last_steps: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
-        """Update some members; `last_steps(places, steps)` returns their rollouts.
+    @abstractmethod
+    def make_buffer(
+        self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
+    ) -> ExperienceBuffer:
+        """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
 
-        Members with rollouts and minibatches of equal size learn together. Returns a report `[1]` for each place.
+    @abstractmethod
+    def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:
+        """Update some members from what the buffer's `reader` returned.
+
+        Returns the metrics `[1]` of each place, among them `healthy`: 1 if loss and weights are finite.
         """
-        reports: dict[int, TensorDict] = {}
-        due: dict[tuple[int, int, SequenceSplit, bool], list[int]] = {}
-        for place in places:
-            learner = self[place]
-            key = (learner.rollout_steps, learner.batch_size, learner.cut, learner.network.is_recurrent)
-            due.setdefault(key, []).append(place)
-        for (steps, batch_size, cut, _), together in due.items():
-            learners = [self[place] for place in together]
-            rollout = self.gradient_sync.all_gather(last_steps(together, steps))
-
-            def shuffle(epoch: int, count: int, learners: list[Learner] = learners) -> Tensor:
-                return torch.stack([learner.shuffle(epoch, count) for learner in learners]).to(self.device)
-
-            report = self.cohort.learn(
-                together, rollout, hyperparams_of(learners), batch_size=batch_size, cut=cut, shuffle=shuffle
-            )
-            metrics = report.cpu()
-            for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
-                learner.after_update(rollout.of_members(torch.tensor([i], device=self.device)))
-                reports[place] = metrics[i : i + 1]
-        return reports
 
 
 def _make_cohort(learners: Sequence[Learner], gradient_sync: GradientSync) -> PopulationLearner:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.agilerl_experiences import NAMES, Experiences
-from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -19,7 +19,10 @@ MultiAgentExperiences = Sequence[Mapping[str, Any]]
 
 
 def get_action_by_agent(
-    groups: Mapping[str, AgentGroup], learners: Mapping[str, Learner], obs: Mapping[str, Any], infos: Mapping[str, Any]
+    groups: Mapping[str, AgentGroup],
+    learners: Mapping[str, PPOLearner],
+    obs: Mapping[str, Any],
+    infos: Mapping[str, Any],
 ) -> ByAgent:
     """Act on the observations of the agents that are present; return action, log_prob, entropy and value by agent."""
     results: ByAgent = ({}, {}, {}, {})

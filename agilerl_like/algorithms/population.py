@@ -21,16 +21,15 @@ from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, e
 from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
 from agilerl_like.algorithms.learner import custom_spec
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.ppo_config import COMMON
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
+from agilerl_like.algorithms.settings import COMMON
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Explorer, HyperparameterConfig, Offspring, RLParameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, integer
@@ -82,7 +81,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """A copy of the best agent of any generation of a run, confirmed on new episodes."""
         self.gradient_sync: GradientSync = NO_SYNC
         """The processes that share the envs of each member."""
-        self.by_group = {group: LearnerGroup(self, group) for group in first.learners}
+        self.by_group = {group: first.group_class(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
 
     def __repr__(self) -> str:
@@ -327,13 +326,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         return population
 
 
-class Population(BasePopulation[RLAlgorithm]):
+class Population(BasePopulation[RLAlgorithm[Any]]):
     """P single agents. `act` and `learn` take tensors `[P, E, …]` in the order of the members."""
 
     kind = RLAlgorithm
 
     @property
-    def learners(self) -> LearnerGroup:
+    def learners(self) -> LearnerGroup[Any]:
         """The members' learners, which act and learn together."""
         return next(iter(self.by_group.values()))
 
@@ -353,9 +352,9 @@ class Population(BasePopulation[RLAlgorithm]):
         """Return raw actions and the next hidden state; see `LearnerGroup.act`."""
         return self.learners.act(observations, state, mask, noise)
 
-    def learn(self, places: Sequence[int], last_steps: Callable[[list[int], int], Rollout]) -> dict[int, TensorDict]:
-        """Update some members; see `LearnerGroup.learn`."""
-        return self.learners.learn(places, last_steps)
+    def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:
+        """Update some members; see `LearnerGroup.learn`, and `PPOLearnerGroup.learn` for PPO."""
+        return self.learners.learn(places, experience)
 
     def test(self, env: gymnasium.vector.VectorEnv, **kwargs: Any) -> list[float]:
         """Test every member as `PPO.test` does, and return the mean scores."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -12,21 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences
-from agilerl_like.algorithms.learner import Learner, custom_spec, encoder_of
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import Population, make_members
-from agilerl_like.algorithms.ppo_config import SETTINGS, PPOConfig, validated
-from agilerl_like.algorithms.rl_algorithm import ONLY, RLAlgorithm
-from agilerl_like.algorithms.serialization import read_count, read_space
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.settings import validated
 from agilerl_like.errors import check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
-from agilerl_like.networks.architecture import NetworkSpec, sequence_length
-from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.networks.architecture import sequence_length
 
 
-class PPO(RLAlgorithm):
+class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
     """A PPO agent whose architecture and hyperparameters can evolve.
 
     The arguments are AgileRL's; `PPOConfig` has the meaning, default and range of each setting. Settings may be set as
@@ -109,31 +108,23 @@ class PPO(RLAlgorithm):
         given = locals()
         for name in unknown:
             raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        settings = {name: given[name] for name in SETTINGS}
+        settings = {name: given[name] for name in PPOConfig.__dataclass_fields__}
         if recurrent and max_seq_len is None:
             settings["max_seq_len"] = sequence_length(net_config)
-        config = validated(PPOConfig, settings)
-        encoding = encoder_of(observation_space, config)
-        networks = custom_spec(actor_network, critic_network)
-        if networks is None:
-            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=config.recurrent)
-        else:
-            architecture = NetworkSpec.custom(networks)
-        self._init_settings(
+        self._init_agent(
             observation_space,
             action_space,
-            replace(config, swap_channels=encoding.swap_channels),  # a saved agent keeps its layout
+            validated(PPOConfig, settings),
+            net_config,
+            actor_network,
+            critic_network,
             index=index,
             hp_config=hp_config,
             num_envs=num_envs,
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
-        self.learners = {ONLY: Learner(self, encoding, action_space, architecture)}
-        self.check()
-        self._check_memory()
         self.mut = mut or "None"
-        self.reinitialize()
 
     @classmethod
     @check_argument_names
@@ -232,29 +223,3 @@ class PPO(RLAlgorithm):
             PopulationDivergedError: the update gave weights that are not finite; they were restored.
         """
         return self.learner.learn(experiences, action_masks, hidden_state, acting)
-
-    # -- copies and files
-
-    def _init_copy(self, other: PPO, index: int, seed: int | None = None) -> None:
-        seed = other.seed if seed is None else seed
-        self._init_settings(other.observation_space, other.action_space, **other._arguments(), index=index, seed=seed)
-        self.learners = {ONLY: other.learner.copy_for(self)}
-
-    @classmethod
-    def _from_document(
-        cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
-    ) -> PPO:
-        agent = cls.__new__(cls)
-        spaces = read_space(document["observation_space"]), read_space(document["action_space"])
-        agent._init_settings(
-            *spaces,
-            validated(PPOConfig, document["settings"]),
-            index=read_count(document, "index"),
-            hp_config=HyperparameterConfig.from_json(document["hp_config"]),
-            num_envs=read_count(document, "num_envs"),
-            device=device,
-            seed=read_count(document, "seed"),
-        )
-        agent.learners = {ONLY: Learner.from_document(agent, *spaces, document, networks)}
-        agent.check()
-        return agent

@@ -1,47 +1,30 @@
 """The definition of PPO's settings: names, defaults, ranges and meanings.
 
-Python, YAML files, the command line and the documentation all read it. Settings marked *value* may differ between
-members that are computed together; *structural* ones determine shapes or counts.
+Settings marked *value* may differ between members that are computed together; *structural* ones determine shapes or
+counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.algorithms.settings import STRICT, Count, LogStd, NonNegative, Positive, Schedules, Share
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 
-LARGEST = 1e38
-"""Upper bound of float settings: the largest float32 is 3.4e38."""
-Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
-LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """An update's time is proportional to it."""
-Count = Annotated[int, Field(ge=1, le=2**40)]
-"""Bounded by the bytes of a large machine's memory."""
-
-Schedules = Annotated[
-    Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
-]
-
-SettingsT = TypeVar("SettingsT")
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
+@dataclass(frozen=True, config=STRICT)
 class PPOConfig:
     """PPO's settings; a member's live attributes have the same names."""
 
@@ -112,40 +95,11 @@ class PPOConfig:
     numbers of threads; slower; one for all members."""
 
 
-SETTINGS = tuple(PPOConfig.__dataclass_fields__)
-"""The names of all settings."""
-
-NUMERIC = tuple(
-    name
-    for name in SETTINGS
-    if not isinstance(getattr(PPOConfig, name), bool | str)
-    and name not in ("max_seq_len", "swap_channels", "schedules")
-)
-"""Settings that may evolve."""
-
-COMMON = (
-    "normalize_images",
-    "swap_channels",
-    "squash_output",
-    "compile",
-    "precision",
-    "per_member",
-)
-"""Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
-
-
 class PPOAttributes:
-    """The settings of `PPOConfig` as attributes of an algorithm; a value that is set counts from the next update."""
+    """The settings of `PPOConfig` that `LearnerHost` does not declare."""
 
-    batch_size: int
-    lr: float
-    learn_step: int
     gamma: float
     gae_lambda: float
-    action_std_init: float
-    action_std_min: float
-    action_std_max: float
-    action_noise_correlation: float
     clip_coef: float
     clip_coef_vf: float | None
     ent_coef: float
@@ -153,64 +107,11 @@ class PPOAttributes:
     max_grad_norm: float
     target_kl: float | None
     update_epochs: int
-    share_encoders: bool
-    normalize_observation: bool
-    normalize_value: bool
-    normalize_images: bool
-    swap_channels: bool | None
-    recurrent: bool
-    max_seq_len: int | None
     bptt_sequence_type: BPTTSequenceType
-    squash_output: bool
-    compile: bool
-    precision: Precision
-    schedules: Mapping[str, Schedule]
-    per_member: bool
 
 
-@cache
-def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:
-    return TypeAdapter(model)
-
-
-def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = "") -> SettingsT:
-    """Build a settings object; `named` replaces the field's name in messages.
-
-    Raises:
-        ConfigurationError: one message with every wrong field: its name, its value, and what is allowed.
-    """
-    try:
-        return _adapter(model).validate_python(settings)
-    except ValidationError as error:
-        raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), named=named) from None
-
-
-def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), named: str = "") -> ConfigurationError:
-    """Return pydantic's findings as one error of this package."""
-    problems = []
-    for found in error.errors(include_url=False):
-        field = named or ".".join(str(part) for part in found["loc"] if not str(part).startswith("function-"))
-        own = found.get("ctx", {}).get("error")
-        if isinstance(own, ConfigurationError):
-            problems.append(str(own))
-        elif found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            problems.append(str(unknown_name("setting", found["loc"][-1], known or ("(see --help)",))))
-        else:
-            problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
-    return ConfigurationError("; ".join(problems))
-
-
-def check_ranges(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
-    """Raise ConfigurationError unless the ranges are those of settings that may evolve, and their bounds are legal."""
-    for name in hp_config:
-        if name not in NUMERIC:
-            raise ConfigurationError(
-                f"hp_config {name!r} is not a number of PPO that can evolve; allowed are {', '.join(NUMERIC)}"
-            )
-        for bound in ("min", "max"):
-            changed = {**settings, name: getattr(hp_config[name], bound)}
-            validated(PPOConfig, changed, named=f"hp_config.{name}.{bound}")
-    hp_config.check({name: settings[name] for name in hp_config})
+def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError unless the smallest standard deviation can never be above the largest."""
     low = hp_config["action_std_min"].max if "action_std_min" in hp_config else settings["action_std_min"]
     high = hp_config["action_std_max"].min if "action_std_max" in hp_config else settings["action_std_max"]
     if low > high:
@@ -262,10 +163,3 @@ def fit_batch_to_rollout(
             needed = 2 ** (needed - 1).bit_length()
         values["learn_step"] = lengths.clip(needed)  # which is rounded up to a whole step of every env
     return values
-
-
-def with_int_dtype(hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
-    """Return the ranges with dtype int for settings that are integers, whatever dtype they were given."""
-    ranges = dict(hp_config or {})
-    counts = [name for name in ranges if name in NUMERIC and isinstance(getattr(PPOConfig, name), int)]
-    return HyperparameterConfig(**{**ranges, **{name: replace(ranges[name], dtype=int) for name in counts}})

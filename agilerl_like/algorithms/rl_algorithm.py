@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast, overload
 
 import gymnasium
 import numpy as np
@@ -12,46 +13,79 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
-from agilerl_like.algorithms.learner import Learner, custom_spec
-from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
-from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.learner import LearnerT, custom_spec, encoder_of
+from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
+from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Genome, Mutation
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.seeding import Purpose, integers
 
 ONLY = ""
 """Name of a single agent's one group."""
 
-RLAlgorithmT = TypeVar("RLAlgorithmT", bound="RLAlgorithm")
+RLAlgorithmT = TypeVar("RLAlgorithmT", bound="RLAlgorithm[Any]")
 
 
 class Dimension:
     """A number that is an attribute of an agent, and a function of a space when read from the class."""
 
-    def __init__(self, of_agent: Callable[[RLAlgorithm], int], of_space: Callable[[gymnasium.Space], int]) -> None:
+    def __init__(self, of_agent: Callable[[RLAlgorithm[Any]], int], of_space: Callable[[gymnasium.Space], int]) -> None:
         self._of_agent, self._of_space = of_agent, of_space
 
     @overload
-    def __get__(self, agent: None, kind: type[RLAlgorithm]) -> Callable[[gymnasium.Space], int]: ...
+    def __get__(self, agent: None, kind: type[RLAlgorithm[Any]]) -> Callable[[gymnasium.Space], int]: ...
     @overload
-    def __get__(self, agent: RLAlgorithm, kind: type[RLAlgorithm]) -> int: ...
-    def __get__(self, agent: RLAlgorithm | None, kind: type[RLAlgorithm]) -> int | Callable[[gymnasium.Space], int]:
+    def __get__(self, agent: RLAlgorithm[Any], kind: type[RLAlgorithm[Any]]) -> int: ...
+    def __get__(
+        self, agent: RLAlgorithm[Any] | None, kind: type[RLAlgorithm[Any]]
+    ) -> int | Callable[[gymnasium.Space], int]:
         return self._of_space if agent is None else self._of_agent(agent)
 
 
-class RLAlgorithm(OnPolicyAlgorithm):
+class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     """An algorithm with one learner: one actor and one critic."""
+
+    learners: dict[str, LearnerT]
+
+    def _init_agent(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        settings: Any,
+        net_config: Mapping[str, Any] | None = None,
+        actor_network: nn.Module | None = None,
+        critic_network: nn.Module | None = None,
+        **identity: Any,
+    ) -> None:
+        """Make settings and networks from the constructor's arguments; `identity` as in `_init_settings`."""
+        encoding = encoder_of(observation_space, settings)
+        networks = custom_spec(actor_network, critic_network)
+        if networks is None:
+            recurrent = getattr(settings, "recurrent", False)
+            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent)
+        else:
+            architecture = NetworkSpec.custom(networks)
+        if hasattr(settings, "swap_channels"):
+            settings = replace(settings, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
+        self._init_settings(observation_space, action_space, settings, **identity)
+        learner = self.learner_class(self, encoding, action_space, architecture)
+        self.learners = {ONLY: cast(LearnerT, learner)}
+        self.check()
+        self._check_memory()
+        self.reinitialize()
 
     # -- networks
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> LearnerT:
         """Networks, optimizer and random streams."""
         return self.learners[ONLY]
 
@@ -153,7 +187,31 @@ class RLAlgorithm(OnPolicyAlgorithm):
     def _mutate_learner(self, change: Mutation) -> Mutation:
         return self.learner.mutate(change)
 
-    # -- files
+    # -- copies and files
+
+    def _init_copy(self, other: RLAlgorithm[LearnerT], index: int, seed: int | None = None) -> None:
+        seed = other.seed if seed is None else seed
+        self._init_settings(other.observation_space, other.action_space, **other._arguments(), index=index, seed=seed)
+        self.learners = {ONLY: other.learner.copy_for(self)}
+
+    @classmethod
+    def _from_document(
+        cls: type[RLAlgorithmT], document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    ) -> RLAlgorithmT:
+        agent = cls.__new__(cls)
+        spaces = read_space(document["observation_space"]), read_space(document["action_space"])
+        agent._init_settings(
+            *spaces,
+            validated(cls.config, document["settings"]),
+            index=read_count(document, "index"),
+            hp_config=HyperparameterConfig.from_json(document["hp_config"]),
+            num_envs=read_count(document, "num_envs"),
+            device=device,
+            seed=read_count(document, "seed"),
+        )
+        agent.learners = {ONLY: cls.learner_class.from_document(agent, *spaces, document, networks)}
+        agent.check()
+        return agent
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {**self.learner.document(), **self._metadata()}, self.learner.tensors()

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from agilerl_like.config import yaml12
 from agilerl_like.config.error_messages import ErrorFormatter, Problem
-from agilerl_like.config.run_config import Config
+from agilerl_like.config.run_config import Config, config_class
 from agilerl_like.config.yaml12 import KeyPath, ParsedYaml
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.registry import registered
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
@@ -84,7 +83,7 @@ class Draft:
     def config_class(self) -> type[Config]:
         """The class of configurations of the algorithm; PPO's if the name is missing or unknown."""
         name = reduce(_entry, ("algorithm", "name"), self.data)
-        return registered("config").get(name, Config) if isinstance(name, str) else Config
+        return config_class(name) if isinstance(name, str) else Config
 
     def validate(self) -> Config:
         """Return the configuration; ConfigurationError lists every problem."""

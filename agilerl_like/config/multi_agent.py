@@ -15,7 +15,6 @@ import pydantic.dataclasses
 from pydantic import Field, model_validator
 
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
 from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
 from agilerl_like.envs.factory import VecEnvConfig
@@ -117,7 +116,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 class MultiAgentConfig(Config, frozen=True):
     """The settings of a multi-agent run; a file needs only those that differ from the defaults."""
 
-    algorithm_class: ClassVar[type[PPO] | type[IPPO]] = IPPO
+    algorithm_class: ClassVar[type[Any]] = IPPO
     env_setup_class: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
     fitness_kinds: ClassVar[tuple[str, ...]] = get_args(Fitness)
 

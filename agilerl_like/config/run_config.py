@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium
 import torch
-from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, create_model, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config.schema import (
+    STRICT,
     AlgorithmConfig,
+    AlgorithmSection,
     EnvironmentConfig,
     MutationConfig,
     NetworkConfig,
@@ -30,14 +31,14 @@ from agilerl_like.config.schema import (
     Section,
     SelectionConfig,
     TrainingConfig,
-    check_evolvable,
+    ranges_of,
 )
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AutoExplorer, AutoSelection, Explorer, HyperparameterConfig, Selection
-from agilerl_like.registry import register
+from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
@@ -57,11 +58,17 @@ class InconsistentSettings(ConfigurationError):
         self.problems = problems
 
 
+if TYPE_CHECKING:
+    PPORanges = dict[str, RangeConfig]
+else:
+    PPORanges = ranges_of(PPO.config)
+
+
 @register("config", PPO.algo)
 class Config(Section, frozen=True):
     """The settings of a run; a file needs only those that differ from the defaults."""
 
-    algorithm_class: ClassVar[type[PPO] | type[IPPO]] = PPO
+    algorithm_class: ClassVar[type[Any]] = PPO
     """The class of the agents."""
     env_setup_class: ClassVar[type[EnvSetup]] = SingleAgentEnvSetup
     """How its environments are made."""
@@ -71,7 +78,7 @@ class Config(Section, frozen=True):
     environment: EnvironmentConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     population: PopulationConfig = PopulationConfig()
-    hyperparameters: dict[Annotated[str, AfterValidator(check_evolvable)], RangeConfig] = Field(default_factory=dict)
+    hyperparameters: PPORanges = Field(default_factory=dict)
     """Hyperparameters that evolve, with their ranges: name -> {min, max, ...}."""
     network: NetworkConfig = NetworkConfig()
     evolution: Literal["auto"] | None = None
@@ -84,17 +91,6 @@ class Config(Section, frozen=True):
     run: RunConfig = RunConfig()
     seed: Annotated[int, Field(ge=0)] | None = None
     """Seed of all random streams; none: a random one, which is written to the run's config.yaml."""
-
-    @field_validator("hyperparameters", mode="before")
-    @classmethod
-    def _infer_dtypes(cls, ranges: Any) -> Any:
-        if not isinstance(ranges, Mapping):
-            return ranges
-        whole = {name: isinstance(known.default, int) for name, known in PPOConfig.__dataclass_fields__.items()}
-        return {
-            name: {"dtype": "int" if whole.get(name) else "float", **range_} if isinstance(range_, Mapping) else range_
-            for name, range_ in ranges.items()
-        }
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Config:
@@ -155,7 +151,9 @@ class Config(Section, frozen=True):
 
     def _agent_without_env(self) -> EvolvableAlgorithm:
         """An agent with the smallest spaces: a lower bound of the memory of any."""
-        return PPO(PLACEHOLDER_SPACE, PLACEHOLDER_SPACE, **self.agent_arguments(without_env=True))
+        algorithm = self.algorithm_class
+        spaces = PLACEHOLDER_SPACE, algorithm.placeholder_action
+        return algorithm(*spaces, **self.agent_arguments(without_env=True))
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""
@@ -203,6 +201,32 @@ class Config(Section, frozen=True):
     def to_yaml(self) -> str:
         """Return the YAML of this configuration, including all defaults."""
         return to_yaml(self.to_json())
+
+
+def config_class(algorithm: str) -> type[Config]:
+    """Return the class of configurations of a registered algorithm; PPO's if there is no such algorithm.
+
+    It is derived from the algorithm's settings, unless a class of its own is registered as `config`.
+    """
+    configs, algorithms = registered("config"), registered("algorithm")
+    if algorithm not in configs and algorithm in algorithms:
+        kind = algorithms[algorithm]
+        section = pydantic_dataclass(frozen=True, config=STRICT)(
+            type(
+                f"{algorithm}Settings",
+                (AlgorithmSection, kind.config),
+                {"__annotations__": {"name": Literal[algorithm]}, "name": algorithm, "__doc__": kind.config.__doc__},
+            )
+        )
+        found = create_model(
+            f"{algorithm}Config",
+            __base__=Config,
+            algorithm=(section, section()),
+            hyperparameters=(ranges_of(kind.config), Field(default_factory=dict)),
+        )
+        found.algorithm_class = kind
+        register("config", algorithm, found)
+    return configs.get(algorithm, Config)
 
 
 class Experiment(NamedTuple):

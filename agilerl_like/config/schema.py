@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, cast, get_type_hints
 
 import pydantic.dataclasses
 import torch
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from agilerl_like.algorithms.ppo_config import NUMERIC, Count, Positive, PPOConfig
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.settings import Count, Positive, evolvable_settings
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Explorer, Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
@@ -46,16 +48,20 @@ class Section(BaseModel, frozen=True):
     model_config = STRICT
 
 
+class AlgorithmSection:
+    """An algorithm's name and settings."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings without the name."""
+        return {known.name: getattr(self, known.name) for known in fields(cast(Any, self)) if known.name != "name"}
+
+
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class AlgorithmConfig(PPOConfig):
+class AlgorithmConfig(AlgorithmSection, PPOConfig):
     """The algorithm and its settings; settings in `hyperparameters` evolve from these values."""
 
     name: Literal["PPO"] = "PPO"
     """The algorithm."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings without the name."""
-        return {known.name: getattr(self, known.name) for known in fields(self) if known.name != "name"}
 
 
 class EnvironmentConfig(Section, frozen=True):
@@ -156,11 +162,24 @@ class RangeConfig(Section, frozen=True):
         return self
 
 
-def check_evolvable(name: str) -> str:
-    """Return the name of a setting that can evolve; ConfigurationError for other names."""
-    if name not in NUMERIC:
-        raise unknown_name("key", name, NUMERIC)
-    return name
+def ranges_of(config: type[Any]) -> Any:
+    """Return the type of the ranges of an algorithm's settings that may evolve."""
+
+    def check(name: str) -> str:
+        if name not in evolvable_settings(config):
+            raise unknown_name("key", name, evolvable_settings(config))
+        return name
+
+    def infer_dtypes(ranges: Any) -> Any:
+        if not isinstance(ranges, Mapping):
+            return ranges
+        whole = {name for name in config.__dataclass_fields__ if isinstance(getattr(config, name), int)}
+        return {
+            name: {"dtype": "int" if name in whole else "float", **range_} if isinstance(range_, Mapping) else range_
+            for name, range_ in ranges.items()
+        }
+
+    return Annotated[dict[Annotated[str, AfterValidator(check)], RangeConfig], BeforeValidator(infer_dtypes)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)

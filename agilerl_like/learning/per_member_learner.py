@@ -8,19 +8,15 @@ decides how a kernel computes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.advantages import Precomputed
+from agilerl_like.learning.experience import Update
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import Hyperparams, Shuffle
-from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import resize_hidden
@@ -82,33 +78,12 @@ class PerMemberLearner:
         actions, states = zip(*results, strict=True)
         return torch.cat(actions), torch.cat(states)
 
-    def learn(
-        self,
-        places: Sequence[int],
-        rollout: Rollout,
-        hyperparams: Hyperparams,
-        *,
-        batch_size: int,
-        shuffle: Shuffle,
-        cut: SequenceSplit = SINGLE_STEP,
-        precomputed: Precomputed | None = None,
-    ) -> TensorDict:
+    def learn(self, places: Sequence[int], update: Update) -> TensorDict:
         """Update as `PopulationLearner.learn` does."""
-        order, metrics = cache(shuffle), []
-        for i, place in enumerate(places):
-            learner = self.learners[place]
-            own = rollout.of_members(torch.tensor([i], device=rollout.rewards.device))
-            metrics.append(
-                learner.learn(
-                    [0],
-                    own._replace(state=_copy(resize_hidden(own.state, learner.state_shape))),
-                    hyperparams[i : i + 1],
-                    batch_size=batch_size,
-                    shuffle=lambda *key, i=i: order(*key)[i : i + 1],
-                    cut=cut,
-                    precomputed=None if precomputed is None else precomputed[:, i : i + 1],
-                )
-            )
+        learners = [self.learners[place] for place in places]
+        metrics: list[Any] = [
+            learner.learn([0], update.alone(i, learner.state_shape)) for i, learner in enumerate(learners)
+        ]
         return cast(TensorDict, torch.cat(metrics))
 
 

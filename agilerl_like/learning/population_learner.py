@@ -13,13 +13,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.experience import Update
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.optimizer import Adam
-from agilerl_like.learning.ppo_update import Hyperparams, PPOUpdate, Shuffle
-from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stack_planner import PlannedMember, plan_stacks
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.modules.layers import skip_init
@@ -135,18 +132,8 @@ class PopulationLearner:
         return _arranged(actions, self._back), _arranged(state, self._back)
 
     @torch.no_grad()
-    def learn(
-        self,
-        places: Sequence[int],
-        rollout: Rollout,
-        hyperparams: Hyperparams,
-        *,
-        batch_size: int,
-        shuffle: Shuffle,
-        cut: SequenceSplit = SINGLE_STEP,
-        precomputed: Precomputed | None = None,
-    ) -> TensorDict:
-        """Update some members from their rollout, in the same order; `cut` applies to recurrent networks.
+    def learn(self, places: Sequence[int], update: Update) -> TensorDict:
+        """Carry out an update of some members, given in the same order; return its metrics.
 
         Raises:
             ConfigurationError: `requires_grad` was changed in one of their networks.
@@ -155,35 +142,17 @@ class PopulationLearner:
             self.networks[place].check_learned()
         rows = [self._row[place] for place in places]
         order = sorted(range(len(rows)), key=rows.__getitem__)
-        if order != list(range(len(rows))):
-            at = torch.tensor(order, device=rollout.rewards.device)
-            rollout, hyperparams = rollout.of_members(at), hyperparams[at]
-            precomputed = None if precomputed is None else precomputed[:, at]
-            metrics = self._learn(
-                sorted(rows), rollout, hyperparams, batch_size, cut, lambda *key: shuffle(*key)[at], precomputed
-            )
-            return metrics[torch.argsort(at)]
-        return self._learn(rows, rollout, hyperparams, batch_size, cut, shuffle, precomputed)
+        if order == list(range(len(rows))):
+            return self._learn(rows, update)
+        at = torch.tensor(order, device=self.stacked.flat.device)
+        return self._learn(sorted(rows), update.of_members(at))[torch.argsort(at)]
 
-    def _learn(
-        self,
-        rows: list[int],
-        rollout: Rollout,
-        hyperparams: Hyperparams,
-        batch_size: int,
-        cut: SequenceSplit,
-        shuffle: Shuffle,
-        precomputed: Precomputed | None,
-    ) -> TensorDict:
+    def _learn(self, rows: list[int], update: Update) -> TensorDict:
         if len(rows) == len(self):
-            return PPOUpdate(self.stacked, hyperparams, self.execution, self.gradient_sync).run(
-                rollout, batch_size, cut, shuffle, precomputed
-            )
+            return update.run(self.stacked, self.execution, self.gradient_sync)
         index = torch.tensor(rows, device=self.stacked.flat.device)
         part = self.stacked.take(index)
-        metrics = PPOUpdate(part, hyperparams, self.execution, self.gradient_sync).run(
-            rollout, batch_size, cut, shuffle, precomputed
-        )
+        metrics = update.run(part, self.execution, self.gradient_sync)
         self.stacked.put(index, part)
         return metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.optimizer import AdamStep, clip_
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
 from agilerl_like.learning.rollout_buffer import Rollout
-from agilerl_like.learning.sequences import SequenceSplit
+from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
@@ -254,3 +254,36 @@ def _evaluate(
 ) -> tuple[Tensor, ...]:
     sequence_info = NO_SEQUENCE if starts is None else SequenceInfo(starts, resize_hidden(state, network.state_shape))
     return network.evaluate_actions(x, sequence_info, actions, masks)
+
+
+@dataclass(frozen=True)
+class RolloutUpdate:
+    """A PPO update of some members, each from its rollout; `cut` applies to recurrent networks."""
+
+    rollout: Rollout
+    hyperparams: Hyperparams
+    batch_size: int
+    shuffle: Shuffle
+    cut: SequenceSplit = SINGLE_STEP
+    precomputed: Precomputed | None = None
+
+    def of_members(self, members: Tensor) -> RolloutUpdate:
+        """Return the update of some members, in this order."""
+        return replace(
+            self,
+            rollout=self.rollout.of_members(members),
+            hyperparams=self.hyperparams[members],
+            shuffle=lambda epoch, count: self.shuffle(epoch, count)[members],
+            precomputed=None if self.precomputed is None else self.precomputed[:, members],
+        )
+
+    def alone(self, member: int, state_shape: tuple[int, int, int]) -> RolloutUpdate:
+        """Return the update of one member, with its hidden state in the layout that it has without the others."""
+        own = self.of_members(torch.tensor([member], device=self.rollout.rewards.device))
+        state = resize_hidden(own.rollout.state, state_shape).clone(memory_format=torch.contiguous_format)
+        return replace(own, rollout=own.rollout._replace(state=state))
+
+    def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
+        """Update weights, moments and normalisers in place; return `METRICS`."""
+        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync)
+        return update.run(self.rollout, self.batch_size, self.cut, self.shuffle, self.precomputed)

@@ -82,6 +82,10 @@ class Rollout(NamedTuple):
         )
 
 
+LastSteps = Callable[[list[int], int], Rollout]
+"""(members, length) -> the last steps of these members."""
+
+
 def row_bytes(encoding: ObservationEncoder) -> int:
     """Return the bytes of one env step in a buffer, at least: observation, one action number, reward and flags."""
     return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
@@ -135,6 +139,10 @@ class RolloutBuffer:
     def part(self, columns: slice) -> BufferPart:
         """Return views of some envs of every member."""
         return BufferPart(self, columns)
+
+    def reader(self, next_observations: Tensor, state: Tensor) -> LastSteps:
+        """Return a function of members and a length that returns their `last_steps`."""
+        return lambda members, length: self.last_steps(members, length, next_observations, state)
 
     def last_steps(self, members: list[int], length: int, next_observations: Tensor, state: Tensor) -> Rollout:
         """Return the last `length` steps of some members.

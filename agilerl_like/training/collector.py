@@ -24,12 +24,11 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker
-from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.experience import ExperienceWriter
 from agilerl_like.learning.per_member_learner import PerMemberLearner
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.rollout_buffer import BufferPart, Rollout, RolloutBuffer
 from agilerl_like.networks.recurrent_state import resize_hidden
 from agilerl_like.seeding import Purpose, integers
 
@@ -66,7 +65,7 @@ class EnvGroup:
 
     place: int
     columns: slice
-    buffer: BufferPart
+    buffer: ExperienceWriter
     episodes: EpisodeTracker
     pending_step: int | None = None
     """Index in the buffer of the step that was started and not yet received."""
@@ -165,7 +164,7 @@ class Collector:
 class GroupCollector:
     """Steps one group of agents in the rows of its env."""
 
-    def __init__(self, population: LearnerGroup, env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
+    def __init__(self, population: LearnerGroup[Any], env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
         members, first = len(population), population[0]
         if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
             raise ConfigurationError(
@@ -199,18 +198,7 @@ class GroupCollector:
         env, population = self.env, self.population
         observations, mask = env.reset(seeds), env.action_mask
         self._encode = env.array_backend.make_encode_fn(self.encoding)
-        self._buffer = RolloutBuffer(
-            max(2, *(_longest_rollout(agent) for agent in population)),  # an env group may be a step ahead
-            len(population),
-            self.envs,
-            encoding=self.encoding,
-            action_size=population[0].distribution.size,
-            action_dtype=population[0].distribution.raw_dtype,
-            mask_size=mask_size(env.single_action_space),
-            device=population.device,
-            arrays=env.array_backend,
-            describe_row=self._describe_row,
-        )
+        self._buffer = population.make_buffer(env, self.envs, self._describe_row)
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
         self.env_groups = [
@@ -291,6 +279,11 @@ class GroupCollector:
         whole[:, group.columns] = share
         return whole
 
+    @property
+    def experience(self) -> Any:
+        """What the population's `learn` reads."""
+        return self._buffer.reader(self.observations, self._initial_state)
+
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
         needed = [agent.rollout_steps for agent in self.population]
@@ -301,7 +294,7 @@ class GroupCollector:
             return {}
         with self.timer("learn"):
             self.env.check()
-            reports = self.population.learn(due, self._last_steps)
+            reports = self.population.learn(due, self.experience)
         self._start_rollouts(due)
         return reports
 
@@ -333,9 +326,6 @@ class GroupCollector:
     def _describe_row(self, member: int, row: int) -> str:
         return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"
 
-    def _last_steps(self, places: list[int], steps: int) -> Rollout:
-        return self._buffer.last_steps(places, steps, self.observations, self._initial_state)
-
     def _by_member(self, rows: Tensor) -> Tensor:
         """Reshape rows `[P e, …]` of an env group to `[P, e, …]`, on the device."""
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
@@ -349,8 +339,3 @@ def _mean(reports: Sequence[TensorDict]) -> TensorDict:
     means = cast(TensorDict, stacked.mean(0))
     means.set("healthy", stacked.get("healthy").min(0).values)
     return means
-
-
-def _longest_rollout(agent: Any) -> int:
-    longest = agent.hp_config["learn_step"].max if "learn_step" in agent.hp_config else agent.learn_step
-    return -(-int(max(longest, agent.learn_step)) // agent.num_envs)

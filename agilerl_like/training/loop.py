@@ -27,7 +27,6 @@ from agilerl_like.algorithms.population import BasePopulation, replace_diverged,
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
-from agilerl_like.learning.ppo_update import METRICS as UPDATE_METRICS
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -64,7 +63,6 @@ from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
 
-METRICS = tuple(name for name in UPDATE_METRICS if name != "healthy")
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -287,8 +285,8 @@ class TrainingLoop:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
-        slots = self.members.shard.slots
-        metrics = {slots[place]: _to_floats(report) for place, report in reports.items()}
+        slots, names = self.members.shard.slots, self.members.first.metrics
+        metrics = {slots[at]: {name: float(report[name][0]) for name in names} for at, report in reports.items()}
         for slot, of_member in metrics.items():
             self.metrics[slot].append(of_member)
         self._replace_diverged([place for place, report in reports.items() if not bool(report["healthy"][0])])
@@ -565,7 +563,7 @@ class TrainingLoop:
                 legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
-                losses=_means(self.metrics[slot]),
+                losses=_means(self.metrics[slot], agent.metrics),
             )
             for (slot, agent), std, steps in zip(
                 self.members.local_members().items(), result.spread, result.steps, strict=True
@@ -633,11 +631,6 @@ def _trial(
     )
 
 
-def _to_floats(report: TensorDict) -> dict[str, float]:
-    """Return the metrics of one member's update, by Stable-Baselines3's names."""
-    return {name: float(report[name][0]) for name in METRICS}
-
-
-def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
     """Return the mean of each metric over a generation's updates; nan without an update."""
-    return {name: float(np.mean([one[name] for one in metrics])) if metrics else math.nan for name in METRICS}
+    return {name: float(np.mean([one[name] for one in metrics])) if metrics else math.nan for name in names}

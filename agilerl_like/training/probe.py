@@ -16,8 +16,8 @@ import gymnasium
 import numpy as np
 
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
@@ -123,7 +123,7 @@ def _answers(probe: Probe | MultiAgentProbe, agent: PPO | IPPO) -> Iterator[Answ
 
 
 def check_expectations(
-    agent: PPO | Learner, expectations: Iterable[ExpectedValue | ExpectedAction]
+    agent: PPO | PPOLearner, expectations: Iterable[ExpectedValue | ExpectedAction]
 ) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
     for expected in expectations:
@@ -138,7 +138,7 @@ def check_expectations(
 
 
 def _act_and_value(
-    agent: PPO | Learner, episode: Iterable[Observation], mask: tuple[bool, ...] = ()
+    agent: PPO | PPOLearner, episode: Iterable[Observation], mask: tuple[bool, ...] = ()
 ) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
     reply: tuple[Any, ...] = ()

@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from recurrent_envs import Walk
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
-from agilerl_like.algorithms.learner_group import NOISE_STEPS, LearnerGroup
+from agilerl_like.algorithms.learner_group import NOISE_STEPS
+from agilerl_like.algorithms.ppo_learner import PPOLearnerGroup
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -98,7 +99,7 @@ def members_of(world, seed, **settings):
     return agents
 
 
-class RecordingGroup(LearnerGroup):
+class RecordingGroup(PPOLearnerGroup):
     """Learners whose actions are recorded."""
 
     def act(self, *args, **kwargs):

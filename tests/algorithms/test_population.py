@@ -15,8 +15,8 @@ from agilerl_like import (
     TournamentSelection,
     make_vect_envs,
 )
-from agilerl_like.algorithms.learner import hyperparams_of
 from agilerl_like.algorithms.population import founder_draws, replace_diverged
+from agilerl_like.algorithms.ppo_learner import hyperparams_of
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
 from agilerl_like.training.collector import Collector, PhaseTimer

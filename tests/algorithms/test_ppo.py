@@ -17,8 +17,9 @@ from agilerl_like import (
     make_vect_envs,
 )
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
-from agilerl_like.algorithms.learner import hyperparams_of
-from agilerl_like.algorithms.ppo_config import NUMERIC, PPOConfig
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.ppo_learner import hyperparams_of
+from agilerl_like.algorithms.settings import evolvable_settings
 from agilerl_like.hpo import Mutation
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.sequences import SINGLE_STEP
@@ -422,7 +423,7 @@ def test_unsupported_spaces_are_named():
 def test_every_number_of_ppo_can_evolve():
     ranges = {
         name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOConfig, name), int) else RLParameter(1e-5, 1.0)
-        for name in NUMERIC
+        for name in evolvable_settings(PPOConfig)
     } | {
         "action_std_init": RLParameter(-1, 1),
         "action_std_min": RLParameter(-20, -1),
@@ -430,7 +431,7 @@ def test_every_number_of_ppo_can_evolve():
         "action_noise_correlation": RLParameter(0, 0.99),
     }
     agent = agent_of(hp_config=HyperparameterConfig(**ranges), clip_coef_vf=0.2, target_kl=0.1)
-    assert set(agent.hyperparameters) == set(NUMERIC)
+    assert set(agent.hyperparameters) == set(evolvable_settings(PPOConfig))
     assert type(agent.genome.hyperparameters["update_epochs"]) is int
 
 

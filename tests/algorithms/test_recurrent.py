@@ -122,7 +122,7 @@ def test_rollouts_store_the_hidden_state_before_their_first_step():
         collector.collect(1)
         for place, agent in enumerate(population):
             if collector.groups[""].steps_since_update[place] == agent.rollout_steps:
-                rollout = collector.groups[""]._last_steps([place], agent.rollout_steps)
+                rollout = collector.groups[""].experience([place], agent.rollout_steps)
                 assert torch.equal(rollout.state[0], before[-agent.rollout_steps][place])
                 checked += 1
         collector.learn()
@@ -139,7 +139,7 @@ def test_a_rollout_that_becomes_shorter_restarts():
     assert collector.groups[""].steps_since_update.tolist() == [0, 7]
     begins = collector.groups[""].state[0].clone()
     collector.collect(5)
-    assert torch.equal(collector.groups[""]._last_steps([0], 5).state[0], begins)
+    assert torch.equal(collector.groups[""].experience([0], 5).state[0], begins)
     assert [*collector.learn()] == [0, 1]
 
 

@@ -34,7 +34,7 @@ from agilerl_like import (
     make_vect_envs,
     train_multi_agent_on_policy,
 )
-from agilerl_like.algorithms.learner import hyperparams_of
+from agilerl_like.algorithms.ppo_learner import hyperparams_of
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, PopulationView, next_generation
@@ -308,12 +308,12 @@ def test_the_check_for_divergence_is_cheap():
     collector.collect(steps)
     env.close()
     everybody = list(range(MEMBERS))
-    rollout = collector.groups[""]._last_steps(everybody, steps)
+    rollout = collector.groups[""].experience(everybody, steps)
     update = PPOUpdate(population.cohort.stacked, hyperparams_of(population.learners), Execution())
     means = {name: torch.ones(MEMBERS) for name in "abcdefg"}
     health = fastest(lambda: update.healthy(means), 20)
     numbers = fastest(
         lambda: _check_finite(rollout, population[0].learner.encoding, collector.groups[""]._describe_row), 20
     )
-    learning = fastest(lambda: population.learn(everybody, collector.groups[""]._last_steps), 3)
+    learning = fastest(lambda: population.learn(everybody, collector.groups[""].experience), 3)
     assert health + numbers <= 0.01 * learning, f"{1e6 * (health + numbers):.0f} us of {1e6 * learning:.0f}"

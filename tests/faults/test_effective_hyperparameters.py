@@ -14,7 +14,7 @@ from tiny_runs import NIGHTLY, SMALL, flat, tier
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms import IPPO
-from agilerl_like.algorithms.learner import hyperparams_of
+from agilerl_like.algorithms.ppo_learner import hyperparams_of
 from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout

@@ -10,6 +10,7 @@ from learner_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, s
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.modules import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -25,7 +26,7 @@ def learned(action_space, how, dtype=torch.float32, specs=(SPEC, SPEC), *, share
     members = len(specs)
     rows = range(members)
     rollout, values = rollout_of(members, action_space, dtype), values_of(members, dtype)
-    report = cohort.learn(rows, rollout, values, batch_size=12, shuffle=shuffle_of(rows))
+    report = cohort.learn(rows, RolloutUpdate(rollout, values, batch_size=12, shuffle=shuffle_of(rows)))
     return cohort.stacked.flat, report
 
 

@@ -8,6 +8,7 @@ from learner_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick
 
 from agilerl_like.learning.advantages import next_values
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
 
@@ -30,11 +31,13 @@ def test_trained_together_equals_trained_alone(action_space, share, invalid, dty
     rollout = rollout_of(3, action_space, dtype, invalid=invalid)
     values = values_of(3, dtype, **DIFFERENT)
     together = PopulationLearner(*zip(*(member(i, action_space, dtype, share=share) for i in range(3)), strict=True))
-    report = together.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
+    report = together.learn(range(3), RolloutUpdate(rollout, values, batch_size=10, shuffle=shuffle_of(range(3))))
     assert report["epochs"].tolist()[1] == 1  # its KL went over 1e-6 in the first epoch
     for i in range(3):
         alone = PopulationLearner(*zip(member(i, action_space, dtype, share=share), strict=True))
-        its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        its_report = alone.learn(
+            [0], RolloutUpdate(only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        )
         torch.testing.assert_close(together.stacked.flat[i], alone.stacked.flat[0], rtol=tolerance, atol=tolerance)
         for mine, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
             torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
@@ -49,7 +52,7 @@ def test_trained_together_equals_trained_alone(action_space, share, invalid, dty
 def test_permuting_members_permutes_results():
     rollout, values, order = rollout_of(3), values_of(3, **DIFFERENT), [2, 0, 1]
     straight = PopulationLearner(*zip(*(member(i) for i in range(3)), strict=True))
-    straight.learn(range(3), rollout, values, batch_size=10, shuffle=shuffle_of(range(3)))
+    straight.learn(range(3), RolloutUpdate(rollout, values, batch_size=10, shuffle=shuffle_of(range(3))))
     last = rollout.final_observations
     place = torch.tensor([order.index(i) for i in range(3)])
     moved = Rollout(
@@ -60,14 +63,16 @@ def test_permuting_members_permutes_results():
         rollout.state[order],
     )
     permuted = PopulationLearner(*zip(*(member(i) for i in order), strict=True))
-    permuted.learn(range(3), moved, values[order], batch_size=10, shuffle=shuffle_of(order))
+    permuted.learn(range(3), RolloutUpdate(moved, values[order], batch_size=10, shuffle=shuffle_of(order)))
     torch.testing.assert_close(permuted.stacked.flat, straight.stacked.flat[order], rtol=1e-10, atol=1e-10)
 
 
 def test_training_one_member_moves_its_row_and_no_other_bit():
     cohort = PopulationLearner(*zip(*(member(i) for i in range(3)), strict=True))
     kept = [x.clone() for x in state_of(cohort)]
-    cohort.learn([1], only(rollout_of(3), 1), pick(values_of(3), 1), batch_size=10, shuffle=shuffle_of([1]))
+    cohort.learn(
+        [1], RolloutUpdate(only(rollout_of(3), 1), pick(values_of(3), 1), batch_size=10, shuffle=shuffle_of([1]))
+    )
     for old, new in zip(kept, state_of(cohort), strict=True):
         assert torch.equal(old[[0, 2]], new[[0, 2]])
     assert not torch.equal(kept[0][1], cohort.stacked.flat[1])
@@ -90,7 +95,7 @@ def test_invalid_rows_do_not_affect_updates():
     cohorts = []
     for rollout in (clean, other):
         cohort = PopulationLearner(*zip(member(0), strict=True))
-        cohort.learn([0], rollout, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
+        cohort.learn([0], RolloutUpdate(rollout, values_of(1), batch_size=10, shuffle=shuffle_of([0])))
         cohorts.append(cohort)
     assert torch.equal(cohorts[0].stacked.flat, cohorts[1].stacked.flat)
     for name, buffer in buffers_of(cohorts[0]).items():
@@ -107,10 +112,12 @@ def test_the_scale_of_rewards_does_not_matter(scale):
         cohort.networks[0].critic.head.linears[-1].weight.data.zero_()  # V = 0 in both units before the first update
         cohort.learn(
             [0],
-            rollout._replace(rewards=rollout.rewards * factor),
-            values_of(1),
-            batch_size=10,
-            shuffle=shuffle_of([0]),
+            RolloutUpdate(
+                rollout._replace(rewards=rollout.rewards * factor),
+                values_of(1),
+                batch_size=10,
+                shuffle=shuffle_of([0]),
+            ),
         )
         flats.append(cohort.stacked.flat[0, : cohort.stacked.critic_at].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-5)
@@ -127,7 +134,7 @@ def test_the_scale_of_observations_does_not_matter():
             next_observations=rollout.next_observations * factor,
             final_observations=last._replace(observations=last.observations * factor),
         )
-        cohort.learn([0], scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0]))
+        cohort.learn([0], RolloutUpdate(scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0])))
         flats.append(cohort.stacked.flat[0].clone())
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-6, atol=1e-7)
 
@@ -169,10 +176,10 @@ def test_diverged_member_is_reported_and_others_are_unaffected():
     sick = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
     with torch.no_grad():
         sick.stacked.flat[0, 5] = torch.nan
-    report = sick.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)))
+    report = sick.learn(range(2), RolloutUpdate(rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2))))
     assert report["healthy"].tolist() == [0.0, 1.0]
     alone = PopulationLearner(*zip(member(1), strict=True))
-    alone.learn([0], only(rollout, 1), values_of(1), batch_size=10, shuffle=shuffle_of([1]))
+    alone.learn([0], RolloutUpdate(only(rollout, 1), values_of(1), batch_size=10, shuffle=shuffle_of([1])))
     torch.testing.assert_close(sick.stacked.flat[1], alone.stacked.flat[0], rtol=1e-10, atol=1e-10)
 
 
@@ -183,6 +190,6 @@ def test_large_value_loss_does_not_shrink_the_policy_gradient():
     for vf_coef in (0.5, 5e5):
         cohort = PopulationLearner(*zip(member(0), strict=True))
         values = values_of(1, vf_coef=[vf_coef], update_epochs=[1.0])
-        cohort.learn([0], rollout, values, batch_size=48, shuffle=shuffle_of([0]))
+        cohort.learn([0], RolloutUpdate(rollout, values, batch_size=48, shuffle=shuffle_of([0])))
         actors.append(cohort.stacked.flat[0, : cohort.stacked.critic_at].clone())
     assert torch.equal(*actors)

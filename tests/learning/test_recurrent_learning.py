@@ -25,6 +25,7 @@ from recurrent_examples import judge, network_of, spec_of, walk, world_of
 from agilerl_like.learning.advantages import compute_advantages
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.learning.sequences import BPTTSequenceType, SequenceSplit
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.recurrent_state import resize_hidden
@@ -114,7 +115,9 @@ def test_rollouts_of_networks_without_recurrence_are_not_split():
         cohort = PopulationLearner(*zip(*(member(i) for i in range(2)), strict=True))
         asked = {} if cut is None else {"cut": cut}
         rollout = rollout_of(2, invalid=True)
-        cohort.learn(range(2), rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)), **asked)
+        cohort.learn(
+            range(2), RolloutUpdate(rollout, values_of(2), batch_size=10, shuffle=shuffle_of(range(2)), **asked)
+        )
         flats.append(cohort.stacked.flat)
     assert torch.equal(flats[0], flats[1])
     assert torch.equal(flats[0], flats[2])
@@ -175,12 +178,16 @@ def test_members_learn_together_what_they_learn_alone(specs, action_space, stack
     values = values_of(
         count, **{**numbers, "target_kl": [math.inf] * count}
     )  # a KL at its limit may fall to either side
-    report = together.learn(range(count), rollout, values, batch_size=24, shuffle=shuffle_of(range(count)), cut=cut)
+    report = together.learn(
+        range(count), RolloutUpdate(rollout, values, batch_size=24, shuffle=shuffle_of(range(count)), cut=cut)
+    )
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, share=share)
         alone, mine = PopulationLearner([network], [adam]), only(rollout, i)
         mine = mine._replace(state=resize_hidden(mine.state, network.state_shape))
-        its_report = alone.learn([0], mine, pick(values, i), batch_size=24, shuffle=shuffle_of([i]), cut=cut)
+        its_report = alone.learn(
+            [0], RolloutUpdate(mine, pick(values, i), batch_size=24, shuffle=shuffle_of([i]), cut=cut)
+        )
         for name, tensor in network.state_dict().items():
             torch.testing.assert_close(members[i][0].state_dict()[name], tensor, **EXACT)
         for moment, its in zip(vars(together.moments(i)).values(), vars(alone.moments(0)).values(), strict=True):
@@ -218,7 +225,10 @@ def test_permuting_members_permutes_results():
         rollout = rollout_of(3)._replace(state=torch.zeros(3, ENVS, *cohort.state_shape, dtype=torch.float64))
         mine = rollout.of_members(torch.tensor(places))
         its_values = values[places]
-        cohort.learn(range(3), mine, its_values, batch_size=24, shuffle=shuffle_of(places), cut=SequenceSplit(5, 5))
+        cohort.learn(
+            range(3),
+            RolloutUpdate(mine, its_values, batch_size=24, shuffle=shuffle_of(places), cut=SequenceSplit(5, 5)),
+        )
         found.append([torch.cat([p.flatten() for p in network.parameters()]) for network, _ in members])
     for place, i in enumerate(order):
         torch.testing.assert_close(found[1][place], found[0][i], **EXACT)

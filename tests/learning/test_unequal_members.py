@@ -21,6 +21,7 @@ from learner_examples import (
 )
 
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.learning.stack_planner import FIXED_WORK, PlannedMember, plan_stacks
 from agilerl_like.modules import MLPSpec
 from agilerl_like.modules.layers import ACTIVATIONS
@@ -102,11 +103,15 @@ def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share,
     numbers["target_kl"] = [math.inf] * count  # a KL at its limit may fall to either side
     values = values_of(count, dtype, **numbers)
     together = cohort_of(members, action_space, share=share, stacks=stacks)
-    report = together.learn(range(count), rollout, values, batch_size=10, shuffle=shuffle_of(range(count)))
+    report = together.learn(
+        range(count), RolloutUpdate(rollout, values, batch_size=10, shuffle=shuffle_of(range(count)))
+    )
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, dtype, share=share)
         alone = PopulationLearner([network], [adam])
-        its_report = alone.learn([0], only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        its_report = alone.learn(
+            [0], RolloutUpdate(only(rollout, i), pick(values, i), batch_size=10, shuffle=shuffle_of([i]))
+        )
         close = {"rtol": tolerance, "atol": tolerance}
         for name, tensor in network.state_dict().items():
             torch.testing.assert_close(members[i][0].state_dict()[name], tensor, **close)
@@ -170,7 +175,9 @@ def test_padding_stays_exactly_zero(specs, share):
     members = [born(i, spec, DISCRETE, torch.float64, share=share) for i, spec in enumerate(specs)]
     cohort = cohort_of(members, DISCRETE, share=share, stacks="few")
     rows = range(len(specs))
-    cohort.learn(rows, rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
+    cohort.learn(
+        rows, RolloutUpdate(rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
+    )
     adam, its = cohort.stacked.optimizer, [(cohort._row[place], cohort._places(place)) for place in rows]
     for network, (row, places) in zip(cohort.networks, its, strict=True):
         alone = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])

@@ -47,7 +47,7 @@ def test_env_groups_give_the_rollout_of_a_single_group(world):
     for _ in range(2):
         for ticks in (1, 20, STEPS - 21):
             assert parted.collect(ticks) == whole.collect(ticks) == ticks
-        ours, theirs = (collector.groups[""]._last_steps([2, 0], STEPS) for collector in (parted, whole))
+        ours, theirs = (collector.groups[""].experience([2, 0], STEPS) for collector in (parted, whole))
         for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
             if name == "final_observations":
                 assert all(torch.equal(*pair) for pair in zip(mine, other, strict=True))
@@ -99,7 +99,7 @@ def test_env_groups_that_split_members_unequally_step_as_one():
     whole = collector_of(Beads(MEMBERS * ENVS, np))
     for each in (collector, whole):
         each.collect(STEPS)
-    assert torch.equal(*(each.groups[""]._last_steps([0, 1, 2], STEPS).observations for each in (collector, whole)))
+    assert torch.equal(*(each.groups[""].experience([0, 1, 2], STEPS).observations for each in (collector, whole)))
 
 
 def test_a_run_with_env_groups_equals_a_run_without():

@@ -107,7 +107,7 @@ def test_stepping_tensor_envs_does_not_synchronize(make):
     assert not asked.kernels
     assert not {name for name in crossed.calls if name != "to"}  # which does nothing where all is on one device
     with Asked() as asked, Crossed() as crossed:
-        collector.groups[""]._last_steps([0, 1], STEPS)
+        collector.groups[""].experience([0, 1], STEPS)
     assert asked.kernels  # those who watch can see
     assert crossed.calls["__bool__"]
 
@@ -133,7 +133,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
         with pytest.warns(UserWarning, match="final_obs") if not world.get("final", True) else nullcontext():
             collector.collect(STEPS)
             collector.env.check()
-        rollouts.append(collector.groups[""]._last_steps([1, 0], STEPS))
+        rollouts.append(collector.groups[""].experience([1, 0], STEPS))
     ours, theirs = rollouts
     for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
         if name == "final_observations":
@@ -154,10 +154,10 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
     collector.groups[""].population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
-    last = collector.groups[""]._last_steps([0, 1], 25).final_observations
+    last = collector.groups[""].experience([0, 1], 25).final_observations
     assert last.time.tolist() == [11] * 8 + [23] * 8
     assert (last.observations[:, 1] == 1.0).all()
-    starts = collector.groups[""]._last_steps([0, 1], 25).observations[[0, 12]][..., 0]
+    starts = collector.groups[""].experience([0, 1], 25).observations[[0, 12]][..., 0]
     assert torch.equal(last.observations[:, 0], starts.reshape(-1))
 
 

@@ -109,8 +109,8 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             agent.load_checkpoint(resume_from_checkpoint or "")
         return wrapped(agents, wrapper_cls, wrapper_kwargs)
 
-    def _init_state(self, *args: Any, **kwargs: Any) -> None:
-        super()._init_state(*args, **kwargs)
+    def _init_settings(self, *args: Any, **kwargs: Any) -> None:
+        super()._init_settings(*args, **kwargs)
         self._buffer: RolloutBuffer | None = None
 
     # -- the rollout buffer

@@ -1,0 +1,110 @@
+"""What the settings of every algorithm have in common: types, validation, and which of them may evolve.
+
+An algorithm's settings are a frozen pydantic dataclass (`STRICT`) with a default for each. Python, YAML files, the
+command line and the documentation all read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
+from agilerl_like.networks.distributions import LOG_STD_RANGE
+
+STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+"""The `config` of the dataclasses."""
+LARGEST = 1e38
+"""Upper bound of float settings: the largest float32 is 3.4e38."""
+Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
+Count = Annotated[int, Field(ge=1, le=2**40)]
+"""Bounded by the bytes of a large machine's memory."""
+
+Schedules = Annotated[
+    Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
+]
+
+SettingsT = TypeVar("SettingsT")
+
+COMMON = (
+    "normalize_images",
+    "swap_channels",
+    "squash_output",
+    "compile",
+    "precision",
+    "per_member",
+)
+"""Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
+NOT_EVOLVABLE = ("max_seq_len", "swap_channels", "schedules")
+"""Settings that are neither flags nor text, and cannot evolve all the same."""
+
+
+@cache
+def evolvable_settings(config: type[Any]) -> tuple[str, ...]:
+    """Return the names of the settings that may evolve."""
+    names = config.__dataclass_fields__
+    return tuple(n for n in names if not isinstance(getattr(config, n), bool | str) and n not in NOT_EVOLVABLE)
+
+
+@cache
+def _adapter(model: type[SettingsT]) -> TypeAdapter[SettingsT]:
+    return TypeAdapter(model)
+
+
+def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = "") -> SettingsT:
+    """Build a settings object; `named` replaces the field's name in messages.
+
+    Raises:
+        ConfigurationError: one message with every wrong field: its name, its value, and what is allowed.
+    """
+    try:
+        return _adapter(model).validate_python(settings)
+    except ValidationError as error:
+        raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), named=named) from None
+
+
+def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), named: str = "") -> ConfigurationError:
+    """Return pydantic's findings as one error of this package."""
+    problems = []
+    for found in error.errors(include_url=False):
+        field = named or ".".join(str(part) for part in found["loc"] if not str(part).startswith("function-"))
+        own = found.get("ctx", {}).get("error")
+        if isinstance(own, ConfigurationError):
+            problems.append(str(own))
+        elif found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            problems.append(str(unknown_name("setting", found["loc"][-1], known or ("(see --help)",))))
+        else:
+            problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
+    return ConfigurationError("; ".join(problems))
+
+
+def check_ranges(
+    config: type[Any], settings: Mapping[str, Any], hp_config: HyperparameterConfig, algorithm: str
+) -> None:
+    """Raise ConfigurationError unless the ranges are those of settings that may evolve, and their bounds are legal."""
+    evolvable = evolvable_settings(config)
+    for name in hp_config:
+        if name not in evolvable:
+            raise ConfigurationError(
+                f"hp_config {name!r} is not a number of {algorithm} that can evolve; allowed are {', '.join(evolvable)}"
+            )
+        for bound in ("min", "max"):
+            changed = {**settings, name: getattr(hp_config[name], bound)}
+            validated(config, changed, named=f"hp_config.{name}.{bound}")
+    hp_config.check({name: settings[name] for name in hp_config})
+
+
+def with_int_dtype(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
+    """Return the ranges with dtype int for settings that are integers, whatever dtype they were given."""
+    ranges = dict(hp_config or {})
+    counts = [name for name in evolvable_settings(config) if name in ranges and isinstance(getattr(config, name), int)]
+    return HyperparameterConfig(**{**ranges, **{name: replace(ranges[name], dtype=int) for name in counts}})

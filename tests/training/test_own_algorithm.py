@@ -1,0 +1,185 @@
+"""An algorithm of a script's own: settings, learner, experience buffer and update on the protocols."""
+
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from tensordict import TensorDict
+from torch import Tensor
+
+from agilerl_like import make_vect_envs, train_on_policy
+from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.settings import STRICT, Count, Positive, validated
+from agilerl_like.config.loader import Draft
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+RANGES = HyperparameterConfig(lr=RLParameter(0.1, 1.0))
+SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(3)
+
+
+@dataclass(frozen=True, config=STRICT)
+class DriftConfig:
+    """Settings of an algorithm that adds `lr` to every weight."""
+
+    lr: Positive = 0.5
+    """What is added."""
+    learn_step: Count = 8
+    """Env steps between updates."""
+
+
+class StepLog:
+    """Actions and rewards of all steps, in a list."""
+
+    def __init__(self):
+        self.actions, self.rewards = [], []
+
+    def begin(self):
+        self.actions.append(None)
+        self.rewards.append(None)
+        return len(self.actions) - 1
+
+    def part(self, columns):
+        return self
+
+    def put_actions(self, place, observations, actions, mask):
+        self.actions[place] = actions.clone()
+
+    def put_outcome(self, place, transition):
+        self.rewards[place] = transition.reward.copy()
+
+    def reader(self, next_observations, state):
+        return self
+
+
+@plain_dataclass(frozen=True)
+class Drift:
+    """The update: weights plus `by` `[P]`."""
+
+    by: Tensor
+
+    def of_members(self, members):
+        return replace(self, by=self.by[members])
+
+    def alone(self, member, state_shape):
+        return replace(self, by=self.by[member : member + 1])
+
+    def run(self, stacked, execution, gradient_sync):
+        stacked.flat += self.by.unsqueeze(1)
+        return TensorDict({"drift": self.by, "healthy": torch.ones_like(self.by)}, batch_size=[len(self.by)])
+
+
+class DriftLearner(Learner):
+    algo = "Drift"
+
+
+class DriftGroup(LearnerGroup[DriftLearner]):
+    log: Any = None
+
+    def make_buffer(self, env, envs, describe_row):
+        self.log = self.log or StepLog()
+        return self.log
+
+    def learn(self, places, experience):
+        assert experience is self.log
+        learners = [self[place] for place in places]
+        metrics = self.cohort.learn(places, Drift(torch.tensor([learner.algorithm.lr for learner in learners])))
+        for learner in learners:
+            learner.after_update(torch.zeros(1, 1, 3))
+        return {place: metrics[i : i + 1] for i, place in enumerate(places)}
+
+
+class DriftAlgorithm(RLAlgorithm[DriftLearner]):
+    algo, config, learner_class, group_class, metrics = "Drift", DriftConfig, DriftLearner, DriftGroup, ("drift",)
+    placeholder_action = SPACES[1]
+
+    def __init__(self, *spaces, net_config=None, index=0, hp_config=None, num_envs=1, seed=None, **settings):
+        identity = {"index": index, "hp_config": hp_config, "num_envs": num_envs, "device": "cpu", "seed": seed}
+        self._init_agent(*spaces, validated(DriftConfig, settings), net_config, **identity)
+
+
+def population(size=2, **settings):
+    return Population(make_members(DriftAlgorithm, size, *SPACES, sample=False, settings=settings))
+
+
+def flat(agent):
+    return torch.cat([parameter.detach().flatten() for parameter in agent.network.parameters()])
+
+
+class Walk(gymnasium.Env):
+    """Five steps; the reward is the action."""
+
+    observation_space, action_space = SPACES
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low, float(action), self.steps == 5, False, {}
+
+
+def test_a_run_steps_stores_learns_reports_and_saves(tmp_path):
+    pop = population(net_config=SMALL, seed=3, num_envs=2)
+    before = flat(pop[0])
+    env = make_vect_envs(Walk, num_envs=2, backend="sync")
+    run = {"max_steps": 32, "evo_steps": 16, "eval_loop": 1, "verbose": False, "run_dir": tmp_path / "run"}
+    trained, _ = train_on_policy(env, pop=pop, **run)
+    # 32 steps in rollouts of 8 are 4 updates of 0.5 each
+    torch.testing.assert_close(flat(pop[0]), before + 4 * 0.5)
+    log = pop.learners.log
+    assert len(log.actions) == 16  # of 2 members with 2 envs each, 32 steps of each member
+    for actions, rewards in zip(log.actions, log.rewards, strict=True):
+        assert actions.shape == (2, 2, 1)
+        assert rewards.tolist() in (actions.flatten().tolist(), [0.0] * 4)  # 0 where an episode is reset
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    names, *rows = (line.split(",") for line in lines)
+    assert {row[names.index("train/drift")] for row in rows} == {"0.5"}
+    best = DriftAlgorithm.load(tmp_path / "run" / "best")
+    assert torch.equal(flat(best), flat(trained.best))
+
+
+def test_members_mutate_and_keep_their_settings():
+    pop = population(size=3, net_config=SMALL, seed=3, num_envs=2, hp_config=RANGES)
+    pop.mutate(Mutations(rl_hp=1.0, architecture=0.0, no_mutation=0.0, rand_seed=0, mutate_elite=True))
+    assert len({agent.lr for agent in pop}) > 1
+    pop.learn([2, 0], pop.learners.make_buffer(None, 2, None))
+    assert [agent.learner.updates for agent in pop] == [1, 0, 1]
+
+
+def test_one_call_per_member_gives_the_same():
+    shared, separate = (population(net_config=SMALL, seed=3, num_envs=2) for _ in range(2))
+    separate[0].per_member = separate[1].per_member = True
+    for pop in (shared, separate):
+        pop.learn([0, 1], pop.learners.make_buffer(None, 2, None))
+    assert all(map(torch.equal, map(flat, shared), map(flat, separate)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ({"algorithm": {"name": "Drift", "lr": 0.25}, "hyperparameters": {"lr": {"min": 0.1, "max": 1}}}, None),
+        ({"algorithm": {"name": "Drift", "gamma": 0.9}}, "gamma"),
+        ({"algorithm": {"name": "Drift"}, "hyperparameters": {"gamma": {"min": 0.1, "max": 1}}}, "gamma"),
+    ],
+)
+def test_configurations_take_its_settings(text, found):
+    draft = Draft({"environment": {"id": "CartPole-v1"}, **text}, {}, {})
+    if found:
+        with pytest.raises(ConfigurationError, match=found):
+            draft.validate()
+        return
+    config = draft.validate()
+    assert config.algorithm_class is DriftAlgorithm
+    assert config.algorithm.settings() == {"lr": 0.25, "learn_step": 8}
+    assert config.to_json()["hyperparameters"]["lr"]["dtype"] == "float"
