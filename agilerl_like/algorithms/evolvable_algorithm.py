@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
-from agilerl_like.algorithms.learner import WEIGHT_BYTES, Learner, LearnerHost
+from agilerl_like.algorithms.learner import WEIGHT_BYTES, LearnerHost
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import check_ranges, validated, with_int_dtype
@@ -57,14 +56,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     algo: ClassVar[str]
     """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
 
-    learner_class: ClassVar[type[Learner]]
-    """The class of its learners."""
     group_class: ClassVar[type[LearnerGroup[Any]]]
-    """How the same group's learners of all members act, store and learn."""
-    metrics: ClassVar[tuple[str, ...]]
-    """The metrics of an update that are reported; every report also has `healthy`."""
-    placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-    """A small action space that the algorithm supports, for checks before there is an env."""
+    """How the learners of a group of agents, of all members, act, store and learn."""
     seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:

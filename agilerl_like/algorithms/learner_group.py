@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, cast, overload
+from typing import Any, ClassVar, Generic, Protocol, cast, overload
 
+import gymnasium
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -36,6 +37,13 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     A subclass defines what an algorithm stores and how it learns; it may override how it acts and explores.
     """
+
+    learner_class: ClassVar[type[Learner]]
+    """The class of the learners."""
+    metrics: ClassVar[tuple[str, ...]]
+    """The metrics of an update that are reported; every report also has `healthy`."""
+    placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    """A small action space that the algorithm supports, for checks before there is an env."""
 
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group

@@ -12,7 +12,6 @@ from agilerl_like.algorithms.ppo_config import (
 )
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.ppo_update import METRICS
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.resources import check_memory
 
@@ -21,9 +20,7 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     """An algorithm of PPO learners, one for each group of agents."""
 
     config = PPOConfig
-    learner_class = PPOLearner
     group_class = PPOLearnerGroup
-    metrics = tuple(name for name in METRICS if name != "healthy")
     learners: dict[str, PPOLearner]
 
     def check(self) -> None:

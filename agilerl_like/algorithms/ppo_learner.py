@@ -20,7 +20,7 @@ from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.schedules import factor
-from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, Hyperparams, RolloutUpdate
+from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate
 from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.seeding import Purpose
@@ -146,6 +146,9 @@ class PPOLearner(Learner):
 
 class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     """P learners of one group, which act and learn together from rollouts."""
+
+    learner_class = PPOLearner
+    metrics = tuple(name for name in METRICS if name != "healthy")
 
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, overload
 
 import gymnasium
 import numpy as np
@@ -76,8 +76,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         if hasattr(settings, "swap_channels"):
             settings = replace(settings, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
         self._init_settings(observation_space, action_space, settings, **identity)
-        learner = self.learner_class(self, encoding, action_space, architecture)
-        self.learners = {ONLY: cast(LearnerT, learner)}
+        learner: Any = self.group_class.learner_class(self, encoding, action_space, architecture)
+        self.learners = {ONLY: learner}
         self.check()
         self._check_memory()
         self.reinitialize()
@@ -209,7 +209,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             device=device,
             seed=read_count(document, "seed"),
         )
-        agent.learners = {ONLY: cls.learner_class.from_document(agent, *spaces, document, networks)}
+        agent.learners = {ONLY: cls.group_class.learner_class.from_document(agent, *spaces, document, networks)}
         agent.check()
         return agent
 

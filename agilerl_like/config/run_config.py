@@ -151,9 +151,8 @@ class Config(Section, frozen=True):
 
     def _agent_without_env(self) -> EvolvableAlgorithm:
         """An agent with the smallest spaces: a lower bound of the memory of any."""
-        algorithm = self.algorithm_class
-        spaces = PLACEHOLDER_SPACE, algorithm.placeholder_action
-        return algorithm(*spaces, **self.agent_arguments(without_env=True))
+        action_space = self.algorithm_class.group_class.placeholder_action
+        return self.algorithm_class(PLACEHOLDER_SPACE, action_space, **self.agent_arguments(without_env=True))
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""

@@ -142,19 +142,14 @@ class PopulationLearner:
             self.networks[place].check_learned()
         rows = [self._row[place] for place in places]
         order = sorted(range(len(rows)), key=rows.__getitem__)
-        if order == list(range(len(rows))):
-            return self._learn(rows, update)
-        at = torch.tensor(order, device=self.stacked.flat.device)
-        return self._learn(sorted(rows), update.of_members(at))[torch.argsort(at)]
-
-    def _learn(self, rows: list[int], update: Update) -> TensorDict:
-        if len(rows) == len(self):
-            return update.run(self.stacked, self.execution, self.gradient_sync)
-        index = torch.tensor(rows, device=self.stacked.flat.device)
-        part = self.stacked.take(index)
+        in_order = order == list(range(len(rows)))
+        at, index = torch.tensor([order, sorted(rows)], device=self.stacked.flat.device)
+        update = update if in_order else update.of_members(at)
+        part = self.stacked if len(rows) == len(self) else self.stacked.take(index)
         metrics = update.run(part, self.execution, self.gradient_sync)
-        self.stacked.put(index, part)
-        return metrics
+        if part is not self.stacked:
+            self.stacked.put(index, part)
+        return metrics if in_order else metrics[torch.argsort(at)]
 
 
 def _arranged(x: Tensor, order: Tensor | None) -> Tensor:

@@ -285,7 +285,7 @@ class TrainingLoop:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
-        slots, names = self.members.shard.slots, self.members.first.metrics
+        slots, names = self.members.shard.slots, self.members.first.group_class.metrics
         metrics = {slots[at]: {name: float(report[name][0]) for name in names} for at, report in reports.items()}
         for slot, of_member in metrics.items():
             self.metrics[slot].append(of_member)
@@ -563,7 +563,7 @@ class TrainingLoop:
                 legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
-                losses=_means(self.metrics[slot], agent.metrics),
+                losses=_means(self.metrics[slot], agent.group_class.metrics),
             )
             for (slot, agent), std, steps in zip(
                 self.members.local_members().items(), result.spread, result.steps, strict=True

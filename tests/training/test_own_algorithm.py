@@ -82,6 +82,7 @@ class DriftLearner(Learner):
 
 
 class DriftGroup(LearnerGroup[DriftLearner]):
+    learner_class, metrics, placeholder_action = DriftLearner, ("drift",), SPACES[1]
     log: Any = None
 
     def make_buffer(self, env, envs, describe_row):
@@ -98,8 +99,7 @@ class DriftGroup(LearnerGroup[DriftLearner]):
 
 
 class DriftAlgorithm(RLAlgorithm[DriftLearner]):
-    algo, config, learner_class, group_class, metrics = "Drift", DriftConfig, DriftLearner, DriftGroup, ("drift",)
-    placeholder_action = SPACES[1]
+    algo, config, group_class = "Drift", DriftConfig, DriftGroup
 
     def __init__(self, *spaces, net_config=None, index=0, hp_config=None, num_envs=1, seed=None, **settings):
         identity = {"index": index, "hp_config": hp_config, "num_envs": num_envs, "device": "cpu", "seed": seed}
