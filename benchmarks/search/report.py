@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics as basic
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.search import goals
 from benchmarks.search import statistics as stats
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import (
@@ -26,12 +27,13 @@ from benchmarks.search.protocol import (
     digest,
 )
 from benchmarks.search.runner import Row
+from benchmarks.search.scores import auc_score, final_score, scores, to_target
 from benchmarks.tables import ROOT, machine, markdown
 
 PAGE = ROOT / "benchmarks" / "search.md"
 FIGURE = "results/search_curves_{}.svg"
-OURS = "ours"
-FEW_SEEDS = 10
+OURS = goals.OURS
+FEW_SEEDS = goals.SEEDS
 """Below so many runs of both sides a comparison decides nothing (search-methods: power of "above .5")."""
 
 
@@ -39,38 +41,10 @@ def write(page: Path, rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]
     """Write the page, and a figure for each tier beside it."""
     rows = [row for row in rows if Case(**row.case).seed >= FIRST_REPORT_SEED]
     parts = [*_head(), *_coverage(rows)]
+    parts += ["## Goals", "", *goals.table(rows, replays), ""]
     for setting, its in _by_setting(rows).items():
         parts += _section(setting, its, replays, page)
     page.write_text("\n".join(parts) + "\n")
-
-
-def final_score(row: Row) -> float:
-    """Return the normalised test return of what was handed over; a failed run scores as a random policy."""
-    value = ENVS[row.case["env"]].score(row.test_return)
-    return value if math.isfinite(value) and not row.failure else 0.0
-
-
-def auc_score(row: Row) -> float:
-    """Return the step-weighted mean of the normalised test return over the budget; 0 before the first evaluation."""
-    env = ENVS[row.case["env"]]
-    points = [] if row.failure else [(steps, env.score(value)) for steps, _, value in row.curve]
-    return stats.area_under_curve(points, row.case["budget"])
-
-
-def to_target(row: Row, seconds: bool = False) -> float | None:
-    """Return the steps (or seconds) until what would be handed over reached the target in the test; None: never."""
-    target = ENVS[row.case["env"]].target
-    reached = [(steps, at) for steps, at, value in row.curve if value >= target]
-    return None if not reached or row.failure else reached[0][int(seconds)]
-
-
-def scores(rows: Iterable[Row], of: Callable[[Row], float]) -> dict[str, dict[str, list[float]]]:
-    """Return scores by method and task, in the order of seeds; a task is an environment with its start."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in sorted(rows, key=lambda row: row.case["seed"]):
-        task = f"{row.case['env']} {row.case['start']}"
-        found.setdefault(row.case["method"], {}).setdefault(task, []).append(of(row))
-    return found
 
 
 def _head() -> list[str]:

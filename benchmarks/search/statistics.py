@@ -55,12 +55,15 @@ def bootstrap_interval(
     statistic: Callable[..., float],
     *scores: Scores,
     seed: int = 0,
-    repetitions: int = REPETITIONS,
+    repetitions: int | None = None,
     level: float = 0.95,
 ) -> tuple[float, float]:
     """Return the percentile interval of a statistic: runs are resampled within each task, methods independently."""
     rng = np.random.default_rng(seed)
-    found = [statistic(*(_resampled(one, rng) for one in scores)) for _ in range(repetitions)]
+    found = [
+        statistic(*(_resampled(one, rng) for one in scores))
+        for _ in range(REPETITIONS if repetitions is None else repetitions)
+    ]
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

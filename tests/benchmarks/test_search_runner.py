@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agilerl_like.hpo import HyperparameterConfig, PopulationView
-from benchmarks.search import protocol, report, results, runner
+from benchmarks.search import goals, protocol, report, results, runner, scores
+from benchmarks.search import statistics as stats
 from benchmarks.search.__main__ import main
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import ENVS, TIERS, Case
@@ -80,7 +81,7 @@ def test_a_run_counts_all_steps_and_hands_over_one_tested_agent(row):
     assert row.copies > 0  # fresh members: a quarter is one of four generations
     assert Row.from_json(row.to_json()) == row
     assert (
-        0 <= report.auc_score(row) <= max(report.final_score(row), *[ENVS["cartpole"].score(c[2]) for c in row.curve])
+        0 <= scores.auc_score(row) <= max(scores.final_score(row), *[ENVS["cartpole"].score(c[2]) for c in row.curve])
     )
 
 
@@ -100,7 +101,7 @@ def test_a_failed_run_is_a_row_that_scores_as_a_random_policy(monkeypatch):
     monkeypatch.setitem(METHODS, "ours", type(METHODS["ours"])("", broken))
     failed = run(Case("ours", "cartpole", "S2", 3, 12_000))
     assert failed.failure == "RuntimeError: no sampler"
-    assert (report.final_score(failed), report.auc_score(failed), report.to_target(failed)) == (0.0, 0.0, None)
+    assert (scores.final_score(failed), scores.auc_score(failed), scores.to_target(failed)) == (0.0, 0.0, None)
 
 
 def test_rows_survive_a_killed_writer(tmp_path, row):
@@ -144,3 +145,24 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) | 1.0 | 0.00 |" in text
     assert "| smoke | 0 of 20 | not run |" in text
     assert "claims need 10" in text
+
+
+def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
+    monkeypatch.setattr(stats, "REPETITIONS", 200)
+
+    def rows(seeds):
+        for seed in range(seeds):
+            for env in protocol.TIERS["main"].envs:
+                for method, value in (("ours", 1.0), ("no_evolution", 0.5 if seed else 2.0)):
+                    its = ENVS[env].random + value * (ENVS[env].target - ENVS[env].random)
+                    case = json.loads(Case(method, env, "S2", 1000 + seed, 800_000).key)
+                    yield Row(case, "", its, 1.0, its, its, [(400_000, 5.0, its)], 800_000, 1000, 9.0, 9.0, 0.1, 20, 4)
+
+    def line(seeds):
+        start = "| S2: better than random search (full runs) | P >= 0.75, interval above 0.5 | 0."
+        return next(line for line in goals.table(list(rows(seeds)), {}) if line.startswith(start))
+
+    # the rival's first run beats all of ours: of 100 pairs in each environment 10 are lost
+    assert "| 0.90 (" in line(10)
+    assert line(10).endswith("7 environments | yes |")
+    assert line(9).endswith("| undecided: too few runs |")
