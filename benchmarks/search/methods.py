@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.hpo import Explorer, HyperparameterConfig, RLParameter, Selection
+from agilerl_like.algorithms.population import founder_draws
+from agilerl_like.hpo import AUTO, Explorer, HyperparameterConfig, RLParameter, Selection
 from agilerl_like.hpo.hyperparameters import Number
 from agilerl_like.registry import registered
 from agilerl_like.seeding import Purpose, generator
@@ -161,34 +162,60 @@ def _trial_rng(case: Case) -> np.random.Generator:
     return generator(case.seed, Purpose.INITIAL_HYPERPARAMETERS, 1_000)
 
 
-GATED = (("selection", "gated"), ("explorer", "gaussian"))
+def _auto(case: Case) -> Search:
+    """Return what users get by evolution="auto"; where members are drawn, by this package's own draws."""
+    search = _sobol(_population(case), case)
+    search.options = {"evolution": AUTO}
+    return search
 
 
-def _ours(what: str, chosen: Mapping[str, Any] | None = None, explored: Mapping[str, Any] | None = None) -> Method:
-    """Return the default search, or one with a part of it switched off."""
-    return Method(what, _registered("gated", "gaussian", chosen, explored), GATED)
+def _sobol(search: Search, case: Case) -> Search:
+    if case.start == "S2":
+        search.founders = founder_draws(search.ranges, case.members, case.seed)
+    return search
+
+
+def _ours(
+    what: str,
+    chosen: Mapping[str, Any] | None = None,
+    explored: Mapping[str, Any] | None = None,
+    *,
+    selection: str = AUTO,
+    explorer: str = AUTO,
+) -> Method:
+    """Return the default search with a part of it changed or switched off."""
+    make = _registered(selection, explorer, chosen, explored)
+    return Method(what, lambda case: _sobol(make(case), case), (("selection", selection), ("explorer", explorer)))
 
 
 METHODS = {
-    "ours": _ours("gated selection, normal steps"),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO))),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members", {"restart_flat": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
     "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
-    "ours_no_redraw": _ours("ours: steps only", {}, {"redraw": 0.0}),
+    "ours_no_redraw": _ours("ours: steps and proposals, no new draws", {}, {"redraw": 0.0}),
     "ours_no_architecture": _ours("ours: architectures stay", {}, {"architecture": 0.0}),
-    "ours_factors": Method("ours with PBT's factors", _registered("gated", "factors"), GATED[:1]),
-    "ours_truncation": Method("ours with truncation selection", _registered("truncation", "gaussian"), GATED[1:]),
+    "ours_no_process": _ours("ours: normal steps in place of PB2", explorer="gaussian"),
+    "ours_bandit": _ours("ours: a bandit over kinds of mutation in place of PB2", explorer="bandit"),
+    "ours_factors": _ours("ours: PBT's factors in place of PB2", explorer="factors"),
+    "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
+    "ours_drawn": Method(
+        "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
+        (("selection", AUTO), ("explorer", AUTO)),
+    ),
     "pb2": Method(
-        "gated selection, PB2 in a trust region", _registered("gated", "pb2"), (GATED[0], ("explorer", "pb2"))
+        "PB2: truncation, this package's process without its rule for noise",
+        _registered("truncation", "pb2", {}, {"always": True}),
+        (("selection", "truncation"), ("explorer", "pb2")),
     ),
     "mf_pbt": Method(
-        "MF-PBT: this package's, with PBT's factors", _registered("multi_frequency", "factors"),
-        (("selection", "multi_frequency"), ("explorer", "factors")),
+        "MF-PBT: this package's, with PBT's factors", _registered("mf_pbt", "factors"),
+        (("selection", "mf_pbt"), ("explorer", "factors")),
     ),
     "ipbt": Method(
-        "IPBT: this package's restarts with doubled generations, and PB2", _registered("restarting", "pb2"),
-        (("selection", "restarting"), ("explorer", "pb2")),
+        "IPBT: this package's restarts with doubled generations, and PB2", _registered("ipbt", "pb2"),
+        (("selection", "ipbt"), ("explorer", "pb2")),
     ),
     "hyperband_tpe": Method(
         "this package's Hyperband with TPE, eight jobs at a time", _registered("hyperband", "tpe"),

@@ -46,6 +46,20 @@ def test_generations_spend_the_budget():
     assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 28_445, generations=20)) == 80
 
 
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs_venv])
+def test_methods_of_this_version_can_start_everywhere(name):
+    assert METHODS[name].missing() == ""
+    for start in protocol.STARTS:
+        search = METHODS[name].make(Case(name, "pendulum", start, 7, 800_000))
+        assert len(search.founders) == search.members
+        for values in search.founders:
+            search.ranges.check(values)
+        if search.selection is not None:
+            search.selection.validate(search.members)
+            search.selection.check_budget(search.generations)
+        search.close()
+
+
 def _view(fitness, uids):
     return PopulationView(np.array(fitness), uids, (), 1)
 
