@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.algorithms.population import founder_draws
-from agilerl_like.hpo import AUTO, Explorer, HyperparameterConfig, RLParameter, Selection
+from agilerl_like.hpo import AUTO, Explorer, HyperparameterConfig, Selection
 from agilerl_like.hpo.hyperparameters import Number
 from agilerl_like.registry import registered
 from agilerl_like.seeding import Purpose, generator
@@ -87,11 +87,7 @@ def _ray_pbt(case: Case) -> Search:
 def _agilerl(case: Case) -> Search:
     """Return AgileRL's search; its integers are not powers of two, else its factors could never move them."""
     search = _population(case)
-    plain = {
-        name: RLParameter(its.min, its.max, dtype=int, scale="linear") if its.scale == "power_of_two" else its
-        for name, its in search.ranges.items()
-    }
-    search.ranges = HyperparameterConfig(**plain)
+    search.ranges = protocol.hp_config(case.start, powers_of_two=False)
     search.selection, search.explorer = AgileRLTournament(), AgileRLMutations()
     return search
 

@@ -203,11 +203,16 @@ TIERS = {
 """`main` has S2 alone, because the claims that it decides are about S2. Ablations run by `--methods`."""
 
 
-def hp_config(start: Start) -> HyperparameterConfig:
-    """Return the ranges; the diverging start lies outside of the usual ones."""
-    if start != "S4":
-        return HyperparameterConfig(**RANGES)
-    return HyperparameterConfig(**{**RANGES, "lr": RLParameter(1e-5, DIVERGING_LR, scale="log")})
+def hp_config(start: Start, *, powers_of_two: bool = True) -> HyperparameterConfig:
+    """Return the ranges, or those with all integers between their bounds; the diverging start needs a higher lr."""
+    ranges = dict(RANGES)
+    if start == "S4":
+        ranges["lr"] = RLParameter(1e-5, DIVERGING_LR, scale="log")
+    if not powers_of_two:
+        for name, its in RANGES.items():
+            if its.scale == "power_of_two":
+                ranges[name] = RLParameter(its.min, its.max, dtype=int, scale="linear")
+    return HyperparameterConfig(**ranges)
 
 
 def start_values(start: Start, env: Env, rng: np.random.Generator) -> dict[str, Number]:

@@ -38,8 +38,8 @@ from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
-from benchmarks.search.methods import METHODS, Search
-from benchmarks.search.protocol import ENVS, NUM_ENVS, TEST_EPISODES, Case, Env, net_config
+from benchmarks.search.methods import METHODS
+from benchmarks.search.protocol import ENVS, NUM_ENVS, TEST_EPISODES, Case, Env, hp_config, net_config
 from benchmarks.tables import versions
 
 TEST_STREAM = 1_000_003
@@ -265,19 +265,18 @@ REPLAY_SEEDS = 10
 def replay(row: Row) -> dict[str, Any]:
     """Train ten new members by the schedule that a run found, without selection; return their test returns.
 
-    Each trains as long as a member of the run; as one population, because members do not influence one another.
+    Each trains as long as a member of the run, with the initial architecture; as one population, because members do not
+    influence one another.
     """
     torch.set_num_threads(1)
     case = Case(**row.case)
     env = ENVS[case.env]
     setup = make_setup(env)
-    search = Search(
-        REPLAY_SEEDS, case.generations, [row.schedule[0][1]] * REPLAY_SEEDS, METHODS[case.method].make(case).ranges
-    )
+    ranges, start = hp_config(case.start, powers_of_two=False), [row.schedule[0][1]] * REPLAY_SEEDS
     steps = env.generation_steps(case)
     population, _ = train_on_policy(
         setup,
-        pop=make_population(env, setup, search.founders, search.ranges, case.seed + 500_000),
+        pop=make_population(env, setup, start, ranges, case.seed + 500_000),
         max_steps=steps * case.generations,
         evo_steps=steps,
         eval_loop=1,
