@@ -475,15 +475,10 @@ def space_to_json(space: Space) -> dict[str, Any]:
             "low": _bounds_to_json(space.low),
             "high": _bounds_to_json(space.high),
         }
-    if isinstance(space, Discrete):
-        return {"type": "Discrete", "dtype": str(space.dtype), "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, MultiDiscrete):
-        return {
-            "type": "MultiDiscrete",
-            "dtype": str(space.dtype),
-            "nvec": space.nvec.tolist(),
-            "start": space.start.tolist(),
-        }
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        kind, count = ("Discrete", "n") if isinstance(space, Discrete) else ("MultiDiscrete", "nvec")
+        counts = {name: np.asarray(getattr(space, name)).tolist() for name in (count, "start")}
+        return {"type": kind, "dtype": str(space.dtype), **counts}
     if isinstance(space, MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.shape]}
     if isinstance(space, Dict) and all(isinstance(key, str) for key in space.spaces):
