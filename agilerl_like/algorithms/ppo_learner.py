@@ -186,8 +186,11 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
         for (steps, batch_size, cut, *_), together in due.items():
             learners = [self[place] for place in together]
             rollout = self.gradient_sync.all_gather(experience(together, steps))
-            update = RolloutUpdate(rollout, hyperparams_of(learners), batch_size, shuffle_of(learners), cut)
+            hyperparams = hyperparams_of(learners)
+            update = RolloutUpdate(rollout, hyperparams, batch_size, shuffle_of(learners), cut)
             metrics = self.cohort.learn(together, update).cpu()
+            for name in {name for learner in learners for name in learner.algorithm.schedules}:
+                metrics.set(name, getattr(hyperparams, name).cpu())  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout.of_members(torch.tensor([i], device=self.device)))
                 reports[place] = metrics[i : i + 1]

@@ -285,8 +285,11 @@ class TrainingLoop:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
-        slots, names = self.members.shard.slots, self.members.first.group_class.metrics
-        metrics = {slots[at]: {name: float(report[name][0]) for name in names} for at, report in reports.items()}
+        slots = self.members.shard.slots
+        metrics = {
+            slots[place]: {name: float(report[name][0]) for name in _reported(self.population[place])}
+            for place, report in reports.items()
+        }
         for slot, of_member in metrics.items():
             self.metrics[slot].append(of_member)
         self._replace_diverged([place for place, report in reports.items() if not bool(report["healthy"][0])])
@@ -563,7 +566,7 @@ class TrainingLoop:
                 legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
-                losses=_means(self.metrics[slot], agent.group_class.metrics),
+                losses=_means(self.metrics[slot], _reported(agent)),
             )
             for (slot, agent), std, steps in zip(
                 self.members.local_members().items(), result.spread, result.steps, strict=True
@@ -629,6 +632,11 @@ def _trial(
         operators=operators,
         standard_error=record.fitness_std / (math.sqrt(max(1, record.episodes - 1)) if is_mean else 1.0),
     )
+
+
+def _reported(agent: EvolvableAlgorithm) -> tuple[str, ...]:
+    """Return the names of the metrics of an update, and of the hyperparameters that had a scheduled value in it."""
+    return (*agent.group_class.metrics, *agent.schedules)
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

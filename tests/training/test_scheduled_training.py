@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -23,6 +24,7 @@ from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.hpo import Genome, Offspring
 from agilerl_like.hpo.schedules import CHECKED_AT
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
+from agilerl_like.reporting.files import read_metrics
 
 ENVS = 2
 
@@ -110,6 +112,26 @@ def test_a_factor_scales_the_learning_rate_itself():
     assert torch.equal(weights(plain), weights(scaled))
     assert torch.equal(weights(still), weights(population_of(env)[0]))
     assert not torch.equal(weights(plain), weights(still))
+
+
+def test_a_run_reports_the_members_value_and_the_scheduled_one(tmp_path):
+    env = cartpole()
+    population = population_of(env, 2, hp_config=HyperparameterConfig(lr=RLParameter(1e-4, 1e-2)))
+    population[0].schedules = {"lr": "linear"}
+    train(env, population, run_dir=tmp_path)
+    rows = read_metrics(tmp_path)
+    assert [row["hp/lr"] for row in rows] == [1e-3] * 4
+    # the factors of the updates at 0 and 1/4, then at 1/2 and 3/4 of the run, on average
+    scheduled = [row["train/lr"] for row in rows]
+    assert scheduled[::2] == pytest.approx([0.875e-3, 0.375e-3])
+    assert np.isnan(scheduled[1::2]).all()  # the second member has no schedule
+
+
+def test_the_help_page_names_schedules(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "--algorithm.schedules.lr linear" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["ent_coef", "clip_coef", "vf_coef"])
