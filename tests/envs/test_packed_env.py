@@ -111,7 +111,7 @@ def test_any_sequence_of_presence_and_ends_gives_the_expected_flags(written):
         after = {agent: letter(agent, tick + 1) for agent in agents}
         ended = "o" not in after.values()
         for number, agent in enumerate(agents):
-            its = step.for_agent(agent)
+            its = Transition(*(getattr(step, field)[agent] for field in Transition._fields))
             acted = letter(agent, tick) == "o"
             assert its.valid.tolist() == [acted] * 2
             assert its.reward.tolist() == [10.0 * number + tick if acted else 0.0] * 2
@@ -127,18 +127,6 @@ def test_any_sequence_of_presence_and_ends_gives_the_expected_flags(written):
         assert step.ended.tolist() == [ended] * 2
         assert (step.next_obs is step.obs) == (not ended)
         tick, episode = (0, episode + 1) if ended else (tick + 1, episode)
-
-
-def test_for_agent_returns_a_single_agent_transition():
-    env = team_of(partial(Scripted, a="ooT", b="ooX"))
-    env.reset([0])
-    env.step(still(env))
-    step = env.step(still(env))
-    alone = step.for_agent("a")
-    assert isinstance(alone, Transition)
-    assert alone.ended.tolist() == [True]
-    assert alone.next_obs is step.next_obs["a"]
-    assert alone.action_mask is None
 
 
 class Undying(Scripted):

@@ -139,11 +139,6 @@ class MultiAgentProbe:
         """Make a new copy of the env."""
         return MultiAgentProbeEnv(self.roles)
 
-    @property
-    def has_returning_agents(self) -> bool:
-        """Whether an agent leaves and returns, which PettingZoo's API test rejects."""
-        return any(role.absent_steps and 0 not in role.absent_steps for role in self.roles.values())
-
 
 def _scripted_role(*rows: tuple[Observation, ...], reward_fn: RewardFn, **more: Any) -> AgentRole:
     """A role with a single possible action."""

@@ -63,11 +63,6 @@ class MultiAgentTransition(NamedTuple):
         """Envs whose worker process was lost, [N] bool."""
         return self.ended & ~self.acted
 
-    def for_agent(self, agent: str) -> Transition:
-        """Return one agent's transition."""
-        fields = (getattr(self, field) for field in Transition._fields)
-        return Transition(*(field[agent] for field in fields))
-
 
 class MultiAgentVecEnvAdapter:
     """Steps a `MultiAgentVectorEnv` and returns MultiAgentTransitions; it must be the only user of the env."""
