@@ -193,7 +193,7 @@ class TestResume:
         assert main(["resume", str(run), *options, "--training.max-steps", "512"]) == 2
         said = capsys.readouterr().err
         assert message in said
-        assert "allowed are changes of environment, selection, mutation, training, run, except" in said
+        assert "allowed are changes of environment, evolution, selection, mutation, training, run, except" in said
         assert said.count("\n") == 1
         assert "max_steps" not in said
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
