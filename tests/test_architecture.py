@@ -21,6 +21,7 @@ FLOORS = {
     "modules": 3,
     "networks": 3.5,
     "learning": 4,
+    "export": 4,
     "distributed": 4.5,
     "algorithms": 5,
     "reporting": 5,
@@ -35,7 +36,7 @@ ALONE = {
     "pettingzoo": {"envs/multi_agent/pettingzoo.py"},
     "accelerate": {"distributed/process_group.py", "reporting/trackers.py"},
 }
-OPTIONAL = ("envpool", "gymnax", "jax", "tensorboard", "wandb", "matplotlib")
+OPTIONAL = ("envpool", "gymnax", "jax", "tensorboard", "wandb", "matplotlib", "onnxruntime", "onnxscript")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
