@@ -78,19 +78,38 @@ class GatedSelection(Selection):
 
     def sources(self, view: PopulationView, rng: np.random.Generator) -> np.ndarray:
         """Return the slot that each member's weights and hyperparameters come from: its own, or a donor's."""
-        size, by_rank = len(view), ranking(view.fitness, view.uids)
-        share = self.share if view.progress < self.gentle_from or not view.generations else self.final_share
-        donors = by_rank[: max(1, math.ceil(self.donors * size))]
+        size = len(view)
+        by_rank, donors, first = self._ranks(view)
         drawn = donors[rng.integers(len(donors), size=size)]  # one for each rank, so that slots have no influence
         sources = np.arange(size)
         for slot in np.setdiff1d(np.arange(size), by_rank):
             sources[slot] = by_rank[0]
-        first = max(1, size - max(1, math.floor(share * size)))
         for rank in range(first, len(by_rank)):
             slot, donor = by_rank[rank], drawn[rank]
             if self.differs(view, donor, slot):
                 sources[slot] = donor
         return sources
+
+    def _ranks(self, view: PopulationView) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return the members best first, the donors among them, and the first rank that may be replaced."""
+        size, by_rank = len(view), ranking(view.fitness, view.uids)
+        share = self.share if view.progress < self.gentle_from or not view.generations else self.final_share
+        donors = by_rank[: max(1, math.ceil(self.donors * size))]
+        return by_rank, donors, max(1, size - max(1, math.floor(share * size)))
+
+    def in_doubt(self, view: PopulationView) -> Sequence[int]:
+        """Return the members whose replacement further episodes may decide otherwise, and the donors.
+
+        The difference to the worst donor is then less than a standard error away from the gate.
+        """
+        by_rank, donors, first = self._ranks(view)
+        doubtful = []
+        for slot in by_rank[first:].tolist():
+            difference = view.fitness[donors[-1]] - view.fitness[slot]
+            error = view.standard_error(donors[-1], slot)
+            if slot not in donors and abs(difference - self.gate * error) < error:
+                doubtful.append(slot)
+        return [*donors.tolist(), *doubtful] if doubtful else []
 
     def differs(self, view: PopulationView, better: int, worse: int) -> bool:
         """Whether a member is better than another one by more than `gate` standard errors."""

@@ -124,6 +124,10 @@ class Selection:
         sources = assign_slots(self.parents(view.fitness, rng, uids=view.uids)).tolist()
         return [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
 
+    def in_doubt(self, view: PopulationView) -> Sequence[int]:
+        """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
+        return ()
+
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` if this strategy cannot be used for a population of this size."""
         if population_size < 1:

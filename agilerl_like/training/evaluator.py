@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,30 @@ class EvalResult(NamedTuple):
     returns: Sequence[list[float]] = ()
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
     was lost. Empty if fitness is not a mean return."""
+
+    def of(self, places: Sequence[int]) -> EvalResult:
+        """Return the result of some members."""
+        return EvalResult(
+            [self.fitness[place] for place in places],
+            [self.spread[place] for place in places],
+            [self.errors[place] for place in places],
+            self.episodes,
+            [self.steps[place] for place in places],
+            [self.returns[place] for place in places if self.returns],
+        )
+
+    def extended(self, places: Sequence[int], more: EvalResult) -> EvalResult:
+        """Return the result after further episodes of the members at `places`."""
+        fitness, spread, errors = list(self.fitness), list(self.spread), list(self.errors)
+        steps, returns = list(self.steps), list(self.returns)
+        for place, its_steps, its_returns in zip(places, more.steps, more.returns, strict=True):
+            returns[place] = [*returns[place], *its_returns]
+            played = np.array([score for score in returns[place] if math.isfinite(score)])
+            fitness[place] = float(played.mean()) if len(played) else math.nan
+            spread[place] = float(played.std()) if len(played) else math.nan
+            errors[place] = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
+            steps[place] += its_steps
+        return EvalResult(fitness, spread, errors, self.episodes, steps, returns)
 
 
 class Opponent(NamedTuple):
@@ -77,6 +102,25 @@ class Evaluator:
             played.lengths.sum(axis=1).tolist(),
             np.where(played.lost, np.nan, played.returns).tolist(),
         )
+
+    def evaluate_some(
+        self,
+        population: BasePopulation,
+        places: Sequence[int],
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> EvalResult | None:
+        """Evaluate some members of a population; None without any. Raises as `evaluate`."""
+        if not places:
+            return None
+        count = next(n for n in range(len(places), self.env.num_envs + 1) if self.env.num_envs % n == 0)
+        # each member has as many rows as the others, so the first is repeated where the rows cannot be divided
+        chosen = [*places, *[places[0]] * (count - len(places))]
+        copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
+        found = self.evaluate(copies, seeds, generation, should_stop=should_stop)
+        return found.of(range(len(places)))
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
         """Start the opponent pool from the initial members; collective."""

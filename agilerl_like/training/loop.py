@@ -63,6 +63,8 @@ from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
 
+MAX_EVALUATION_ROUNDS = 3
+"""Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -337,6 +339,8 @@ class TrainingLoop:
                 lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked),
                 stop_requests,
             )
+            if result is not None:
+                result, stopped = self._evaluate_further(result, stop_requests)
             result = result or _unfinished_result(self.population)
             fitness = [
                 score if agent.is_finite and slot not in self.unreplaced else math.nan
@@ -366,6 +370,56 @@ class TrainingLoop:
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
         return records, stopped
+
+    def _evaluate_further(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+        """Return the result after further episodes of the members whose selection is in doubt, and the signal.
+
+        The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`.
+        """
+        progress, members, args, episodes = (
+            self.progress,
+            self.members,
+            self.training_args,
+            self.training_args.eval_loop,
+        )
+        allowed = args.eval_share * (self.steps - self._steps_before) * members.size
+        if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt or not result.returns:
+            return result, 0
+        for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
+            fitness, steps, returns = zip(
+                *members.all_gather_by_slot(
+                    zip(result.fitness, result.steps, result.returns, strict=True), encode=list, decode=tuple
+                ),
+                strict=True,
+            )
+            if not np.isfinite(fitness).any():
+                break
+            view = PopulationView(
+                np.array(fitness),
+                self.uids,
+                (),
+                progress.generation,
+                self.history,
+                returns=SearchState(returns=list(returns)).paired_returns(),
+                generations=args.generations(members.first.num_envs),
+            )
+            doubtful = self.selection.in_doubt(view)
+            cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)
+            if not doubtful or sum(steps) + cost > allowed:
+                break
+            own = [place for place, slot in enumerate(members.shard.slots) if slot in doubtful]
+            seeds = integers(episodes, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation, turn)
+            more, signal = self._evaluate_until_stopped(
+                lambda asked, own=own, seeds=seeds: self.evaluator.evaluate_some(
+                    self.population, own, seeds, progress.generation, should_stop=asked
+                ),
+                stop_requests,
+            )
+            if signal:
+                return result, signal
+            result = result if more is None else result.extended(own, more)
+            episodes *= 2
+        return result, 0
 
     def _evaluate_until_stopped(
         self,
@@ -558,7 +612,7 @@ class TrainingLoop:
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
                 fitness_std=std,
-                episodes=result.episodes,
+                episodes=len(result.returns[place]) if result.returns else result.episodes,
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
@@ -568,8 +622,8 @@ class TrainingLoop:
                 mutation=agent.mut,
                 losses=_means(self.metrics[slot], _reported(agent)),
             )
-            for (slot, agent), std, steps in zip(
-                self.members.local_members().items(), result.spread, result.steps, strict=True
+            for place, ((slot, agent), std, steps) in enumerate(
+                zip(self.members.local_members().items(), result.spread, result.steps, strict=True)
             )
         ]
 

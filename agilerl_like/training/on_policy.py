@@ -42,6 +42,7 @@ def train_on_policy(
     evo_steps: int = TrainingArguments.evo_steps,
     eval_steps: int | None = TrainingArguments.eval_steps,
     eval_loop: int = TrainingArguments.eval_loop,
+    eval_share: float = TrainingArguments.eval_share,
     target: float | None = TrainingArguments.target,
     fitness: Fitness = TrainingArguments.fitness,
     selection_strategy: Selection | None = None,
@@ -147,7 +148,7 @@ def train_on_policy(
     run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
     plan = RunPlan(
-        TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint),
+        TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share),
         selection_strategy or tournament,
         mutation or NO_MUTATION,
         name=name,

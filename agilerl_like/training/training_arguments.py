@@ -34,6 +34,10 @@ class TrainingArguments:
     """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. At a
     checkpoint the envs are reset, and incomplete rollouts are discarded."""
 
+    eval_share: float = 0.1
+    """Members whose selection is in doubt play further evaluation episodes (gated selections), while a generation's
+    evaluation takes no more than this share of its env steps; 0: none."""
+
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
             value = getattr(self, name)
@@ -41,6 +45,8 @@ class TrainingArguments:
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
         if self.fitness not in get_args(Fitness):
             raise unknown_name("fitness", self.fitness, get_args(Fitness))
+        if not 0 <= self.eval_share < math.inf:
+            raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
         if self.target is not None and not math.isfinite(self.target):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 

@@ -260,3 +260,12 @@ def test_members_that_start_at_one_bad_learning_rate_escape(size, generations):
         rates = [(one.generation, one.hyperparameters["lr"]) for one in result.history.trials]
         needed.append(min((generation for generation, lr in rates if 1e-4 <= lr <= 3e-3), default=40))
     assert np.median(needed) <= generations
+
+
+def test_members_near_the_gate_and_the_donors_are_in_doubt():
+    # of four members one is a donor (fitness 10) and two may be replaced; the standard error of each difference is 1
+    noise = np.array([1.0, -1.0])
+    returns = [[10.0, 10.0], *[(10.0 - gap + noise).tolist() for gap in (0.5, 1.5, 5.0)]]
+    assert PLAIN.in_doubt(view_of(returns)) == [0, 2]  # 1.5 is within a standard error of the gate, 5 is not
+    assert PLAIN.in_doubt(view_of([[10.0, 10.0], [9.0, 9.0], [8.0, 8.0], [7.0, 7.0]])) == []
+    assert TruncationSelection().in_doubt(view_of(returns)) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import GatedSelection, GaussianSteps, Selection, SlotPlan, WeightMix, ranking
 from agilerl_like.reporting import read_lineage
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 
 @dataclass(frozen=True)
@@ -218,4 +220,58 @@ def test_evolution_auto_in_a_script(tmp_path):
     written = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
     assert (written["selection"]["name"], written["selection"]["gate"]) == ("gated", 2.0)
     assert written["mutation"]["name"] == "gaussian"
+    env.close()
+
+
+@dataclass(frozen=True)
+class Doubting(GatedSelection):
+    """Members of slots 0 and 2 are always in doubt."""
+
+    def in_doubt(self, view):
+        return [0, 2]
+
+
+def counts(folder):
+    return [len(its) for its in search_state(folder)["returns"]]
+
+
+def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tmp_path):
+    run(tmp_path / "more", 128, Doubting(), eval_share=100.0)
+    assert counts(tmp_path / "more") == [24, 3, 24, 3]  # 3, then 3, 6 and 12 more
+    run(tmp_path / "none", 128, Doubting(), eval_share=0.0)
+    assert counts(tmp_path / "none") == [3] * 4
+    with (tmp_path / "more" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["generation"] == "2"]
+    state = search_state(tmp_path / "more")
+    assert [float(row["eval/mean_reward"]) for row in rows] == pytest.approx([np.mean(r) for r in state["returns"]])
+
+
+def test_further_episodes_do_not_depend_on_the_number_of_processes(tmp_path):
+    run(tmp_path / "one", 128, Doubting(), eval_share=100.0)
+    run(tmp_path / "two", 128, Doubting(), eval_share=100.0, processes=2)
+    assert search_state(tmp_path / "two")["returns"] == search_state(tmp_path / "one")["returns"]
+
+
+def test_a_negative_share_is_refused():
+    with pytest.raises(ConfigurationError, match="eval_share=-1 must be finite and not negative"):
+        run(None, 128, eval_share=-1)
+
+
+def test_some_members_are_evaluated_as_all_are():
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(4, *spaces, seed=1, num_envs=2, per_member=True)
+    setup = SingleAgentEnvSetup(env)
+    evaluator = setup.make_evaluator(
+        "return", setup.adapt(setup.make_eval_env(8)), None
+    )  # 8 rows cannot be divided by 3
+    everyone = evaluator.evaluate(pop, [5, 6, 7], 1)
+    assert evaluator.evaluate_some(pop, [0, 2, 3], [5, 6, 7], 1) == everyone.of([0, 2, 3])
+    assert evaluator.evaluate_some(pop, [], [5], 1) is None
+    twice = everyone.extended([2], everyone.of([2]))
+    assert twice.fitness == everyone.fitness
+    assert twice.returns[2] == everyone.returns[2] * 2
+    assert twice.steps[2] == 2 * everyone.steps[2]
+    assert twice.steps[0] == everyone.steps[0]
+    evaluator.env.env.close()
     env.close()
