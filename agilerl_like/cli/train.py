@@ -46,11 +46,13 @@ from agilerl_like.reporting.callback import CallbackError, CallbackList, Reporte
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
+from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.loop import RunResult
+from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderExistsError, check_unused
 from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
@@ -205,6 +207,9 @@ def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)
+    yield ProvenanceReporter(run_dir)
+    if config.run.report:
+        yield HtmlReporter(run_dir)
     if config.run.tensorboard:
         yield TensorBoardReporter(run_dir / "tensorboard")
     if config.run.wandb:

@@ -365,6 +365,8 @@ class RunConfig(Section, frozen=True):
     """Registered callbacks, by name or as {name: ..., its arguments}."""
     plot: bool = True
     """Plot the run to evolution.png at its end, if matplotlib is installed."""
+    report: bool = True
+    """Write report.html at the end of the run: family tree, fitness, schedules, mutations."""
     device: str = "cpu"
     """Device of the networks: cpu, cuda, cuda:1, ..., or auto (cuda if there is one, else cpu). With several processes,
     cuda means one GPU for each."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import METRICS, read_metrics
-from agilerl_like.reporting.records import rank
+from agilerl_like.reporting.run_history import RunHistory
 from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
@@ -93,61 +92,29 @@ def _title(run_dir: Path, last: Mapping[str, Any], best: Mapping[str, Any]) -> s
     return f"{run_dir.resolve().name}: best fitness {fitness}, member {best['uid']:.0f} in generation {generation}"
 
 
-@dataclass(frozen=True)
-class _History:
-    """The rows of metrics.csv, the row that each continues (-1: none), and the lineage of the best, oldest first."""
-
-    rows: list[dict[str, Any]]
-    before: list[int]
-    lineage: list[int]
-
-    def column(self, name: str) -> np.ndarray:
-        values = np.array([row[name] for row in self.rows], dtype=float)
-        sizes = np.abs(values)
-        return np.where((sizes < DRAWABLE) & ((sizes > 1 / DRAWABLE) | (sizes == 0)), values, np.nan)
-
-
-def _read(run_dir: Path | str) -> _History:
+def _read(run_dir: Path | str) -> RunHistory:
     rows = read_metrics(run_dir)
     if not rows:
         raise ConfigurationError(f"{Path(run_dir) / METRICS} has no rows yet: they are written after each generation")
-    last_seen: dict[int, int] = {}
-    before: list[int] = []
-    for start, stop in _generations(rows):
-        # parents are looked up before the new members of their slots are added
-        before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in rows[start:stop]]
-        last_seen.update((row["uid"], index) for index, row in enumerate(rows[start:stop], start))
-    lineage = [_best_row(rows)]
-    while before[lineage[-1]] >= 0:
-        lineage.append(before[lineage[-1]])
-    return _History(rows, before, lineage[::-1])
+    return RunHistory(Path(run_dir), rows)
 
 
-def _best_row(rows: list[dict[str, Any]]) -> int:
-    """The row of the best agent of the run; without the columns that name it, the row of the highest fitness."""
-    best = rows[-1].get("population/best_ever_uid"), rows[-1].get("population/best_ever_generation")
-    for number, row in enumerate(rows):
-        if (row["uid"], row["generation"]) == best:
-            return number
-    ranks = [rank(row["eval/mean_reward"], row["uid"], row["generation"]) for row in rows]
-    return ranks.index(max(ranks))
+def _column(history: RunHistory, name: str) -> np.ndarray:
+    values = history.column(name)
+    sizes = np.abs(values)
+    return np.where((sizes < DRAWABLE) & ((sizes > 1 / DRAWABLE) | (sizes == 0)), values, np.nan)
 
 
-def _generations(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    starts = [i for i, row in enumerate(rows) if i == 0 or row["generation"] != rows[i - 1]["generation"]]
-    return list(zip(starts, [*starts[1:], len(rows)], strict=True))
-
-
-def _fitness_norm(history: _History) -> Normalize:
+def _fitness_norm(history: RunHistory) -> Normalize:
     from matplotlib.colors import Normalize
 
-    fitness = history.column("eval/mean_reward")
+    fitness = _column(history, "eval/mean_reward")
     fitness = fitness[np.isfinite(fitness)]
     # quantile: one member that failed badly must not use up the colour range
     return Normalize(*np.quantile(fitness, [0.1, 1.0]), clip=True) if fitness.size else Normalize(0.0, 1.0)
 
 
-def _draw_branches(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) -> None:
+def _draw_branches(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
 
     points = np.stack([x, y], axis=-1)
@@ -156,9 +123,9 @@ def _draw_branches(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) 
     axes.plot(*points[history.lineage].T, color=_DARK, linewidth=2.0, zorder=3, label="the best member's lineage")
 
 
-def _draw_fitness(axes: Axes, history: _History) -> None:
-    steps, fitness = history.column("time/total_timesteps"), history.column("eval/mean_reward")
-    best, starts = history.column("population/best_ever"), [start for start, _ in _generations(history.rows)]
+def _draw_fitness(axes: Axes, history: RunHistory) -> None:
+    steps, fitness = _column(history, "time/total_timesteps"), _column(history, "eval/mean_reward")
+    best, starts = _column(history, "population/best_ever"), [start for start, _ in history.generations]
     axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
     axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far, on fresh episodes")
     _draw_branches(axes, history, steps, fitness)
@@ -174,7 +141,7 @@ def _draw_fitness(axes: Axes, history: _History) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=9)
 
 
-def _label_mutations(axes: Axes, history: _History, x: np.ndarray, y: np.ndarray) -> None:
+def _label_mutations(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray) -> None:
     rows = history.rows
     born = [i for i in history.lineage if history.before[i] >= 0 and rows[history.before[i]]["uid"] != rows[i]["uid"]]
     changed = [i for i in born if rows[i]["mutation"] not in ("", "None") and math.isfinite(y[i])]
@@ -203,12 +170,12 @@ def _shortened(label: str) -> str:
     return f"…{end}" if end else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
-def _draw_panel(axes: Axes, name: str, history: _History, norm: Normalize) -> None:
+def _draw_panel(axes: Axes, name: str, history: RunHistory, norm: Normalize) -> None:
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
-    values, fitness = history.column(name), history.column("eval/mean_reward")
-    generation = history.column("generation")
+    values, fitness = _column(history, name), _column(history, "eval/mean_reward")
+    generation = _column(history, "generation")
     _draw_branches(axes, history, generation, values)
     colours = colormaps["viridis"].with_extremes(bad=_RED)  # red: the fitness is not finite
     axes.scatter(generation, values, c=fitness, s=16, cmap=colours, norm=norm, zorder=4, plotnonfinite=True)

@@ -128,7 +128,7 @@ class OffspringRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `from_json`; a number that is not finite is null."""
-        return _plain({field.name: getattr(self, field.name) for field in fields(self)})
+        return plain_data({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def from_json(cls, data: Any, where: str = "birth") -> OffspringRecord:
@@ -208,11 +208,12 @@ class SummaryRecord:
         return self.best.fitness if self.best.is_confirmed else math.nan
 
 
-def _plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
+    """Return a value as plain data; a number that is not finite is None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain_data(item) for item in value]
     if hasattr(value, "item"):  # a numpy scalar
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,9 +19,11 @@ from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Select
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
+from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
@@ -157,7 +159,7 @@ def train_on_policy(
     )
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
-        sinks += [CsvReporter(run_dir), LineageReporter(run_dir)]
+        sinks += [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
         if population is not None:
             sinks.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
     log_dir = run_dir or Path("runs") / name

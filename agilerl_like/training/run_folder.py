@@ -17,12 +17,14 @@ from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
+from agilerl_like.reporting.report import REPORT
+from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
-from agilerl_like.training.provenance import provenance
+from agilerl_like.training.provenance import is_run_document, provenance
 
 CONFIG = "config.yaml"
 CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
@@ -189,6 +191,10 @@ def _is_checkpoint(path: Path) -> bool:
         return False
 
 
+REPORT_HEAD = b'<meta name="generator" content="agilerl-like">'
+"""A line near the beginning of every report."""
+
+
 RUN_FILES: Mapping[str, RunFile] = {
     CONFIG: RunFile(lambda path: _first_line(path).startswith(HEADER)),
     METRICS: RunFile(begins_as_metrics),
@@ -197,6 +203,8 @@ RUN_FILES: Mapping[str, RunFile] = {
     BEST: StoredFolder("agent"),
     POPULATION: StoredFolder("population"),
     PLOT: RunFile(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
+    REPORT: RunFile(lambda path: REPORT_HEAD in path.read_bytes()[:2000]),
+    RUN_DOCUMENT: RunFile(lambda path: is_run_document(run_document(path))),
     EVENTS: SharedFolder(lambda path: "tfevents" in path.name),
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }

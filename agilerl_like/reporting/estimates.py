@@ -1,0 +1,118 @@
+"""Means with intervals: what evolution gained by each mutation, and several runs together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from agilerl_like.reporting.run_history import FITNESS, RunHistory
+
+RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    """A statistic of some values with its 95 % interval; nan where there are too few values."""
+
+    value: float
+    low: float
+    high: float
+    num_values: int
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean without the lowest and the highest quarter (rounded down) along the last axis.
+
+    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice".
+    """
+    ordered = np.sort(values, axis=-1)
+    cut = ordered.shape[-1] // 4
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
+
+
+def bootstrap(
+    values: Sequence[float] | np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn.mean(-1),
+) -> Estimate:
+    """Return a statistic of the finite values, with the percentile interval of resampling them."""
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not known.size:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    value = float(statistic(known))
+    if known.size == 1:
+        return Estimate(value, math.nan, math.nan, 1)
+    drawn = np.random.default_rng(0).choice(known, (RESAMPLES, known.size))
+    low, high = np.quantile(statistic(drawn), [0.025, 0.975])
+    return Estimate(value, float(low), float(high), known.size)
+
+
+def bootstrap_difference(
+    first: Sequence[float], second: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray]
+) -> Estimate:
+    """Return the statistic of the first values less that of the second, with the percentile interval of both."""
+    rng = np.random.default_rng(0)
+    one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    drawn = [statistic(rng.choice(values, (RESAMPLES, values.size))) for values in (one, two)]
+    low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
+    return Estimate(float(statistic(one) - statistic(two)), float(low), float(high), one.size)
+
+
+def operator_gains(history: RunHistory) -> dict[str, list[float]]:
+    """Return for each mutation operator the gains of its members, by the name of the operator.
+
+    The gain is the fitness of a member after its first generation less that of its parent one generation before. It
+    holds what a generation of training brings, too: the operator "clone, unchanged" is the comparison.
+    """
+    fitness, operators = history.column(FITNESS), _operators(history)
+    gains: dict[str, list[float]] = {}
+    for row, before in enumerate(history.before):
+        own = history.rows[row]
+        is_new = before >= 0 and history.rows[before]["uid"] != own["uid"]
+        if is_new and math.isfinite(gain := fitness[row] - fitness[before]):
+            gains.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(gain)
+    unchanged = gains.pop("None", None)
+    ordered = dict(sorted(gains.items(), key=lambda item: -len(item[1])))
+    return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
+
+
+def _operators(history: RunHistory) -> dict[int, str]:
+    """The operators of each birth, by uid; several of one birth are one name."""
+    found: dict[int, str] = {}
+    for birth in history.births:
+        names = [_operator(change) for change in birth.mutations if change["kind"] != "none"]
+        if not birth.survives and birth.parent_uid >= 0:
+            found[birth.uid] = " + ".join(dict.fromkeys(names)) or "None"
+    return found
+
+
+def _operator(change) -> str:
+    if change["kind"] == "rl_hp":
+        names = list(change.get("details", {}))
+        return names[0] if len(names) == 1 else "several hyperparameters"
+    if change["kind"] == "parameters":
+        return "noise on weights"
+    return change.get("operator", "") or change["kind"]
+
+
+def pooled(histories: Sequence[RunHistory], points: int = 100) -> tuple[np.ndarray, list[Estimate]]:
+    """Return env steps up to the end of the shortest run, and there the interquartile mean of the best so far."""
+    curves = [(h.per_generation("time/total_timesteps"), best_so_far(h)) for h in histories]
+    curves = [(steps, best) for steps, best in curves if np.isfinite(steps).all()]
+    if len(curves) < 2:
+        return np.array([]), []
+    grid = np.linspace(max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves), points)
+    values = np.array([best[np.searchsorted(steps, grid, side="right") - 1] for steps, best in curves])
+    return grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)]
+
+
+def best_so_far(history: RunHistory) -> np.ndarray:
+    """Return the fitness of the best agent so far, by generation; without confirmed ones, of the evaluations."""
+    confirmed = history.per_generation("population/best_ever")
+    if np.isfinite(confirmed).any():
+        return confirmed
+    fitness = history.column(FITNESS)
+    best = [np.nanmax([-math.inf, *fitness[start:stop]]) for start, stop in history.generations]
+    return np.maximum.accumulate(np.array(best))

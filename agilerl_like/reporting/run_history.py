@@ -1,0 +1,168 @@
+"""The records of a run folder together: rows of metrics.csv, lineage.jsonl, config.yaml and run.json.
+
+A run that is still running, was killed, or was written by an older version is read as far as its files go; what is
+missing is a note.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_metrics
+from agilerl_like.reporting.records import OffspringRecord, rank
+from agilerl_like.storage import safe_folder
+
+CONFIG, RUN_DOCUMENT = "config.yaml", "run.json"
+FITNESS = "eval/mean_reward"
+EXPECTED = ("population/best_ever", "population/target", "time/total_timesteps", "time/time_elapsed", "hp/lr")
+"""Columns of today's metrics.csv that figures use; without one, they leave that part out."""
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """The rows of a run's members, their order of descent, and the other records of its folder."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    births: tuple[OffspringRecord, ...] = ()
+    config: str = ""
+    """The text of config.yaml."""
+    document: dict[str, Any] = field(default_factory=dict)
+    """The content of run.json."""
+    notes: tuple[str, ...] = ()
+    """What the folder lacks, or why it could not be read."""
+    is_running: bool = False
+    """Whether the run was still running when its files were read."""
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def generations(self) -> list[tuple[int, int]]:
+        """First row and row behind the last of each generation."""
+        rows = self.rows
+        starts = [i for i, row in enumerate(rows) if i == 0 or row["generation"] != rows[i - 1]["generation"]]
+        return list(zip(starts, [*starts[1:], len(rows)], strict=True))
+
+    @cached_property
+    def before(self) -> list[int]:
+        """For each row the row of the same member, or else of its parent, in the generation before; -1: none."""
+        last_seen: dict[float, int] = {}
+        before: list[int] = []
+        for start, stop in self.generations:
+            # parents are looked up before the new members of their slots are added
+            own = self.rows[start:stop]
+            before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in own]
+            last_seen.update((row["uid"], index) for index, row in enumerate(own, start))
+        return before
+
+    @cached_property
+    def best_row(self) -> int:
+        """The row of the best agent; without the columns that name it, the row of the highest fitness."""
+        last = self.rows[-1]
+        best = last.get("population/best_ever_uid"), last.get("population/best_ever_generation")
+        for number, row in enumerate(self.rows):
+            if (row["uid"], row["generation"]) == best:
+                return number
+        ranks = [rank(row.get(FITNESS, math.nan), row["uid"], row["generation"]) for row in self.rows]
+        return ranks.index(max(ranks))
+
+    @cached_property
+    def lineage(self) -> list[int]:
+        """The rows that lead to the best agent, oldest first."""
+        lineage = [self.best_row]
+        while self.before[lineage[-1]] >= 0:
+            lineage.append(self.before[lineage[-1]])
+        return lineage[::-1]
+
+    @cached_property
+    def surviving(self) -> list[bool]:
+        """Whether each row leads to a member of the last generation."""
+        kept = [False] * len(self.rows)
+        for start in range(*self.generations[-1]):
+            while start >= 0 and not kept[start]:
+                kept[start], start = True, self.before[start]
+        return kept
+
+    @property
+    def hyperparameters(self) -> list[str]:
+        """The columns of hyperparameters."""
+        return [name for name in self.rows[0] if name.startswith("hp/")]
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a number of every row; nan without the column."""
+        return np.array([row.get(name, math.nan) for row in self.rows], dtype=float)
+
+    def per_generation(self, name: str) -> np.ndarray:
+        """Return a number that is equal in all rows of a generation, by generation."""
+        return self.column(name)[[start for start, _ in self.generations]]
+
+    @property
+    def outcome(self) -> str:
+        """Why the run ended; "running", "killed" or "unknown" if run.json does not have it."""
+        state = "running" if self.is_running else "killed" if self.document else "unknown"
+        return state if self.is_running else str(self.document.get("outcome") or state)
+
+
+def read_history(run_dir: Path | str, *, is_running: bool = False) -> RunHistory:
+    """Read the records of a run folder.
+
+    Raises:
+        ConfigurationError: the folder is no run's, or no generation of it has ended.
+        CheckpointError: metrics.csv is damaged.
+    """
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise ConfigurationError(f"run={str(folder)!r} does not exist; allowed is the folder of a run")
+    if not (folder / METRICS).exists():
+        state = "the run is still in its first generation" if is_running else "no generation of it has ended"
+        if not (folder / CONFIG).exists():
+            state = f"it is no folder of a run, which has {CONFIG} and {METRICS}"
+        raise ConfigurationError(f"run={str(folder)!r} has no {METRICS}: {state}")
+    rows = read_metrics(folder)
+    if not rows:
+        raise ConfigurationError(f"{folder / METRICS} has no rows yet: they are written after each generation")
+    notes = ["The run is still running: this is what it has written so far."] if is_running else []
+    if missing := [name for name in EXPECTED[:-1] if name not in rows[0]]:
+        notes.append(f"{METRICS} has an older schema without {', '.join(missing)}; parts that need them are left out.")
+    births: Sequence[OffspringRecord] = ()
+    try:
+        births = read_lineage(folder)
+    except (ConfigurationError, CheckpointError) as error:
+        notes.append(f"{LINEAGE} is missing or has another schema; mutations are known by name only ({error}).")
+    config = _text(folder / CONFIG)
+    if not config:
+        notes.append(f"{CONFIG} is missing: the settings of the run are not known.")
+    document = run_document(folder / RUN_DOCUMENT)
+    if not document:
+        notes.append(
+            f"{RUN_DOCUMENT} is missing (runs of older versions have none): command and versions are not known."
+        )
+    return RunHistory(folder, rows, tuple(births), config, document, tuple(notes), is_running)
+
+
+def _text(path: Path) -> str:
+    try:
+        return safe_folder.read_regular(path, safe_folder.MAX_TEXT_BYTES).decode("utf-8", errors="replace")
+    except (CheckpointError, OSError):
+        return ""
+
+
+def run_document(path: Path) -> dict[str, Any]:
+    """Return the content of run.json; {} if it is missing or damaged."""
+    try:
+        document = json.loads(_text(path) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
