@@ -1,4 +1,4 @@
-# make train   install into .venv, evolve a population that solves CartPole, show the result
+# make train   install into .venv, evolve a population from wide draws, show what was found and how (runs/demo/report.html)
 # make test    install into .venv, lint, type-check and run every test
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make lint    ruff and pyright alone
@@ -19,7 +19,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxproc
 	touch $@
 
 train: .venv/installed
-	$(BIN)/agilerl-like train cartpole
+	$(BIN)/agilerl-like demo
 
 test: lint
 	$(PYTEST) --ignore=tests/faults

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
     from agilerl_like.registry import register
+    from agilerl_like.saved_runs import Run
     from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 
 __version__ = version("agilerl-like")
@@ -33,6 +34,7 @@ __all__ = [
     "Population",
     "PopulationDivergedError",
     "RLParameter",
+    "Run",
     "Teams",
     "TournamentSelection",
     "TruncationSelection",
@@ -43,6 +45,6 @@ __all__ = [
     "train_on_policy",
 ]
 
-_MODULES = ("errors", "registry", "hpo", "envs", "algorithms", "training")  # the quickest to import first
+_MODULES = ("errors", "registry", "hpo", "envs", "algorithms", "training", "saved_runs")  # the quickest to import first
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _MODULES)

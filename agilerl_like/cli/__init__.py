@@ -16,7 +16,20 @@ import torch
 import tyro
 from tyro.conf import PositionalMetavarFromFieldName
 
-from agilerl_like.cli import check, configs, evaluate, export, plot, probe, train
+from agilerl_like.cli import (
+    check,
+    compare,
+    configs,
+    demo,
+    evaluate,
+    export,
+    plot,
+    probe,
+    replay,
+    report,
+    runs,
+    train,
+)
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.errors import (
     CheckpointError,
@@ -60,6 +73,11 @@ COMMANDS: Mapping[str, Command] = {
     "configs": _parsed("configs", configs.configs),
     "eval": _parsed("eval", evaluate.evaluate),
     "plot": _parsed("plot", plot.plot),
+    "report": _parsed("report", report.report),
+    "runs": _parsed("runs", runs.runs),
+    "compare": _parsed("compare", compare.compare),
+    "replay": _parsed("replay", replay.replay),
+    "demo": _parsed("demo", demo.demo),
     "export": _parsed("export", export.export),
     "probe": _parsed("probe", probe.probe),
     "check": _parsed("check", check.check),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from agilerl_like.errors import ConfigurationError
@@ -31,3 +33,16 @@ def checked_seed(seed: int) -> int:
     if seed < 0:
         raise ConfigurationError(f"seed={seed!r} must be at least 0")
     return seed
+
+
+def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table of plain text, each column as wide as its widest cell; columns of numbers are aligned right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    right = [all(not row[n] or row[n][0] in "+-.0123456789" for row in lines[1:]) for n in range(len(head))]
+    for line in lines:
+        cells = [
+            f"{' ' * (width - cell_len(cell))}{cell}" if is_right else f"{cell}{' ' * (width - cell_len(cell))}"
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        ]
+        write_line("  ".join(cells).rstrip())

@@ -7,6 +7,7 @@ it in forked children too: an env worker that outlives a killed run must not kee
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -84,3 +85,21 @@ def _owner(path: Path) -> str:
             case {"pid": int(pid), "host": str(host)}:
                 return f"process {pid} on {host}"
     return "a process that has just begun"
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a run is using a folder now; nothing is written."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False

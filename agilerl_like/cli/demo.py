@@ -1,0 +1,53 @@
+"""`agilerl-like demo`: a run in which evolution does the work, and what it brought."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from agilerl_like.cli.output import PROGRAM, write_line, write_table
+from agilerl_like.cli.train import train
+from agilerl_like.errors import ExitCode
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.report import REPORT, lineage_rows
+from agilerl_like.saved_runs import Run, train_initial_members
+
+CONFIG = "cartpole_evolution"
+
+
+def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: int = 1) -> int:
+    """Evolve a population from draws over wide ranges, and compare it with the same members without evolution.
+
+    At the end: what was found, the births that led to it, how much better it is on fresh episodes than the median
+    initial member that trained for the same steps without evolution, and where the report is. The folder `demo` of an
+    earlier demonstration is replaced.
+
+    Args:
+        config: A configuration, as in `train`.
+        dir: Parent folder of the run.
+        seed: Seed of the run.
+    """
+    options = {"run.dir": dir, "run.name": "demo", "run.overwrite": "true", "run.plot": "false", "seed": seed}
+    code = train([config, *(text for name, value in options.items() for text in (f"--{name}", str(value)))])
+    if code != ExitCode.DONE:
+        return code
+    run = Run.open(dir / "demo")
+    write_line("\nThe same initial members for the same steps, without evolution:")
+    returns = train_initial_members(run, trust=True, callbacks=[ConsoleReporter(verbose=False)])
+    records = run.records
+    best, last = records.rows[records.best_row], records.rows[-1]
+    write_line(f"  returns on fresh episodes: {', '.join(map(formatting.fitness, sorted(returns)))}")
+    write_line("\nHow the best agent came about")
+    write_table(("generation", "member", "mutation", "parent", "member's", "gain"), lineage_rows(records))
+    found = [f"{name[3:]} {formatting.hyperparameter(best[name])}" for name in records.hyperparameters]
+    median = statistics.median(returns)
+    write_line(f"\nfound            {', '.join(found)}; architecture {best['architecture']}")
+    error = formatting.fitness(last["population/best_ever_standard_error"])
+    write_line(f"best agent       {formatting.fitness(last['population/best_ever'])} ± {error} on fresh episodes")
+    write_line(f"without evolution {formatting.fitness(median)}, the median initial member after the same steps")
+    write_line(f"report           {run.folder / REPORT} (open it in a browser)")
+    write_line(f"next             {PROGRAM} replay {run.folder}: does the find transfer to new seeds?")
+    return ExitCode.DONE

@@ -1,0 +1,62 @@
+"""`agilerl-like replay`: train agents with the schedule that a run found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.errors import ExitCode
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.estimates import Estimate
+from agilerl_like.saved_runs import Run, replay_run
+
+
+def replay(
+    run: Positional[Path],
+    /,
+    seeds: int = 5,
+    seed: int | None = None,
+    quiet: FlagCreatePairsOff[bool] = False,
+    trust: FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Train agents from scratch on new seeds with the schedule of a run's best agent: does the find transfer?
+
+    Each agent receives the hyperparameters and architecture mutations of the best agent's lineage, generation by
+    generation; as many agents keep the settings that the lineage began with. All are tested on fresh episodes.
+
+    Args:
+        run: Folder of a run.
+        seeds: Number of agents with the schedule, and of agents without it.
+        seed: Seed of the replay; none: a random one.
+        quiet: Print the result alone.
+        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+    """
+    result = replay_run(
+        Run.open(run),
+        seeds=seeds,
+        seed=None if seed is None else checked_seed(seed),
+        trust=trust,
+        callbacks=[ConsoleReporter(verbose=not quiet)],
+    )
+    error = f" ± {result.standard_error:.1f}" if result.standard_error >= 0 else ""
+    write_line(f"best agent of the run      {formatting.fitness(result.found)}{error} (standard error)")
+    write_line(f"replayed on {seeds} seeds        {describe(result.estimate)}: {_listed(result.replayed)}")
+    write_line(f"initial settings unchanged {describe(result.baseline)}: {_listed(result.unchanged)}")
+    value, low, high = formatting.returns(result.difference[:3], signed=True)
+    write_line(f"difference                 {value} [{low}, {high}]")
+    write_line(f"{result.generations} generations, {result.changes} changes; at the end: {result.architecture}")
+    write_line(result.verdict)
+    return ExitCode.DONE
+
+
+def describe(estimate: Estimate) -> str:
+    """Return an interquartile mean with its interval."""
+    value, low, high = map(formatting.fitness, estimate[:3])
+    return f"{value} [{low}, {high}]" if estimate.num_values > 1 else value
+
+
+def _listed(returns: list[float]) -> str:
+    return ", ".join(map(formatting.fitness, returns))

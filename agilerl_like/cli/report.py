@@ -1,0 +1,33 @@
+"""`agilerl-like report`: the report of one run, or of several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from agilerl_like.cli.output import write_line
+from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.reporting.report import REPORT, write_report
+from agilerl_like.saved_runs import Run
+
+
+def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
+    """Write what evolution did to one HTML file: family tree, fitness, schedules, effect of each mutation.
+
+    Several runs are drawn side by side, with their interquartile mean. A run that is still running is drawn as far as
+    it is.
+
+    Args:
+        runs: Folders of runs.
+        out: The file; none: report.html in the folder of the run, for several runs in the working directory.
+    """
+    if not runs:
+        raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")
+    target = out or (runs[0] if len(runs) == 1 else Path()) / REPORT
+    opened = [Run.open(folder).records for folder in runs]
+    for run in opened:
+        for note in run.notes:
+            write_line(f"{run.name}: {note}")
+    write_line(str(write_report(opened, target)))
+    return ExitCode.DONE

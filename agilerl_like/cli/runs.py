@@ -1,0 +1,55 @@
+"""`agilerl-like runs`: a table of runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from agilerl_like.cli.output import write_line, write_table
+from agilerl_like.errors import CheckpointError, ConfigurationError, ExitCode
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.estimates import best_so_far
+from agilerl_like.saved_runs import Run, find_runs
+
+HEAD = ("run", "env", "ended", "generations", "members", "steps", "best", "time", "begun")
+
+
+def runs(folder: Positional[Path] = Path("runs"), /) -> int:
+    """List the runs in a folder and below it: environment, outcome, best fitness, time.
+
+    Args:
+        folder: The folder, by default `runs`.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"folder={str(folder)!r} does not exist; allowed is a folder with runs in it")
+    rows = [row(run, folder) for run in find_runs(folder)]
+    if not rows:
+        write_line(f"no runs in {folder}")
+    else:
+        write_table(HEAD, rows)
+    return ExitCode.DONE
+
+
+def row(run: Run, folder: Path = Path()) -> list[str]:
+    """Return one run's fields of `HEAD`; a run that cannot be read has the reason in the place of `ended`."""
+    name = run.folder.relative_to(folder).as_posix() if run.folder.is_relative_to(folder) else str(run.folder)
+    name = run.name if name == "." else name
+    try:
+        records = run.records
+    except (ConfigurationError, CheckpointError) as error:
+        state = "running" if run.is_running else "unreadable" if isinstance(error, CheckpointError) else "no records"
+        return [name, "", state, *[""] * (len(HEAD) - 3)]
+    last, document = records.rows[-1], records.document
+    return [
+        name,
+        str(document.get("env", "")),
+        records.outcome,
+        str(len(records.generations)),
+        str(records.generations[0][1]),
+        formatting.count(last.get("time/total_timesteps", math.nan)),
+        formatting.fitness(best_so_far(records)[-1]),
+        formatting.duration(last.get("time/time_elapsed", math.nan)),
+        str(document.get("begun", "")).removesuffix(" UTC")[:16],
+    ]

@@ -1,0 +1,241 @@
+"""Trains agents with the schedule that evolution found, and the initial members without evolution.
+
+A replay shows whether a find transfers: agents start from new weights on new seeds, and receive at the end of every
+generation the hyperparameters and architecture mutations of the best agent's lineage. Noise on weights is not part of
+the schedule. As many agents keep the lineage's initial settings; they train in the same population, as one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.config import Config, build
+from agilerl_like.config.run_config import Experiment
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, PopulationView, Selection
+from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
+from agilerl_like.hpo.selection import SlotPlan
+from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
+from agilerl_like.reporting.callback import Callback, CallbackList
+from agilerl_like.reporting.estimates import (
+    Estimate,
+    best_so_far,
+    bootstrap,
+    bootstrap_difference,
+    interquartile_mean,
+)
+from agilerl_like.reporting.records import OffspringRecord
+from agilerl_like.saved_runs.run import Run
+from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
+from agilerl_like.training.training_arguments import OutputPaths
+
+EPISODES = 20
+"""Fresh episodes of each agent."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The result of a replay: mean returns on fresh episodes, one for each seed."""
+
+    generations: int
+    changes: int
+    """Births and changes of the lineage that were applied."""
+    found: float
+    """Fitness of the best agent of the run on fresh episodes."""
+    standard_error: float
+    """Its standard error; nan if it is not known."""
+    replayed: list[float]
+    unchanged: list[float]
+    """Returns of the agents that kept the initial settings."""
+    hyperparameters: Mapping[str, float]
+    """Of the replayed agents at the end."""
+    architecture: str
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The interquartile mean of the replayed agents with its interval."""
+        return bootstrap(self.replayed, interquartile_mean)
+
+    @cached_property
+    def baseline(self) -> Estimate:
+        """The interquartile mean of the agents with the initial settings."""
+        return bootstrap(self.unchanged, interquartile_mean)
+
+    @cached_property
+    def difference(self) -> Estimate:
+        """How much better the replayed agents are than those with the initial settings."""
+        return bootstrap_difference(self.replayed, self.unchanged, interquartile_mean)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the find transfers to new seeds: as good as the best agent, and better than the initial settings.
+
+        The second shows that the schedule matters, and not one good draw or the luck of the best agent's weights.
+        """
+        slack = 2 * self.standard_error if self.standard_error >= 0 else 0.0
+        reaches = max(self.estimate.value, self.estimate.high) >= self.found - slack
+        if not self.changes:
+            return f"the find {'transfers' if reaches else 'does not transfer'}: it is one setting without changes"
+        if self.difference.high < 0:
+            return "the find does not transfer: the replayed agents are worse than those with the initial settings"
+        if self.difference.low <= 0:
+            return "the find is not shown to transfer: the difference from the initial settings is within the noise"
+        if reaches:
+            return "the find transfers: better than the initial settings, and as good as the best agent of the run"
+        return "the find transfers in part: better than the initial settings, below the best agent of the run"
+
+
+@dataclass(frozen=True)
+class AllSurvive(Selection):
+    """Keeps every member in its slot; the first `explored` are changed by the explorer."""
+
+    explored: int = 0
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
+        return [SlotPlan(slot, slot, explore=slot < self.explored) for slot in range(len(view))]
+
+
+@dataclass(frozen=True)
+class ScheduleExplorer(Explorer):
+    """Applies the changes of a lineage at the end of the same generations."""
+
+    births: Mapping[int, Sequence[OffspringRecord]] = field(default_factory=dict)
+    """By generation."""
+
+    def propose(
+        self,
+        genome: Genome,
+        history: History,
+        rng: np.random.Generator,
+        *,
+        hp_config: HyperparameterConfig,
+        repair: Repair = unchanged,
+        pre_training: bool = False,
+    ) -> tuple[Genome, tuple[Mutation, ...]]:
+        """Return the genome as the lineage had it after this generation."""
+        changes: list[Mutation] = []
+        for birth in self.births.get(history.trials[-1].generation, ()):
+            genome, change = with_hyperparameters(genome, birth.hyperparameters, repair, operator="replay")
+            changes += [change] if change.details else []
+            for mutation in birth.mutations:
+                if mutation["kind"] in ("architecture", "activation"):
+                    architecture = with_mutation(genome.architecture, mutation["operator"], mutation["details"])
+                    genome = genome.replace(architecture=architecture)
+                    changes.append(Mutation.from_json(mutation))
+            if genome.architecture.describe() != birth.architecture:
+                raise ConfigurationError(
+                    f"generation {birth.generation} cannot be replayed: its architecture is {birth.architecture!r}, "
+                    f"and the replayed one {genome.architecture.describe()!r}"
+                )
+        return genome, tuple(changes) or (Mutation("none"),)
+
+
+def with_mutation(architecture: Any, operator: str, details: Mapping[str, Any]) -> Any:
+    """Return an architecture after a recorded mutation, whose details hold measurements besides its arguments."""
+    if isinstance(architecture, MultiAgentSpec):
+        group, inner = split_operator(operator)
+        return architecture.replace(group, with_mutation(architecture.of(group), inner, details))
+    for arguments in architecture.choices(operator):
+        if all(details.get(name) == value for name, value in arguments.items()):
+            return architecture.apply(operator, **arguments)
+    raise ConfigurationError(f"operator={operator!r} with {dict(details)} is not legal for {architecture.describe()}")
+
+
+def replay_run(
+    run: Run, *, seeds: int = 5, seed: int | None = None, trust: bool = False, callbacks: Sequence[Callback] = ()
+) -> Replay:
+    """Train agents from new weights with the schedule of a run's best agent, and as many without it.
+
+    Raises:
+        ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
+    """
+    if seeds < 1:
+        raise ConfigurationError(f"seeds={seeds!r} must be at least 1")
+    best, ancestry = run.records.rows[run.records.best_row], run.ancestry()
+    if not ancestry:
+        raise ConfigurationError(
+            f"run={str(run.folder)!r}: its lineage does not name the best agent; nothing to replay"
+        )
+    initial, start = ancestry[0], ancestry[0].generation
+    generations = int(best["generation"]) - start
+    births: dict[int, list[OffspringRecord]] = {}
+    for birth in ancestry[1:]:
+        births.setdefault(birth.generation - start, []).append(birth)
+    config = _settings(run.validated_config(trust=trust), initial, seed)
+    config = config.model_copy(
+        update={
+            "population": config.population.model_copy(update={"size": 2 * seeds, "sample_hyperparameters": False}),
+            "training": _training(config, generations),
+        }
+    )
+    experiment = build(config)
+    with contextlib.closing(experiment.env):
+        shown = experiment.population[0].architecture.describe()
+        if shown != initial.architecture:
+            raise ConfigurationError(
+                f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
+                f"configuration with {shown!r}; a replay needs a run without population.pre_training_mutation"
+            )
+        plan = RunPlan(config.training, AllSurvive(seeds), ScheduleExplorer(births), name=f"replay of {run.name}")
+        population, returns = _trained(experiment, config, plan, callbacks)
+    return Replay(
+        generations=generations,
+        changes=len(ancestry) - 1,
+        found=float(best_so_far(run.records)[-1]),
+        standard_error=float(run.records.rows[-1].get("population/best_ever_standard_error", np.nan)),
+        replayed=returns[:seeds],
+        unchanged=returns[seeds:],
+        hyperparameters=population[0].hyperparameters,
+        architecture=population[0].architecture.describe(),
+    )
+
+
+def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[Callback] = ()) -> list[float]:
+    """Train the initial members of a run without evolution for its steps; return their means on fresh episodes."""
+    config = run.validated_config(trust=trust)
+    config = config.model_copy(update={"training": _training(config, run.generations())})
+    experiment = build(config)
+    with contextlib.closing(experiment.env):
+        plan = RunPlan(config.training, None, NO_MUTATION, name=f"{run.name} without evolution")
+        return _trained(experiment, config, plan, callbacks)[1]
+
+
+def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Config:
+    """The configuration with the hyperparameters of an initial member and another seed."""
+    values = {name: value for name, value in initial.hyperparameters.items() if hasattr(config.algorithm, name)}
+    data = config.to_json()
+    data["algorithm"] |= values
+    return type(config).model_validate(data | {"seed": fresh_seed() if seed is None else seed})
+
+
+def _training(config: Config, generations: int) -> Any:
+    """The training settings for a number of generations, without a target."""
+    training, envs = config.training, config.environment.num_envs
+    steps = min(generations * -(-training.evo_steps // envs) * envs, training.max_steps)
+    return type(training)(**{**vars(training), "max_steps": steps, "target": None})
+
+
+def _trained(
+    experiment: Experiment, config: Config, plan: RunPlan, callbacks: Sequence[Callback]
+) -> tuple[BasePopulation, list[float]]:
+    """Train a population; return it and the mean return of each member on fresh episodes."""
+    result = evolve_on_policy(
+        experiment.env_setup,
+        experiment.population,
+        plan,
+        output_paths=OutputPaths(),
+        callbacks=CallbackList(callbacks),
+    )
+    population, env_setup = result.population, experiment.env_setup
+    with contextlib.closing(env_setup.make_eval_env(len(population) * EPISODES)) as env:
+        seeds = integers(EPISODES, config.seed or 0, Purpose.CONFIRMATION_ENVS)
+        played = population.run_episodes(env_setup.adapt(env), seeds)
+    return population, [float(returns.mean()) for returns in played.returns]

@@ -1,0 +1,132 @@
+"""`Run`: read-only access to the folder of a run, finished or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.config import Config, Draft, check_trust
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.registry import registered
+from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage
+from agilerl_like.reporting.records import OffspringRecord
+from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
+from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.training.lineage import Lineage
+from agilerl_like.training.run_folder import BEST, POPULATION
+
+
+class Run:
+    """The folder of a run; nothing is written to it, and files are read on first access."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not any((self.folder / name).is_file() for name in (CONFIG, METRICS)):
+            raise ConfigurationError(
+                f"run={str(folder)!r} is no folder of a run, which has {CONFIG} and {METRICS}; allowed is a folder "
+                "that `agilerl-like train` or train_on_policy(run_dir=…) has written"
+            )
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Run:
+        """Open the folder of a run.
+
+        Raises:
+            ConfigurationError: it has no files of a run.
+        """
+        return cls(folder)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.resolve().name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is writing to the folder now."""
+        return is_locked(self.folder)
+
+    @cached_property
+    def records(self) -> RunHistory:
+        """Its records as reports use them; what is missing is in their `notes`."""
+        return read_history(self.folder, is_running=self.is_running)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The settings in config.yaml, by section; not validated, because a script's may need its own classes."""
+        return Draft.read(self.folder / CONFIG).data
+
+    def validated_config(self, *, trust: bool = False) -> Config:
+        """Return the validated configuration.
+
+        With `trust`, import paths of environments and wrappers may belong to unknown packages.
+        """
+        config = Draft.read(self.folder / CONFIG).validate()
+        if not trust:
+            check_trust(config, self.folder / CONFIG)
+        return config
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The content of run.json: command, date, versions, git state, machine, outcome; empty without the file."""
+        return self.records.document
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of metrics.csv, one for each member and generation."""
+        return self.records.rows
+
+    def lineage(self) -> tuple[OffspringRecord, ...]:
+        """Return the records of lineage.jsonl, oldest first."""
+        return read_lineage(self.folder)
+
+    def generations(self) -> int:
+        """Return the number of generations that have ended."""
+        return int(self.metrics()[-1]["generation"])
+
+    def members_in_generation(self, generation: int) -> list[dict[str, Any]]:
+        """Return the rows of one generation, by slot.
+
+        Raises:
+            ConfigurationError: the run has no such generation.
+        """
+        found = [row for row in self.metrics() if row["generation"] == generation]
+        if not found:
+            raise ConfigurationError(f"generation={generation!r}; allowed are 1 to {self.generations()}")
+        return found
+
+    def ancestry(self) -> tuple[OffspringRecord, ...]:
+        """Return the records that led to the best agent, oldest first, without unchanged survivors."""
+        best = self.records.rows[self.records.best_row]
+        lineage, uid = Lineage(), int(best["uid"])
+        lineage.add([birth for birth in self.lineage() if birth.generation < best["generation"]], [uid])
+        return lineage.ancestry(uid)
+
+    def best(self) -> EvolvableAlgorithm:
+        """Load the best agent."""
+        document, _ = read_agent(self.folder / BEST)
+        algorithm = document.get("algorithm") if isinstance(document, dict) else None
+        return class_by_name(algorithm, str(self.folder)).load(self.folder / BEST)
+
+    def population(self) -> BasePopulation:
+        """Load the members of the last generation, which a run saves at its end."""
+        algorithm = self.config.get("algorithm", {}).get("name", "PPO")
+        return registered("config")[algorithm].env_setup_class.population.load(self.folder / POPULATION)
+
+    def __repr__(self) -> str:
+        state = " (running)" if self.is_running else ""
+        return f"Run({str(self.folder)!r}){state}"
+
+
+def find_runs(folder: Path | str) -> Iterable[Run]:
+    """Yield the runs in a folder and below it, by path; folders inside of a run are not searched."""
+    folder = Path(folder)
+    if (folder / METRICS).is_file() or ((folder / CONFIG).is_file() and (folder / LINEAGE).is_file()):
+        yield Run(folder)
+        return
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+        yield from find_runs(inner)

@@ -1,0 +1,204 @@
+"""`Run`, and the commands report, runs, compare, replay and demo, on runs of a few seconds."""
+
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl_like import ConfigurationError, Run
+from agilerl_like.cli import main
+from agilerl_like.saved_runs import Replay, replay_run, train_initial_members
+from agilerl_like.storage.run_lock import RunLock, is_locked
+from agilerl_like.training.provenance import git_state
+
+TINY = """
+environment:
+  id: CartPole-v1
+  num_envs: 4
+  wrappers: [{name: TimeLimit, max_episode_steps: 20}]
+population: {size: 4}
+algorithm: {learn_step: 64, batch_size: 32}
+hyperparameters: {lr: {min: 1e-5, max: 1e-2}, gamma: {min: 0.5, max: 0.999}}
+network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 16}
+mutation: {architecture: 0.5, rl_hp: 0.5}
+training: {max_steps: 640, evo_steps: 128, eval_loop: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two finished runs."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "tiny.yaml").write_text(TINY)
+    for seed in (3, 4):
+        options = ["--run.dir", str(folder / "runs"), "--run.name", f"s{seed}", "--run.plot", "false"]
+        assert main(["train", str(folder / "tiny.yaml"), "--seed", str(seed), *options]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def run_dir(runs, tmp_path):
+    return shutil.copytree(runs / "s3", tmp_path / "s3")
+
+
+class TestRun:
+    def test_has_the_records_of_the_folder(self, runs):
+        run = Run.open(runs / "s3")
+        assert (run.name, run.is_running, run.generations()) == ("s3", False, 5)
+        assert run.config["environment"]["id"] == "CartPole-v1"
+        assert len(run.metrics()) == 20
+        assert [row["slot"] for row in run.members_in_generation(2)] == [0, 1, 2, 3]
+        assert {birth.uid for birth in run.lineage() if birth.generation == 0} == {0, 1, 2, 3}
+        with pytest.raises(ConfigurationError, match=r"generation=6; allowed are 1 to 5"):
+            run.members_in_generation(6)
+
+    def test_loads_the_best_agent_and_the_last_members(self, runs):
+        run = Run.open(runs / "s3")
+        best, last = run.best(), run.population()
+        assert best.fitness[-1] == run.metrics()[-1]["population/best_ever"]
+        assert [agent.index for agent in last] == [row["uid"] for row in run.members_in_generation(5)]
+
+    def test_ancestry_leads_to_the_genome_of_the_best_agent(self, runs):
+        for name in ("s3", "s4"):
+            run = Run.open(runs / name)
+            first, *_, last = [run.ancestry()[0], *run.ancestry()]
+            assert first.parent_uid == -1
+            assert dict(last.hyperparameters) == {name: run.best().hyperparameters[name] for name in ("gamma", "lr")}
+            assert last.architecture == run.best().architecture.describe()
+
+    def test_refuses_a_folder_that_is_no_run(self, tmp_path):
+        with pytest.raises(ConfigurationError, match="is no folder of a run"):
+            Run.open(tmp_path)
+
+    def test_sees_a_run_that_is_running(self, run_dir, capsys):
+        assert not is_locked(run_dir)
+        with RunLock(run_dir):
+            assert Run.open(run_dir).is_running
+            assert main(["report", str(run_dir)]) == 0
+            assert "still running" in capsys.readouterr().out
+        assert not is_locked(run_dir)
+
+
+class TestProvenance:
+    def test_run_document_has_command_versions_and_outcome(self, runs):
+        document = Run.open(runs / "s3").provenance
+        assert document["env"] == "CartPole-v1"
+        assert document["outcome"] == "budget spent"
+        assert document["versions"]["torch"] == torch.__version__
+        assert document["best"]["fitness"] == Run.open(runs / "s3").metrics()[-1]["population/best_ever"]
+        assert {"command", "begun", "ended", "host", "git", "torch_threads"} <= document.keys()
+
+    def test_git_state_of_a_changed_file(self, tmp_path):
+        if shutil.which("git") is None:
+            pytest.skip("git is not installed")
+
+        def git(*arguments):
+            names = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+            return subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+
+        assert git_state(tmp_path) == {}
+        git("init", "-q")
+        (tmp_path / "file").write_text("1")
+        git("add", ".")
+        git("commit", "-qm", "first")
+        commit = git("rev-parse", "HEAD").stdout.strip()
+        assert git_state(tmp_path) == {"commit": commit, "dirty": False}
+        (tmp_path / "file").write_text("2")
+        assert git_state(tmp_path) == {"commit": commit, "dirty": True}
+
+    def test_resumed_run_keeps_its_beginning(self, run_dir):
+        before = json.loads((run_dir / "run.json").read_text())
+        assert main(["resume", str(run_dir), "--training.max-steps", "768", "--run.plot", "false"]) == 0
+        after = json.loads((run_dir / "run.json").read_text())
+        assert (after["begun"], after["git"]) == (before["begun"], before["git"])
+        assert [one["host"] for one in after["resumed"]] == [before["host"]]
+        assert after["generation"] == 6
+
+
+class TestReplay:
+    @pytest.mark.parametrize("name", ["s3", "s4"])
+    def test_ends_with_the_genome_of_the_best_agent(self, runs, name):
+        run = Run.open(runs / name)
+        result = replay_run(run, seeds=2, seed=9)
+        best = run.best()
+        assert {n: result.hyperparameters[n] for n in ("gamma", "lr")} == {
+            n: best.hyperparameters[n] for n in ("gamma", "lr")
+        }
+        assert result.architecture == best.architecture.describe()
+        assert result.changes == len(run.ancestry()) - 1
+        assert len(result.replayed) == len(result.unchanged) == 2
+        assert np.isfinite([*result.replayed, *result.unchanged]).all()
+
+    def test_is_reproducible_and_depends_on_the_seed(self, runs):
+        run = Run.open(runs / "s3")
+        first, again, other = (replay_run(run, seeds=2, seed=seed) for seed in (1, 1, 2))
+        assert first.replayed == again.replayed
+        assert first.replayed + first.unchanged != other.replayed + other.unchanged
+
+    def test_command_states_whether_the_find_transfers(self, runs, capsys):
+        assert main(["replay", str(runs / "s3"), "--seeds", "2", "--seed", "1", "--quiet"]) == 0
+        assert "the find" in capsys.readouterr().out.splitlines()[-1]
+
+    def test_folder_without_lineage_is_one_error(self, run_dir, capsys):
+        (run_dir / "lineage.jsonl").unlink()
+        assert main(["replay", str(run_dir)]) == 2
+        assert "lineage.jsonl does not exist" in capsys.readouterr().err
+
+
+def a_replay(replayed, unchanged, changes=3, found=100.0):
+    return Replay(5, changes, found, 1.0, replayed, unchanged, hyperparameters={}, architecture="")
+
+
+@pytest.mark.parametrize(
+    ("result", "verdict"),
+    [
+        (a_replay([98, 99, 100, 101], [10, 11, 12, 13]), "transfers: better"),
+        (a_replay([50, 51, 52, 53], [10, 11, 12, 13]), "transfers in part"),
+        (a_replay([98, 99, 100, 101], [97, 99, 100, 102]), "is not shown to transfer"),
+        (a_replay([10, 11, 12, 13], [98, 99, 100, 101]), "does not transfer: the replayed agents are worse"),
+        (a_replay([98, 99, 100, 101], [98, 99, 100, 101], changes=0), "transfers: it is one setting"),
+        (a_replay([8, 9, 10, 11], [8, 9, 10, 11], changes=0), "does not transfer: it is one setting"),
+    ],
+)
+def test_verdict_needs_the_best_agent_and_the_initial_settings(result, verdict):
+    assert f"the find {verdict}" in result.verdict
+
+
+class TestCommands:
+    def test_runs_lists_every_run(self, runs, capsys):
+        assert main(["runs", str(runs)]) == 0
+        head, first, second = capsys.readouterr().out.splitlines()
+        assert head.split() == ["run", "env", "ended", "generations", "members", "steps", "best", "time", "begun"]
+        assert first.split()[:4] == ["s3", "CartPole-v1", "budget", "spent"]
+        assert second.startswith("s4 ")
+
+    def test_report_of_two_runs(self, runs, tmp_path, capsys):
+        target = tmp_path / "both.html"
+        assert main(["report", str(runs / "s3"), str(runs / "s4"), "--out", str(target)]) == 0
+        assert "Runs side by side" in target.read_text(encoding="utf-8")
+        assert (runs / "s3" / "report.html").exists()  # written at the end of the run
+
+    def test_compare_names_the_settings_that_differ(self, runs, capsys):
+        assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
+        out = capsys.readouterr().out
+        assert "interquartile mean" in out
+        assert "-seed: 3" in out
+        assert "+seed: 4" in out
+        assert main(["compare", str(runs / "s3")]) == 2
+        assert "two runs or more" in capsys.readouterr().err
+
+    def test_initial_members_without_evolution(self, runs):
+        returns = train_initial_members(Run.open(runs / "s3"))
+        assert len(returns) == 4
+        assert all(1 <= value <= 20 for value in returns)
+
+    def test_demo_ends_with_what_was_found(self, tmp_path, capsys):
+        (tmp_path / "tiny.yaml").write_text(TINY)
+        assert main(["demo", str(tmp_path / "tiny.yaml"), "--dir", str(tmp_path / "out")]) == 0
+        out = capsys.readouterr().out
+        for text in ("How the best agent came about", "found ", "without evolution", "report.html"):
+            assert text in out
+        assert main(["demo", str(tmp_path / "tiny.yaml"), "--dir", str(tmp_path / "out")]) == 0  # it is replaced
