@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda arrays: session.run(module.output_names, dict(zip(names, arrays, strict=True)))
+    return lambda arrays: cast(Any, session.run(module.output_names, dict(zip(names, arrays, strict=True))))  # arrays
 
 
 def _write_numpy(module: PolicyModule, program: torch.export.ExportedProgram, path: Path) -> Runner:
