@@ -1,9 +1,8 @@
 """Execution options that change results by rounding alone: compilation, precision, members computed separately.
 
-`compile` turns forward pass and loss of a minibatch, and their gradient, into a
-few fused kernels (on a GPU CUDA graphs): that takes some 10 to 30 seconds for every new combination of shapes, and a
-C++ compiler on a CPU, so it pays in long runs whose architectures stay. Where the limit on recompilations is reached,
-new shapes run uncompiled.
+`compile` turns forward pass, loss and backward pass of a minibatch into one function of a few fused kernels (on a GPU
+one CUDA graph). Compiling takes 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so
+it pays in long runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
 """
 
 from __future__ import annotations
@@ -53,10 +52,11 @@ class Execution:
 
 @cache
 def _compiled(function: Any, device: str) -> Any:
-    """Compile a function of which the forward pass alone is called: its gradient is taken by the caller's `backward()`.
+    """Compile a function, `torch.autograd.grad` in it included.
 
     Where the compiler fails, a warning gives the reason, and the function runs uncompiled from then on.
     """
+    trace_autograd()
     replays = device == "cuda"  # CUDA graphs, whose outputs are overwritten when they run again
     graph, failed = torch.compile(function, dynamic=False, mode="reduce-overhead" if replays else None), False
 
@@ -70,9 +70,26 @@ def _compiled(function: Any, device: str) -> Any:
             outputs = graph(*args)
         except RuntimeError as error:  # what torch's compilers raise; an error of the function's own is raised again
             failed = True
-            reason = " ".join(str(error).split())[:200]
-            warnings.warn(f"compile=True has no effect, because torch.compile failed: {reason}", stacklevel=2)
+            warnings.warn(f"compile=True has no effect, because {_reason(error)}", stacklevel=2)
             return function(*args)
-        return tree_map(lambda x: x.clone(), outputs) if replays else outputs
+        return tree_map(lambda x: x if x is None else x.clone(), outputs) if replays else outputs
 
     return run
+
+
+def trace_autograd() -> None:
+    """Let torch.compile trace `torch.autograd.grad`; a version without the option computes it outside of the graph."""
+    options = torch._dynamo.config
+    if hasattr(options, "trace_autograd_ops"):
+        options.trace_autograd_ops = True
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return why the compiler failed, and what to install if it is missing."""
+    text = " ".join(str(error).split())
+    if "C++ compiler" in text or "InvalidCxxCompiler" in text:
+        return (
+            "torch.compile found no C++ compiler; install g++ or clang++ (apt install g++, xcode-select --install), or "
+            "name one in the environment variable CXX. The run continues uncompiled"
+        )
+    return f"torch.compile failed: {text[:200]}"

@@ -15,7 +15,7 @@ from agilerl_like.learning.advantages import Precomputed, TrainingBatch, compute
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.optimizer import AdamStep, clip_
-from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss, ppo_metrics
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
@@ -91,7 +91,9 @@ class PPOUpdate:
         )
         self.gradient = torch.zeros_like(stacked.flat)
         self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # of the policy, and of the value function
-        self.gradients = stacked.with_gradients(self.gradient)
+        pairs = [pair for pair in stacked.with_gradients(self.gradient) if pair[0].requires_grad]
+        self.parameters, self.places = [parameter for parameter, _ in pairs], [place for _, place in pairs]
+        self.ones = torch.ones_like(hyperparams.lr)
 
     def run(
         self, rollout: Rollout, batch_size: int, cut: SequenceSplit, shuffle: Shuffle, precomputed: Precomputed | None
@@ -185,36 +187,39 @@ class PPOUpdate:
         targets, *samples = (x if x is None else _reordered(x, order) for x in columns)
         minibatches = [slice(*ends) for ends in pairwise(bounds)]
         targets = _with_shares(cast(Tensor, targets), minibatches)
-        steps = []
+        its_targets, evaluations, norms = [], [], []
         for minibatch, adam_step in zip(
             minibatches, self.stacked.optimizer.prepare_steps(self.hyperparams.lr, len(minibatches)), strict=True
         ):
             own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
-            steps.append(self.step(its, targets[:, :, own].flatten(2), adam_step))
-        losses = torch.stack([torch.stack([*metrics.values()]) for metrics, _ in steps]).mean(0)  # [metrics, P]
-        found = dict(zip(steps[0][0], self.gradient_sync.all_reduce_(losses), strict=True))
-        found["grad_norm"] = torch.stack([norm for _, norm in steps]).mean(0)  # of the gradient of all processes
+            its_targets.append(targets[:, :, own].flatten(2))
+            evaluation, norm = self.step(its, its_targets[-1], adam_step)
+            evaluations.append(evaluation)
+            norms.append(norm)
+        evaluated = PolicyEval(*(torch.cat(columns, 1) for columns in zip(*evaluations, strict=True)))
+        metrics = ppo_metrics(evaluated, Targets(*torch.cat(its_targets, 2)), self.coefs)  # once, of all minibatches
+        sums = self.gradient_sync.all_reduce_(torch.stack([*metrics.values()]))
+        found = dict(zip(metrics, sums / len(minibatches), strict=True))
+        found["grad_norm"] = torch.stack(norms).sum(1).mean(0)  # of the gradient of all processes
         return found
 
-    def step(self, samples: Samples, targets: Tensor, adam_step: AdamStep) -> tuple[dict[str, Tensor], Tensor]:
+    def step(self, samples: Samples, targets: Tensor, adam_step: AdamStep) -> tuple[list[Tensor], Tensor]:
         """Take one gradient step on a minibatch with `Targets` `[5, P, S L]`.
 
-        Returns the metrics of the loss and the norm of the gradient, all `[P]`.
+        Returns the fields of `PolicyEval`, detached, and the norms of the gradient's halves `[2, P]`.
         """
-        compute = self.execution.compiled(minibatch_loss, targets.device)
-        with torch.enable_grad():
-            loss, metrics = compute(self.stacked, samples, targets, self.coefs, self.execution)
-            total = loss.sum()
-        total.backward()
-        for parameter, place in self.gradients:  # an unused parameter has no gradient, and its place holds zeros
-            if parameter.grad is not None:
-                place.copy_(parameter.grad)
-                parameter.grad = None
+        compute = self.execution.compiled(minibatch_gradient, targets.device)
+        found, evaluation = compute(
+            self.stacked, samples, targets, self.coefs, self.execution, self.parameters, self.ones
+        )
+        for place, gradient in zip(self.places, found, strict=True):
+            if gradient is not None:  # an unused parameter has none, and its place holds zeros
+                place.copy_(gradient)
         self.gradient_sync.all_reduce_(self.gradient)
         norms = clip_(self.halves, self.hyperparams.max_grad_norm)
         self.stacked.optimizer.step_(self.stacked.flat, self.gradient, adam_step)
-        return {"loss": loss.detach(), **metrics}, norms.sum(0)
+        return evaluation, norms
 
 
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
@@ -234,19 +239,28 @@ def _with_shares(targets: Tensor, minibatches: Sequence[slice]) -> Tensor:
     return columns
 
 
-def minibatch_loss(
+def minibatch_gradient(
     stacked: StackedNetworks,
     samples: Samples,
     targets: Tensor,
     coefs: LossCoefs,
     execution: Execution,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss `[P]` and the metrics of a minibatch with `Targets` `[5, P, S L]`."""
+    parameters: Sequence[Tensor],
+    ones: Tensor,
+) -> tuple[Sequence[Tensor | None], list[Tensor]]:
+    """Return the gradients of the loss of a minibatch with `Targets` `[5, P, S L]`, and the policy evaluated on it.
+
+    `ones` `[P]` is the gradient of the sum of the members' losses. A parameter that is not used has no gradient. The
+    fields of `PolicyEval` are detached.
+    """
     observations, actions, masks, starts, state = samples
-    flat = (x if x is None else x.flatten(1, 2) for x in (observations, actions, masks))
-    with execution.autocast(targets.device):
-        evaluation = PolicyEval(*stacked.over(_evaluate, *flat, starts, state))
-    return ppo_loss(evaluation, Targets(*targets), coefs)
+    flat = [x if x is None else x.flatten(1, 2) for x in (observations, actions, masks)]
+    with torch.enable_grad():
+        with execution.autocast(targets.device):
+            evaluation = PolicyEval(*stacked.over(_evaluate, *flat, starts, state))
+        loss = ppo_loss(evaluation, Targets(*targets.unbind()), coefs)
+        found = torch.autograd.grad(loss, parameters, ones, allow_unused=True)
+    return found, [x.detach() for x in evaluation]
 
 
 def _evaluate(

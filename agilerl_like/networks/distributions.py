@@ -123,8 +123,9 @@ class Categorical(ActionDistribution):
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         logs = [F.log_softmax(part, -1) for part in self._parts(outputs, mask)]
-        log_probs = [logp.gather(-1, entry) for logp, entry in zip(logs, raw.split(1, -1), strict=True)]
-        return _total(log_probs), _total([-(logp.exp() * logp).sum(-1, keepdim=True) for logp in logs])
+        entries = (raw,) if self.size == 1 else raw.split(1, -1)
+        log_probs = [logp.gather(-1, entry) for logp, entry in zip(logs, entries, strict=True)]
+        return _total(log_probs), -_total([(logp.exp() * logp).sum(-1, keepdim=True) for logp in logs])
 
     def kl_from(self, outputs: Tensor) -> Divergence:
         logs = [F.log_softmax(part, -1) for part in self._parts(outputs, None)]

@@ -10,8 +10,8 @@ from learner_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, s
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import RolloutUpdate
-from agilerl_like.modules import MLPSpec
+from agilerl_like.learning.ppo_update import RolloutUpdate, minibatch_gradient
+from agilerl_like.modules import MLPSpec, layers
 from agilerl_like.networks.architecture import NetworkSpec
 
 
@@ -40,6 +40,7 @@ def whole_graphs(monkeypatch):
         return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)
 
     torch.compiler.reset()  # what was compiled before counts towards a limit
+    execution.trace_autograd()
     monkeypatch.setattr(execution, "_compiled", capture)
     return compiled
 
@@ -49,7 +50,7 @@ ACTIONS = {"discrete": DISCRETE, "box": BOX, "multi-discrete": MultiDiscrete([2,
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
-def test_captured_loss_gives_equal_updates(action_space, share, whole_graphs):
+def test_captured_gradient_gives_equal_updates(action_space, share, whole_graphs):
     plain, _ = learned(action_space, Execution(), share=share)
     captured, _ = learned(action_space, Execution(compile=True), share=share)
     assert whole_graphs
@@ -69,7 +70,7 @@ UNEQUAL = (spec_of(), spec_of((7, 9), (6, 4), 8), spec_of((4, 5, 6), (9,), 3))
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
-def test_captured_loss_of_unequal_members_gives_equal_updates(share, whole_graphs):
+def test_captured_gradient_of_unequal_members_gives_equal_updates(share, whole_graphs):
     plain, _ = learned(DISCRETE, Execution(), torch.float64, UNEQUAL, share=share)
     captured, _ = learned(DISCRETE, Execution(compile=True), torch.float64, UNEQUAL, share=share)
     assert whole_graphs
@@ -98,7 +99,7 @@ def test_every_kind_of_mlp_is_captured_as_one_graph(specs, whole_graphs):
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method.:DeprecationWarning"
 )  # the compiler imports a module of its own
-def test_compiled_loss_gives_equal_updates():
+def test_compiled_gradient_gives_equal_updates():
     torch.compiler.reset()
     plain, _ = learned(DISCRETE, Execution())
     compiled, _ = learned(DISCRETE, Execution(compile=True))
@@ -117,6 +118,40 @@ def test_compiler_failure_warns_and_runs_uncompiled(monkeypatch):
         found, _ = learned(DISCRETE, Execution(compile=True))
     execution._compiled.cache_clear()
     assert torch.equal(found, plain)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script_method.:DeprecationWarning"
+)  # the compiler imports a module of its own
+def test_without_a_cpp_compiler_one_warning_names_what_to_install(monkeypatch):
+    torch.compiler.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)  # a cached kernel needs no compiler
+    execution._compiled.cache_clear()
+    plain, _ = learned(DISCRETE, Execution())
+    with pytest.warns(UserWarning, match=r"compile=True has no effect.*no C\+\+ compiler; install g\+\+") as warned:
+        found, _ = learned(DISCRETE, Execution(compile=True))
+    execution._compiled.cache_clear()
+    assert len(warned) == 1
+    assert torch.equal(found, plain)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_network_with_a_graph_break_has_the_same_gradient(monkeypatch):
+    torch.compiler.reset()
+    execution.trace_autograd()
+    compiled = torch.compile(minibatch_gradient, backend="aot_eager", dynamic=False)
+    monkeypatch.setattr(execution, "_compiled", lambda function, device: compiled)
+    affine = layers.affine
+
+    def breaking(*args):
+        torch._dynamo.graph_break()
+        return affine(*args)
+
+    plain, _ = learned(DISCRETE, Execution())
+    monkeypatch.setattr(layers, "affine", breaking)
+    found, _ = learned(DISCRETE, Execution(compile=True))
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])

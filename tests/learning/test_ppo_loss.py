@@ -1,8 +1,10 @@
 import math
 
 import torch
+from hypothesis import given
+from hypothesis.strategies import floats
 
-from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss, ppo_metrics
 
 
 def one(x):
@@ -13,12 +15,14 @@ def loss_of(
     ratio, advantage, *, value=0.0, ret=0.0, old_value=0.0, entropy=0.0, clip=0.2, clip_vf=math.inf, ent=0.0, vf=0.0
 ):
     targets = Targets(one(0.0), one(advantage), one(ret), one(old_value), one(1.0))
-    loss, metrics = ppo_loss(
+    arguments = (
         PolicyEval(one(math.log(ratio)), one(entropy), one(value)),
         targets,
         LossCoefs(*map(one, (clip, clip_vf, ent, vf)), clips_values=clip_vf < math.inf),
     )
-    return loss.item(), {name: metric.item() for name, metric in metrics.items()}
+    metrics = ppo_metrics(*arguments)
+    torch.testing.assert_close(metrics["loss"], ppo_loss(*arguments), rtol=0, atol=1e-14)
+    return ppo_loss(*arguments).item(), {name: metric.item() for name, metric in metrics.items()}
 
 
 def close(a, b):
@@ -54,6 +58,13 @@ def test_kl_estimate_is_k3():
     assert loss_of(1.1, 0.0)[1]["clip_fraction"] == 0.0
 
 
+@given(ratio=floats(0.1, 3.0), advantage=floats(-5.0, 5.0), clip=floats(0.01, 0.9))
+def test_surrogate_equals_that_of_the_paper(ratio, advantage, clip):
+    clipped = min(max(ratio, 1 - clip), 1 + clip)
+    expected = -min(ratio * advantage, clipped * advantage)
+    assert math.isclose(loss_of(ratio, advantage, clip=clip)[0], expected, rel_tol=1e-12, abs_tol=1e-12)
+
+
 def test_samples_of_weight_zero_do_not_affect_loss_or_gradient():
     generator = torch.Generator().manual_seed(0)
     logp, entropy, value, old, adv, ret = torch.randn(6, 1, 4, generator=generator)
@@ -61,14 +72,14 @@ def test_samples_of_weight_zero_do_not_affect_loss_or_gradient():
     coefs = LossCoefs(*(torch.tensor([[x]]) for x in (0.2, math.inf, 0.01, 0.5)), clips_values=False)
     targets = Targets(old, adv, ret, value, share)
     inputs = [x.clone().requires_grad_() for x in (logp, entropy, value)]
-    loss, metrics = ppo_loss(PolicyEval(*inputs), targets, coefs)
+    loss = ppo_loss(PolicyEval(*inputs), targets, coefs)
     for gradient in torch.autograd.grad(loss.sum(), inputs):
         assert gradient[:, [1, 3]].count_nonzero() == 0
         assert gradient[:, [0, 2]].count_nonzero() > 0
     evaluation = PolicyEval(logp, entropy, value)
-    part = ppo_loss(*(type(both)(*(x[:, [0, 2]] for x in both)) for both in (evaluation, targets)), coefs)
-    torch.testing.assert_close(loss.detach(), part[0])
-    torch.testing.assert_close(metrics, part[1])
+    part = [type(both)(*(x[:, [0, 2]] for x in both)) for both in (evaluation, targets)]
+    torch.testing.assert_close(loss.detach(), ppo_loss(*part, coefs))
+    torch.testing.assert_close(ppo_metrics(evaluation, targets, coefs), ppo_metrics(*part, coefs))
 
 
 def test_the_summed_loss_gives_each_member_its_own_gradient():
@@ -80,8 +91,9 @@ def test_the_summed_loss_gives_each_member_its_own_gradient():
     def gradients(rows):
         inputs = [x[rows].clone().requires_grad_() for x in (logp, entropy, value)]
         targets = Targets(*(x[rows] for x in (old, adv, ret, old_value, share)))
-        loss, metrics = ppo_loss(PolicyEval(*inputs), targets, LossCoefs(*(x[rows] for x in column), clips_values=True))
-        assert not any(metric.requires_grad for metric in metrics.values())
+        arguments = PolicyEval(*inputs), targets, LossCoefs(*(x[rows] for x in column), clips_values=True)
+        loss = ppo_loss(*arguments)
+        assert not any(metric.requires_grad for metric in ppo_metrics(*arguments).values())
         return torch.stack(torch.autograd.grad(loss.sum(), inputs))
 
     alone = torch.cat([gradients(slice(row, row + 1)) for row in range(3)], 1)
