@@ -1,7 +1,7 @@
 """Run every speed benchmark and write each result into its section of benchmarks/README.md.
 
 Returns at the end of training take hours and are measured by name: `python -m benchmarks.evolution`,
-`.network_returns`, `.multi_agent_returns`, `.multi_agent_rating`.
+`.network_returns`, `.multi_agent_returns`, `.multi_agent_rating`; so is `.time_to_target`.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?
@@ -17,6 +17,7 @@ import traceback
 from benchmarks import (
     evolution_cost,
     gpu,
+    jax_program,
     memory,
     multi_agent_speed,
     mutation_cost,
@@ -42,6 +43,7 @@ MAINS = {
     "multi_agent_speed": multi_agent_speed.main,
     "tensor_envs": tensor_envs.main,
     "gpu": gpu.main,
+    "jax_program": jax_program.main,
 }
 
 

@@ -23,6 +23,8 @@ SCRIPTS = (
     "network_speed",
     "mutation_cost",
     "gpu",
+    "jax_program",
+    "time_to_target",
     "network_returns",
     "multi_agent_returns",
     "multi_agent_speed",

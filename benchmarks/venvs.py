@@ -43,6 +43,7 @@ PEERS = {
         Peer("agilerl", ("agilerl==2.58.0", "peft", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
         Peer("sb3", ("stable-baselines3==2.9.2", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
         Peer("search", ("optuna==5.0.0", "smac==2.4.1")),  # samplers alone: benchmarks.search trains in this project
+        Peer("jax", ("jax[cpu]==0.10.2", "optax==0.2.8")),
     )
 }
 
