@@ -17,10 +17,12 @@ import tyro
 from tyro.conf import PositionalMetavarFromFieldName
 
 from agilerl_like.cli import (
+    bench,
     check,
     compare,
     configs,
     demo,
+    doctor,
     evaluate,
     export,
     plot,
@@ -81,6 +83,8 @@ COMMANDS: Mapping[str, Command] = {
     "export": _parsed("export", export.export),
     "probe": _parsed("probe", probe.probe),
     "check": _parsed("check", check.check),
+    "bench": _parsed("bench", bench.bench),
+    "doctor": _parsed("doctor", doctor.doctor),
 }
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,6 +52,7 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.loop import RunResult
+from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
 from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderExistsError, check_unused
 from agilerl_like.training.session import distributed_session, evolve_on_policy
@@ -158,7 +159,7 @@ def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[],
 
 def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
     """Join the processes that a launcher started together with this one, if there are any."""
-    torch.set_num_threads(config.run.threads)
+    torch.set_num_threads(1 if config.run.threads == AUTO else config.run.threads)
     cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
     return distributed_session(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
@@ -168,6 +169,19 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
     setup = build(config, process_group.device(config.run.torch_device))
     with contextlib.ExitStack() as stack:
         stack.callback(setup.env.close)
+        choice = choose_layout(
+            setup.env_setup,
+            setup.population,
+            setup.plan(),
+            processes=config.run.processes,
+            threads=config.run.threads,
+            process_group=process_group,
+        )
+        processes, threads = choice.layout
+        stack.enter_context(torch_threads(threads))
+        if choice.rates:  # another measurement may choose otherwise: to repeat the run must repeat this one
+            config = config.with_layout(processes, threads)
+            setup = setup._replace(settings=config.to_json())
         list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
         own = [registered("callback").build("run.callbacks", given) for given in config.run.callbacks]
         shown = find_folder() if process_group.is_main else None
@@ -180,11 +194,11 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
             outcome = evolve_on_policy(
                 setup.env_setup,
                 setup.population,
-                setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
+                replace(setup.plan(name="" if run_dir is None else run_dir.name, resume=command), layout=choice.line),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
                 callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir), *own]),
                 process_group=process_group,
-                processes=config.run.processes,
+                processes=processes,
                 resume=resume,
             )
         except RunFinished as end:

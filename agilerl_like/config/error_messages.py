@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agilerl_like.config.run_config import Config, InconsistentSettings
-from agilerl_like.config.schema import MutationConfig, RangeConfig, strategy_fields
+from agilerl_like.config.schema import AUTO, COUNT, MutationConfig, RangeConfig, strategy_fields
 from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed_error, unknown_name
 from agilerl_like.registry import registered
@@ -34,6 +34,7 @@ class ErrorFormatter:
     def problems(self, found: Any) -> Iterator[Problem]:
         """Yield one problem, or several if settings are inconsistent."""
         loc = tuple(str(part) for part in found["loc"])
+        loc = loc[:-1] if loc[:1] == ("run",) and loc[-1] in (AUTO, COUNT) else loc
         own = found.get("ctx", {}).get("error")
         if isinstance(own, ConfigurationError):
             for problem in own.problems if isinstance(own, InconsistentSettings) else (str(own),):

@@ -19,6 +19,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.schema import (
+    AUTO,
     STRICT,
     AlgorithmConfig,
     AlgorithmSection,
@@ -143,6 +144,8 @@ class Config(Section, frozen=True):
 
     def _check_processes(self) -> None:
         try:
+            if self.run.processes == AUTO:
+                return
             check_processes(self.run.processes, self.population.size, self.environment.num_envs)
             if self.run.processes > 1:
                 check_shared_device(self.run.torch_device)
@@ -188,6 +191,10 @@ class Config(Section, frozen=True):
         """Return this configuration with a seed: its own, else the given one, else a random one."""
         new = fresh_seed() if seed is None else seed
         return self if self.seed is not None else self.model_copy(update={"seed": new})
+
+    def with_layout(self, processes: int, threads: int) -> Config:
+        """Return this configuration with the processes and threads of the run, so that repeating it repeats these."""
+        return self.model_copy(update={"run": self.run.model_copy(update={"processes": processes, "threads": threads})})
 
     def without_overwrite(self) -> Config:
         """Return this configuration for the run's folder: to use it again must not remove that run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast, get_type_hints
 
 import pydantic.dataclasses
 import torch
@@ -17,8 +17,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     ModelWrapValidatorHandler,
+    Tag,
     create_model,
     model_validator,
 )
@@ -36,7 +38,9 @@ from agilerl_like.registry import registered
 from agilerl_like.training.training_arguments import TrainingArguments
 
 AUTO = "auto"
-"""The device name that stands for cuda if there is one, else cpu."""
+"""The device that stands for cuda if there is one, else cpu; processes and threads that are chosen by measuring."""
+COUNT = "count"
+"""Stands for the other kind of value of such a setting in pydantic's errors."""
 MAX_THREADS = 1024
 """More than any machine can use; too many threads end the process without an error message."""
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants")
@@ -345,6 +349,18 @@ class TrainingConfig(TrainingArguments):
     """Length of the run, and evaluations. Steps are env steps of one member."""
 
 
+def _kind_of_count(value: Any) -> str:
+    return AUTO if value == AUTO else COUNT
+
+
+AutoTag: TypeAlias = Annotated[Literal["auto"], Tag(AUTO)]
+Processes: TypeAlias = Annotated[AutoTag | Annotated[Count, Tag(COUNT)], Discriminator(_kind_of_count)]
+"""A count or "auto"; its errors are those of the count."""
+Threads: TypeAlias = Annotated[
+    AutoTag | Annotated[Count, Field(le=MAX_THREADS), Tag(COUNT)], Discriminator(_kind_of_count)
+]
+
+
 class RunConfig(Section, frozen=True):
     """Output and execution of a run."""
 
@@ -370,10 +386,12 @@ class RunConfig(Section, frozen=True):
     device: str = "cpu"
     """Device of the networks: cpu, cuda, cuda:1, ..., or auto (cuda if there is one, else cpu). With several processes,
     cuda means one GPU for each."""
-    threads: Annotated[Count, Field(le=MAX_THREADS)] = 1
-    """torch threads in each process; small networks are slower with more."""
-    processes: Count = 1
-    """Processes on this machine that share the members; leave it at 1 with `accelerate launch`."""
+    threads: Threads = AUTO
+    """torch threads in each process; auto: chosen together with auto processes, else 1: small networks are slower with
+    more."""
+    processes: Processes = AUTO
+    """Processes on this machine that share the members; auto: one, or several if a few hundred milliseconds of
+    measuring show that the run ends sooner with them; with `accelerate launch` leave it at auto or 1."""
 
     @property
     def torch_device(self) -> torch.device:

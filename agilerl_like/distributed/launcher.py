@@ -180,7 +180,7 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
     """
-    _check(processes, target, arguments)
+    check_launch(processes, target, arguments)
     workers = WorkerProcesses()
     if processes == 1:
         yield workers
@@ -203,7 +203,20 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
         workers.shutdown(patience)
 
 
-def _check(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
+def unavailable_reason() -> str:
+    """Return why this process should not start others, as `processes="auto"` decides it; "" if it may."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return f"processes cannot be started on {sys.platform}"
+    if not _has_main_file():
+        return "a notebook or prompt has no file that other processes could import"
+    return ""
+
+
+def check_launch(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
+    """Raise ConfigurationError unless `launched` can start these processes.
+
+    A process that was started itself, whose script starts processes while it is imported, exits.
+    """
     if os.environ.get(_CHILD_OF) == str(os.getppid()):
         raise SystemExit(_UNGUARDED)  # the parent reports it, once for all
     if processes < 1:

@@ -96,6 +96,8 @@ class ConsoleReporter(Reporter):
         self._print(Text.assemble((_title(run), "bold"), (f"  seed {run.seed}", "dim")))
         if run.backend:
             self._print(Text(f"envs: {run.backend}", style="dim"))
+        if run.layout:
+            self._print(Text(run.layout, style="dim"))
         if run.run_dir is not None:
             self._print(Text(f"writes to {run.run_dir}", style="dim"))
         if self.redraws:

@@ -56,6 +56,8 @@ class RunRecord:
     """How the envs are stepped, and why."""
     run_dir: Path | None = None
     processes: int = 1
+    layout: str = ""
+    """Processes and threads, and why they were chosen; "" if they were set."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

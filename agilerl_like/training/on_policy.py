@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -23,6 +24,7 @@ from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.process_choice import choose_layout, torch_threads
 from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
@@ -66,7 +68,7 @@ def train_on_policy(
     run_dir: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    processes: int = 1,
+    processes: int | Literal["auto"] = 1,
     reporters: Iterable[Reporter] = (),
     callbacks: Iterable[Callback] = (),
     trackers: Iterable[str | Mapping[str, Any]] = (),
@@ -108,8 +110,10 @@ def train_on_policy(
     or none; else its population is returned.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
-    needs `if __name__ == "__main__":`. With an `accelerator` they are those that `accelerate launch` started. All of
-    them return the whole population; only the main one prints, logs, saves and has callbacks.
+    needs `if __name__ == "__main__":`. "auto" measures for some hundred milliseconds whether several processes, or more
+    torch threads, would end the run sooner, and takes them for as long as it lasts. With an `accelerator` they are
+    those that `accelerate launch` started. All of them return the whole population; only the main one prints, logs,
+    saves and has callbacks.
 
     `callbacks` receive the events of the run, and may stop it (see `reporting.Callback`); `reporters` receive its
     records only. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or of registered ones, or
@@ -157,6 +161,17 @@ def train_on_policy(
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
     )
+    process_group = process_group_of(accelerator)
+    choice = choose_layout(
+        env_setup,
+        population,
+        plan,
+        processes=processes,
+        eval_setup=eval_setup,
+        process_group=process_group,
+        resume=resume,
+    )
+    processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
     sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
@@ -179,17 +194,18 @@ def train_on_policy(
         overwrite,
     )
     try:
-        result = evolve_on_policy(
-            env_setup,
-            population,
-            plan,
-            output_paths=output_paths,
-            callbacks=CallbackList([*sinks, *callbacks]),
-            eval_setup=eval_setup,
-            process_group=process_group_of(accelerator),
-            processes=processes,
-            resume=resume is not None,
-        )
+        with torch_threads(choice.layout.threads):
+            result = evolve_on_policy(
+                env_setup,
+                population,
+                plan,
+                output_paths=output_paths,
+                callbacks=CallbackList([*sinks, *callbacks]),
+                eval_setup=eval_setup,
+                process_group=process_group,
+                processes=processes,
+                resume=resume is not None,
+            )
     except RunFinished as end:
         return end.population, list(end.population.fitness)
     return result.population, result.fitness

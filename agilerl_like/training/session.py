@@ -64,6 +64,8 @@ class RunPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: str = ""
     """The command that resumes the run."""
+    layout: str = ""
+    """Processes and threads, and why `processes="auto"` chose them."""
 
     def __post_init__(self) -> None:
         """Check the activations before envs are made."""
@@ -120,18 +122,10 @@ def evolve_on_policy(
             allowed = f"1, because this is one of {process_group.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
     check_processes(processes, None if population is None else len(population), env_setup.env.num_envs)
-    cpu = population is None or population.device.type == "cpu"
-    job = WorkerJob(
-        plan,
-        type(env_setup),
-        env_config_of(env_setup.vec_env),
-        None if eval_setup is None else env_config_of(eval_setup.vec_env),
-        cpu,
-        LocalState.of(population),
-    )
+    job = worker_job(env_setup, eval_setup, population, plan)
     with (
         launched(processes, worker_main, (job,)) as workers,
-        distributed_session(cpu=cpu, workers=workers) as process_group,
+        distributed_session(cpu=job.cpu, workers=workers) as process_group,
     ):
         return replace(process_run, process_group=process_group).run(resume=resume)
 
@@ -339,6 +333,7 @@ class ProcessRun:
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
             processes=members.process_group.size,
+            layout=self.plan.layout,
             settings=self.plan.settings,
         )
 
@@ -353,6 +348,20 @@ class WorkerJob:
     eval_setup: VecEnvConfig | None
     cpu: bool
     local_state: LocalState
+
+
+def worker_job(
+    env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BasePopulation | None, plan: RunPlan
+) -> WorkerJob:
+    """Return the job of the processes that this one starts; ConfigurationError if they cannot make the envs."""
+    return WorkerJob(
+        plan,
+        type(env_setup),
+        env_config_of(env_setup.vec_env),
+        None if eval_setup is None else env_config_of(eval_setup.vec_env),
+        population is None or population.device.type == "cpu",
+        LocalState.of(population),
+    )
 
 
 def worker_main(rank: int, job: WorkerJob) -> None:
