@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from agilerl_like.algorithms.evolvable_algorithm import resolve_device
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.config import Draft, build
+from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import describe_backend
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
