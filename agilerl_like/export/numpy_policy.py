@@ -7,12 +7,11 @@ a robot. Only the operations that the graph uses are written, each from `OPERATI
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 import operator
+import runpy
 import warnings
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,11 +101,8 @@ def _archive(arrays: dict[str, np.ndarray]) -> str:
 
 
 def load_numpy_policy(path: Path) -> Callable[..., Any]:
-    """Return the function `policy` of a file that `numpy_source` wrote."""
-    spec = importlib.util.spec_from_file_location("exported_policy", path)
-    module = importlib.util.module_from_spec(cast(ModuleSpec, spec))
-    cast(Any, spec).loader.exec_module(module)
-    return module.policy
+    """Return the function `policy` of a file that `numpy_source` wrote, without writing bytecode beside it."""
+    return runpy.run_path(str(path))["policy"]
 
 
 def _call(node: fx.Node, operations: dict[str, None]) -> list[str]:

@@ -92,6 +92,7 @@ def long_plan():
 @pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr(process_choice, "available_cores", lambda: 2)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # pytest-xdist's has none
 
 
 @pytest.fixture
