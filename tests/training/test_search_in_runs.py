@@ -176,6 +176,7 @@ algorithm: {learn_step: 32, batch_size: 32}
 hyperparameters: {lr: {min: 1e-5, max: 1e-1}}
 evolution: auto
 training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
+seed: 2
 """
 
 
