@@ -7,7 +7,7 @@ from whole_runs import Path, advice, at_once, resume_run, saved, state, traces, 
 from agilerl_like.errors import ExitCode
 from agilerl_like.storage.checkpoint_folder import Checkpoints
 
-FAILURES = ["write:3:full;fsync:40:full;put:6:full", "replace:4:full;write+:40:full;fsync+:70:full"]
+FAILURES = ["write:3:full;fsync:40:full;put:6:full", "replace:5:full;write+:40:full;fsync+:90:full"]
 """Of three saves of a run, never three in a row."""
 MORE = [f"write:{n}:full" for n in range(1, 85, 3)]
 BYTES = 8000

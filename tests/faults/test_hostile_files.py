@@ -548,6 +548,11 @@ PROCESSES = {
     "envs/subproc/vec_env.py": "likewise",
     "distributed/launcher.py": "sends what its own run was given to the processes that it starts",
 }
+VERIFIED = {
+    "export/exporter.py": {"torch.export.load"},
+    "export/numpy_policy.py": {"runpy", "runpy.run_path"},
+}
+"""What compares an exported policy with its agent executes the file that the same call has just written."""
 PACKAGE = Path(__file__).parents[2] / "agilerl_like"
 
 
@@ -568,7 +573,7 @@ def mentions(tree):
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_module_executes_files(path):
-    found = set(mentions(ast.parse(path.read_text())))
+    found = set(mentions(ast.parse(path.read_text()))) - VERIFIED.get(str(path.relative_to(PACKAGE)), set())
     assert not {name for name in found for bad in EXECUTING if name == bad or name.startswith(f"{bad}.")}
     assert not found & RUNNING
     assert not {name for name in found if name.startswith("yaml.") and "load" in name} - {"yaml.safe_load"}
