@@ -1,12 +1,14 @@
 """`evolution="auto"`: the selection and the explorer that need no settings, because they adapt to members and budget.
 
-Each part and the evidence for it (toy problems of `tests/hpo`, which hold the numbers):
+Its parts, with the evidence (`tests/hpo` holds the toy problems; no comparison on real environments has been made yet):
 
-- A gate of one standard error of the paired difference: fitness noise costs a search more than any rule of proposal.
+- Selection behind a gate of one standard error of the paired difference. With much noise in fitness it is better than
+  the same selection without the gate; with moderate noise and eight members it equals truncation within the spread.
 - Up to half of the members replaced early, a quarter in the last third of the budget; only clones change.
-- All hyperparameters move at once: one at a time is no better than new draws.
-- Proposals of a Gaussian process where gains stand out from the noise, normal steps elsewhere.
-- Paired env seeds for all members, new ones in each generation; more episodes for members in doubt.
+- All hyperparameters of a clone move at once.
+- Proposals of a Gaussian process where gains stand out from the noise (without noise 38.6 of 40, normal steps 35.9),
+  normal steps elsewhere.
+- The same env seeds for all members, new ones in each generation; more episodes for members in doubt.
 """
 
 from __future__ import annotations

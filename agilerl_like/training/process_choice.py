@@ -34,7 +34,7 @@ AUTO: Literal["auto"] = "auto"
 SHORT_RUN = 20_000
 """Env steps of all members up to which a run is too short to measure anything."""
 START_SECONDS = 4.0
-"""Seconds of one core that a process needs to start: imports, process group, members (measured, see benchmarks)."""
+"""Seconds of one core that a process needs to start, an estimate: its imports alone took 3.2 CPU seconds."""
 TARGET_DIVISOR = 4
 """Part of its budget that a run with a target counts: it usually ends early."""
 MARGIN = 0.9

@@ -48,7 +48,7 @@ TEST_STREAM = 1_000_003
 
 @dataclass
 class Row:
-    """What is kept of one run."""
+    """The result of one run, a row of the results file."""
 
     case: dict[str, Any]
     failure: str = ""

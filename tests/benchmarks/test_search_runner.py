@@ -103,9 +103,9 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
     monkeypatch.setattr(runner, "TEST_EPISODES", 2)
     case = {**row.case, "budget": 4_000, "generations": 2}
     start = {**protocol.BAD_POINT, "learn_step": 512}
-    told = replay(replace(row, case=case, schedule=[(0.0, start), (0.5, {**start, "lr": 1e-3})]))
-    assert len(told["returns"]) == 10
-    assert all(math.isfinite(value) for value in told["returns"])
+    found = replay(replace(row, case=case, schedule=[(0.0, start), (0.5, {**start, "lr": 1e-3})]))
+    assert len(found["returns"]) == 10
+    assert all(math.isfinite(value) for value in found["returns"])
 
 
 def test_a_failed_run_is_a_row_that_scores_as_a_random_policy(monkeypatch):

@@ -178,7 +178,7 @@ cases(
     an_agent_is_in_a_group_twice=setting(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "listener_1"]]]),
     an_agent_is_in_the_others_group=setting(groups=[["speaker", IDS[:2]], ["listener", ["listener_1"]]]),
     a_stranger_is_in_a_group=setting(groups=[["speaker", ["speaker_0"]], ["listener", [*IDS[1:], "stranger"]]]),
-    a_group_is_empty=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:]], ["nobody", []]]),
+    a_group_is_empty=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:]], ["empty", []]]),
     a_group_is_listed_twice=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[1:2]], ["listener", IDS[2:]]]),
     groups_change_places=setting(groups=[["listener", IDS[1:]], ["speaker", ["speaker_0"]]]),
     agents_of_a_group_change_places=setting(groups=[["speaker", ["speaker_0"]], ["listener", IDS[:0:-1]]]),
