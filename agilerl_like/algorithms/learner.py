@@ -53,6 +53,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import LOG_STD_RANGE, ActionDistribution
 from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
+from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
@@ -101,7 +102,9 @@ class LearnerHost:
     learn_step: int
     batch_size: int = 1
     share_encoders: bool = False
-    normalize_observation: bool = False
+    normalize_observation: ObservationNormKind = False
+    observation_clip: float = OBSERVATION_CLIP
+    observation_eps: float = OBSERVATION_EPS
     normalize_value: bool = False
     normalize_images: bool = True
     swap_channels: bool | None = None
@@ -317,6 +320,8 @@ class Learner:
             share_encoders=host.share_encoders,
             normalize_observation=host.normalize_observation,
             normalize_value=host.normalize_value,
+            observation_clip=host.observation_clip,
+            observation_eps=host.observation_eps,
             log_std=min(max(host.action_std_init, host.action_std_min), host.action_std_max),
             squash=host.squash_output,
         )

@@ -23,6 +23,7 @@ from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.architecture import sequence_length
+from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
 class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
@@ -95,7 +96,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         action_noise_correlation: float = PPOConfig.action_noise_correlation,
         swap_channels: bool | None = PPOConfig.swap_channels,
         clip_coef_vf: float | None = PPOConfig.clip_coef_vf,
-        normalize_observation: bool = PPOConfig.normalize_observation,
+        normalize_observation: ObservationNormKind = PPOConfig.normalize_observation,
+        observation_clip: float = PPOConfig.observation_clip,
+        observation_eps: float = PPOConfig.observation_eps,
         normalize_value: bool = PPOConfig.normalize_value,
         squash_output: bool = PPOConfig.squash_output,
         compile: bool = PPOConfig.compile,

@@ -19,6 +19,7 @@ from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
+from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
 
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """An update's time is proportional to it."""
@@ -64,8 +65,13 @@ class PPOConfig:
     """Passes over a rollout (structural)."""
     share_encoders: bool = False
     """Let the critic use the actor's encoder."""
-    normalize_observation: bool = True
-    """Centre and scale vector observations by running statistics, frozen in evaluation."""
+    normalize_observation: ObservationNormKind = True
+    """Normalise vector observations: true or running: centre and scale them by running statistics, frozen in
+    evaluation; bounds: map the bounds of their space to [-1, 1]; false: not at all."""
+    observation_clip: Positive = OBSERVATION_CLIP
+    """Limit of normalised observations, in standard deviations (running) or half-widths of the space (bounds)."""
+    observation_eps: Positive = OBSERVATION_EPS
+    """Summand of the running variance of observations."""
     normalize_value: bool = True
     """Learn values in units of their running standard deviation and mean, so the scale of rewards does not matter."""
     normalize_images: bool = True

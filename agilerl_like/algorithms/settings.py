@@ -44,7 +44,7 @@ COMMON = (
     "per_member",
 )
 """Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
-NOT_EVOLVABLE = ("max_seq_len", "swap_channels", "schedules")
+NOT_EVOLVABLE = ("max_seq_len", "swap_channels", "schedules", "observation_clip", "observation_eps")
 """Settings that are neither flags nor text, and cannot evolve all the same."""
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
-from agilerl_like.modules.layers import RunningNorm
-from agilerl_like.networks.actor_critic import ActorCritic, RowNorm
+from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.distributions import ActionDistribution
+from agilerl_like.networks.observation_norm import BoundsNorm, RowNorm
 
 OBSERVATION = "observation"
 """Name of the input of an observation that is one array; the parts of a Dict or Tuple add their path."""
@@ -119,9 +119,7 @@ class PolicyModule(nn.Module):
         return (action,) if state is None else (action, state)
 
     def _normalised(self, floats: Tensor) -> Tensor:
-        if isinstance(self.norm, RowNorm):
-            return torch.where(self.norm.applies > 0, RunningNorm.forward(self.norm, floats), floats)
-        return self.norm(floats)
+        return self.norm.normalise_floats(floats) if isinstance(self.norm, RowNorm | BoundsNorm) else self.norm(floats)
 
 
 def _encoded(leaf: Leaf, x: Tensor) -> Tensor:

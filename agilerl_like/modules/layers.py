@@ -280,15 +280,14 @@ class RunningNorm(nn.Module):
 
     The statistics are buffers, cloned and saved with the member. Only `update_` changes them, so they are constant
     while a policy acts, learns or is evaluated. They are merged as by Chan et al. (1979), in the module's dtype.
-    Normalised values are clipped to +-`clip`.
+    Normalised values are clipped to +-`clip`; `epsilon` is added to the variance.
     """
 
-    EPSILON = 1e-8
     MAX_SCALE = 1e4
 
-    def __init__(self, size: int, *, clip: float = math.inf) -> None:
+    def __init__(self, size: int, *, clip: float = math.inf, epsilon: float = 1e-8) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.epsilon = clip, epsilon
         for name, value in (("mean", 0.0), ("var", 1.0), ("shift", 0.0), ("scale", 1.0)):
             self.register_buffer(name, torch.full((size,), value))
         self.register_buffer("count", torch.zeros(1))
@@ -335,7 +334,7 @@ class RunningNorm(nn.Module):
         self.var.copy_(torch.where(added > 0, merged, self.var))
         self.mean.add_(delta * share)
         self.count.add_(added)
-        self.scale.copy_((self.var + self.EPSILON).rsqrt().clamp(max=self.MAX_SCALE))
+        self.scale.copy_((self.var + self.epsilon).rsqrt().clamp(max=self.MAX_SCALE))
         self.shift.copy_(-self.mean * self.scale)
 
 

@@ -26,6 +26,13 @@ from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
+from agilerl_like.networks.observation_norm import (
+    OBSERVATION_CLIP,
+    OBSERVATION_EPS,
+    NoNorm,
+    ObservationNormKind,
+    make_observation_norm,
+)
 from agilerl_like.networks.recurrent_state import (
     NO_SEQUENCE,
     RecurrentModule,
@@ -38,8 +45,6 @@ from agilerl_like.networks.recurrent_state import (
 ACTOR, CRITIC = 0, -1
 """Indices of the actor's and the critic's hidden state; with shared encoders both select the same one."""
 
-OBSERVATION_CLIP = 10.0
-"""Standard deviations at which observations are clipped. Values are not clipped, because rare large returns count."""
 MOST_WORK, FEWEST = 2**32, 32
 """Multiplications allowed for evaluating the states on which a mutation is measured, and the fewest states evaluated at
 any cost. 2**32 take about a fifth of a second on one core."""
@@ -98,8 +103,10 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         action_space: gymnasium.Space,
         *,
         share_encoders: bool,
-        normalize_observation: bool,
+        normalize_observation: ObservationNormKind,
         normalize_value: bool,
+        observation_clip: float = OBSERVATION_CLIP,
+        observation_eps: float = OBSERVATION_EPS,
         log_std: float = 0.0,
         squash: bool = False,
     ) -> None:
@@ -107,7 +114,10 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         self.spec = spec
         self.share_encoders = share_encoders
         distribution = make_distribution(action_space, log_std=log_std, squash=squash)
-        self.observation_norm = row_norm(encoding) if normalize_observation else NoNorm()
+        self.observation_norm = make_observation_norm(
+            encoding, normalize_observation, clip=observation_clip, epsilon=observation_eps
+        )
+        self._norm_key = observation_clip, observation_eps
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
 
         def trunk(branch: Branch, num_outputs: int) -> tuple[EvolvableModule, RecurrentModule]:
@@ -150,7 +160,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     def stack_key(self) -> Hashable:
         """Return what must be equal for members to share a stack."""
-        norms = type(self.observation_norm), type(self.value_norm)
+        norms = type(self.observation_norm), type(self.value_norm), self._norm_key
         return self.spec.stack_key(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
 
     def check_learned(self) -> None:
@@ -314,49 +324,3 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         if not self.is_recurrent:
             return NO_SEQUENCE
         return SequenceInfo.beginning(x if x.dim() == 3 else x.unsqueeze(1), self.state_shape, self.dtype)
-
-
-class NoNorm(nn.Module):
-    """The normaliser that does nothing."""
-
-    is_new = 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-    def invert(self, x: Tensor) -> Tensor:
-        """Return the numbers as they are."""
-        return x
-
-    def update_(self, x: Tensor, weight: Tensor) -> None:
-        """Learn nothing."""
-
-
-class RowNorm(RunningNorm):
-    """Normalises some numbers of rows and leaves the others, and bytes, as they are."""
-
-    def __init__(self, encoding: ObservationEncoder) -> None:
-        super().__init__(encoding.num_floats, clip=OBSERVATION_CLIP)
-        self.encoding = encoding
-        self.register_buffer("applies", torch.from_numpy(encoding.normalised).float())
-        self.applies: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        float_columns = self.encoding.float_columns(x)
-        applies = self.applies if self.applies.dim() == 1 else self.applies.unsqueeze(1)
-        normal = torch.where(applies > 0, super().forward(float_columns), float_columns)
-        if x.is_floating_point():
-            return normal
-        rows = x.clone()
-        self.encoding.float_columns(rows).copy_(normal)
-        return rows
-
-    def update_(self, x: Tensor, weight: Tensor) -> None:
-        super().update_(self.encoding.float_columns(x), weight)
-
-
-def row_norm(encoding: ObservationEncoder) -> RunningNorm | NoNorm:
-    """The normaliser that suits rows: one-hots have their scale already, and images have their own."""
-    if encoding.normalised.all() and encoding.dtype is torch.float32:
-        return RunningNorm(encoding.size, clip=OBSERVATION_CLIP)
-    return RowNorm(encoding) if encoding.normalised.any() else NoNorm()

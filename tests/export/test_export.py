@@ -47,6 +47,12 @@ CASES = {
     "resnet": (IMAGE, Discrete(4), {"net_config": {"encoder": "resnet"}}),
     "simba": (VECTOR, Discrete(3), {"net_config": {"encoder": "simba"}}),
     "dict": (Dict(camera=IMAGE, speed=Box(-1.0, 1.0, (3,)), gear=Discrete(4)), Discrete(3), {}),
+    "bounds": (VECTOR, Discrete(3), {"normalize_observation": "bounds", "observation_clip": 0.5}),
+    "dict, bounds": (
+        Dict(camera=IMAGE, speed=Box(-1.0, 3.0, (3,)), gear=Discrete(4), depth=Box(0.0, 99.0, (1, 8, 8))),
+        Discrete(3),
+        {"normalize_observation": "bounds"},
+    ),
     "lstm": (VECTOR, Discrete(3), {"recurrent": True}),
     "gru": (
         VECTOR,

@@ -55,7 +55,7 @@ class RSNorm(AgentWrapper):
     """Running normalisation of observations, which agents of this package have of their own.
 
     Raises:
-        ConfigurationError: the agent was made with `normalize_observation=False`, or `norm_obs_keys` are given.
+        ConfigurationError: the agent was made without running statistics, or `norm_obs_keys` are given.
     """
 
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: Sequence[str] | None = None) -> None:
@@ -64,8 +64,10 @@ class RSNorm(AgentWrapper):
             raise ConfigurationError(
                 f"norm_obs_keys={norm_obs_keys!r}; allowed is None: vectors are normalised, and images scaled"
             )
-        if not agent.normalize_observation:
-            raise ConfigurationError("normalize_observation=False; allowed is True, of an agent in RSNorm")
+        if agent.normalize_observation not in (True, "running"):
+            raise ConfigurationError(
+                f"normalize_observation={agent.normalize_observation!r}; allowed is True, of an agent in RSNorm"
+            )
 
 
 class AsyncAgentsWrapper(AgentWrapper):
