@@ -473,8 +473,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 raise ValueError(f"it holds algorithm={found!r:.100}; wanted is {cls.algo!r}")
             agent = cls._from_document(document, device, networks)
             sections = agent._sections(document, tensors)
-            for group, (_, its_tensors) in sections.items():
-                agent.learners[group].check_tensors(its_tensors)
+            for group, (its_document, its_tensors) in sections.items():
+                agent.learners[group].check_tensors(its_document, its_tensors)
             history = read_history(document)
             agent.mut, agent.fitness, agent.scores = history.mut, history.fitness, history.scores
             agent._steps = StepCounts(history.steps)

@@ -26,7 +26,14 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.evaluation import RowLayout, SingleAgentRows
-from agilerl_like.algorithms.serialization import MetaBuild, check_finite, read_count, read_flag, to_builtin
+from agilerl_like.algorithms.serialization import (
+    WEIGHTS_ONLY,
+    MetaBuild,
+    check_finite,
+    read_count,
+    read_flag,
+    to_builtin,
+)
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
@@ -764,46 +771,57 @@ class Learner:
         """Read an architecture of this learner's kind from its `to_config`."""
         return read_architecture(config, self.encoding, recurrent=self.recurrent, networks=self.custom_networks)
 
-    def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def check_tensors(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Raise ValueError unless stored tensors fit the architecture; none of them is read.
 
         Tensors in memory are compared when they are copied, and a user's own network may not be buildable without data.
         """
         if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
             with torch.device("meta"), MetaBuild(len(tensors)):
-                self._check_facts(tensors.infos, self.build(self.architecture))
+                network, flag = self.build(self.architecture), read_flag(document, WEIGHTS_ONLY, older=False)
+                self._check_facts(tensors.infos, network, weights_only=flag)
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Read counters, weights and moments; ValueError if they do not fit."""
         self.updates, self.draws = read_count(document, "updates"), read_count(document, "draws")
         self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
         self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
+        weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
         network = self._unfilled(self.architecture)
-        self._check_facts(safe_folder.tensor_infos(tensors), network)
+        self._check_facts(safe_folder.tensor_infos(tensors), network, weights_only=weights_only)
         check_finite(tensors)
-        moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in ("exp_avg", "exp_avg_sq", "steps")]
-        if any(bool((moment < 0).any()) for moment in moments[1:]):
-            raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
-        self.set_network(network, Adam(*moments))
+        if weights_only:
+            self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+        else:
+            names = ("exp_avg", "exp_avg_sq", "steps")
+            moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in names]
+            if any(bool((moment < 0).any()) for moment in moments[1:]):
+                raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
+            self.set_network(network, Adam(*moments))
+            self.recent_observations = tensors["recent_observations"]
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
-        self.recent_observations = tensors["recent_observations"]
         update_count_flags(self.network)
 
-    def _check_facts(self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic) -> None:
+    def _check_facts(
+        self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
+    ) -> None:
         """Raise ValueError unless stored tensors have a network's names, shapes and dtypes."""
         info = safe_folder.TensorInfo
         wanted = safe_folder.tensor_infos(_tensors_of(network))
         size = layout(network)[-1].stop
-        wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
-        wanted |= {"adam.steps": info((1,), network.dtype)}
-        odd = sorted(found.keys() ^ {*wanted, "recent_observations"})
+        if not weights_only:
+            wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
+            wanted |= {"adam.steps": info((1,), network.dtype)}
+        odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {"recent_observations"}))
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")
         for name, facts in wanted.items():
             if found[name] != facts:
                 raise ValueError(f"{name} is {found[name]}; wanted is {facts}")
+        if weights_only:
+            return
         shape, dtype = found["recent_observations"]
         rows_fit = shape[-1:] == (self.encoding.size,) and dtype == self.encoding.dtype and len(shape) in (2, 3)
         if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):

@@ -147,6 +147,25 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+# -- weights without the state of learning
+
+WEIGHTS_ONLY = "weights_only"
+"""Key of a flag in a learner's document: moments and recent observations are left out."""
+LEARNING_STATE = frozenset(("adam.exp_avg", "adam.exp_avg_sq", "adam.steps", "recent_observations"))
+"""Names of the tensors that learning continues from, and acting does not need."""
+
+
+def without_learning_state(
+    document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return an agent's document and tensors without moments and recent observations; it can be loaded, and act."""
+    flagged = {**document, WEIGHTS_ONLY: True}
+    if "learners" in document:
+        flagged["learners"] = {group: {**one, WEIGHTS_ONLY: True} for group, one in document["learners"].items()}
+    kept = {name: x for name, x in tensors.items() if name.rpartition("/")[2] not in LEARNING_STATE}
+    return flagged, kept
+
+
 # -- folders
 
 BEST, POPULATION = "best", "population"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,51 @@ from agilerl_like.registry import registered
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
+from agilerl_like.storage import safe_folder
+from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY
 from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.storage.validation import NonNegativeInt, validate_record
 from agilerl_like.training.lineage import Lineage
 from agilerl_like.training.run_folder import BEST, POPULATION
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When in its run an entry of the history was saved; the fields are keys of its document."""
+
+    generation: NonNegativeInt
+    env_steps: NonNegativeInt
+    """Of each member."""
+    max_steps: NonNegativeInt
+    """The budget of each member."""
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """The members of a run at one moment; they are loaded by `population`."""
+
+    path: Path
+    moment: Moment
+    population_class: type[BasePopulation]
+
+    @property
+    def generation(self) -> int:
+        """The last generation before; 0: the initial members."""
+        return self.moment.generation
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of each member before."""
+        return self.moment.env_steps
+
+    @property
+    def share(self) -> float:
+        """`env_steps` as a share of the budget at that time."""
+        return self.env_steps / max(1, self.moment.max_steps)
+
+    def population(self) -> BasePopulation:
+        """Load the members, which can act; the state of learning is not in the history."""
+        return self.population_class.load(self.path)
 
 
 class Run:
@@ -112,14 +155,51 @@ class Run:
         algorithm = document.get("algorithm") if isinstance(document, dict) else None
         return class_by_name(algorithm, str(self.folder)).load(self.folder / BEST)
 
+    @property
+    def _population_class(self) -> type[BasePopulation]:
+        algorithm = self.config.get("algorithm", {}).get("name", "PPO")
+        return registered("config")[algorithm].env_setup_class.population
+
     def population(self) -> BasePopulation:
         """Load the members of the last generation, which a run saves at its end."""
-        algorithm = self.config.get("algorithm", {}).get("name", "PPO")
-        return registered("config")[algorithm].env_setup_class.population.load(self.folder / POPULATION)
+        return self._population_class.load(self.folder / POPULATION)
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """Return the entries of the history, oldest first; the first are the initial members.
+
+        Raises:
+            ConfigurationError: the run has no history.
+            CheckpointError: an entry is damaged.
+        """
+        folder = self.folder / HISTORY
+        found = [path for path in folder.iterdir() if HISTORY_ENTRY.fullmatch(path.name)] if folder.is_dir() else []
+        paths = sorted(filter(safe_folder.is_real_folder, found))
+        if not paths:
+            reason = "it is running and has not begun" if self.is_running else "an older version wrote it"
+            raise ConfigurationError(
+                f"run={str(self.folder)!r} has no {HISTORY}: {reason}, or training.history is 0; allowed is a run of "
+                "training.history of at least 1"
+            )
+        return tuple(HistoryEntry(path, _moment_of(path), self._population_class) for path in paths)
 
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""
         return f"Run({str(self.folder)!r}){state}"
+
+
+def _moment_of(path: Path) -> Moment:
+    documents, _ = safe_folder.read_folder(path, "population")
+    return validate_record(Moment, documents.get(HISTORY), f"path={str(path / f'{HISTORY}.json')!r}")
+
+
+def load_history(run: Run | Path | str) -> Iterator[BasePopulation]:
+    """Return the populations of a run's history, oldest first, each loaded when it is reached.
+
+    Raises:
+        ConfigurationError: the run has no history.
+    """
+    entries = (run if isinstance(run, Run) else Run.open(run)).history()
+    return (entry.population() for entry in entries)
 
 
 def find_runs(folder: Path | str) -> Iterable[Run]:

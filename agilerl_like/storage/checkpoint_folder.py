@@ -28,6 +28,10 @@ KIND = "checkpoint"
 INFO_DOCUMENT = "milestone"
 """Name of the document that retention reads."""
 FOLDER = re.compile(r"gen-(\d{6,})")
+HISTORY = "history"
+"""The folder of a run's history, and the document of an entry with its generation and env steps."""
+HISTORY_ENTRY = re.compile(r"steps-(\d{12,})")
+"""Entries are named by the env steps of each member."""
 SET_ASIDE = "aside-"
 """Prefix of a folder that is neither used nor removed: the run restarted before it, or it lacks its manifest."""
 MARKER = ".checkpointed"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
+from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
@@ -22,7 +23,7 @@ from agilerl_like.hpo.schedules import with_functions
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
+from agilerl_like.storage.checkpoint_folder import HISTORY, Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, short_repr, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
@@ -238,6 +239,8 @@ class CheckpointManager:
         self.identity = dict(identity or {})
         self.output_paths, self.members, self.callbacks, self.resume = output_paths, members, callbacks, resume
         self.checkpoints = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS)
+        self.has_history = members.process_group.broadcast(output_paths.run_dir is not None)
+        """Whether the main process has a folder for the history."""
         self.saves = 0
         self.failures = 0
         """Consecutive saves that failed."""
@@ -258,6 +261,23 @@ class CheckpointManager:
         self.failures = process_group.broadcast(self.failures)
         if not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
+
+    def save_history(self, progress: Progress, fitness: Sequence[float], *, steps: int, max_steps: int) -> None:
+        """Write the weights of all members after `steps` of `max_steps` env steps of each, in a folder for good.
+
+        An entry is a population without the state of learning. A resumed run replaces the entries of generations that
+        it repeats by equal ones.
+        """
+        if not self.has_history:
+            return
+        serialized_agents, run_dir = self.members.gather_to_main(), self.output_paths.run_dir
+        if run_dir is None:
+            return
+        stored = [without_learning_state(*one) for one in serialized_agents]
+        documents, tensors = population_documents(stored, fitness)
+        documents[HISTORY] = {"generation": progress.generation, "env_steps": steps, "max_steps": max_steps}
+        path = run_dir / HISTORY / f"steps-{steps:012d}"
+        self._is_written(lambda: safe_folder.write_folder(path, "population", documents, tensors))
 
     def _write_jobs(
         self,

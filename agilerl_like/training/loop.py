@@ -65,6 +65,8 @@ from agilerl_like.training.training_arguments import TrainingArguments
 
 MAX_EVALUATION_ROUNDS = 3
 """Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
+TARGET_REACHED = "target reached"
+"""Outcome of a run whose best agent reached the target."""
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -178,6 +180,8 @@ class TrainingLoop:
                 stopped = stopped or confirmation_stopped
             self._report(records, self.best.record)
             self.progress.outcome = self._outcome(stopped, self.best.record)
+            if not stopped and self._is_history_due():
+                self._save_history()
             if self.progress.outcome:
                 break
             stopped = self._advance_generation()
@@ -191,6 +195,8 @@ class TrainingLoop:
         if self.progress.generation == 0:
             self._warn_if_no_update()
             self._record_initial_members()
+            if self.training_args.history:
+                self._save_history()
         elif not self.progress.evolved:
             self._reset_envs()
             stopped = self._advance_generation()
@@ -483,7 +489,7 @@ class TrainingLoop:
         if not stopped:
             target = self.training_args.target
             if target is not None and best.is_confirmed and best.fitness >= target:
-                return "target reached"
+                return TARGET_REACHED
             if self.checkpoint_manager.failures >= MAX_FAILED_SAVES:
                 return "disk full"
             if self._vector_steps_left() <= 0:
@@ -572,6 +578,18 @@ class TrainingLoop:
             self._reset_envs()
         elif self.evaluator.env.env is self.collector.env.env:
             self._reset_envs()
+
+    def _is_history_due(self) -> bool:
+        """Whether this generation is in the history; the last one is if the run has reached its target."""
+        args, envs = self.training_args, self.members.first.num_envs
+        has_ended = self.progress.outcome == TARGET_REACHED and args.history > 0
+        return has_ended or args.is_history_due(self._steps_before // envs, self.progress.ticks, envs)
+
+    def _save_history(self) -> None:
+        with self.timer("report"):
+            self.checkpoint_manager.save_history(
+                self.progress, self.fitness, steps=self.steps, max_steps=self.training_args.max_steps
+            )
 
     def _save(self, *, last: bool, is_complete: bool) -> None:
         with self.timer("report"):

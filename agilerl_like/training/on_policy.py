@@ -47,6 +47,7 @@ def train_on_policy(
     eval_steps: int | None = TrainingArguments.eval_steps,
     eval_loop: int = TrainingArguments.eval_loop,
     eval_share: float = TrainingArguments.eval_share,
+    history: int = TrainingArguments.history,
     target: float | None = TrainingArguments.target,
     fitness: Fitness = TrainingArguments.fitness,
     selection_strategy: Selection | None = None,
@@ -97,8 +98,9 @@ def train_on_policy(
     `training/best_agent.py`). Summary, plot, trackers and `best/` name the same agent; `fittest` is the best member of
     the last generation.
 
-    `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population and the best agent; without
-    it only what `checkpoint_path` and `save_elite` ask for is written. A folder that holds an earlier run is refused,
+    `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population, the best agent, and the
+    weights of all members at `history` points of the run; without it only what `checkpoint_path` and `save_elite` ask
+    for is written. A folder that holds an earlier run is refused,
     unless `overwrite` is true: then that run's files are removed. With `checkpoint` and neither a `run_dir` nor a
     `checkpoint_path`, populations are saved in the working directory, in folders named after env, algorithm and time,
     as AgileRL does. The elite is saved to `elite_path`, by default the env's name and "-elite", if that or `save_elite`
@@ -154,7 +156,9 @@ def train_on_policy(
     run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
     plan = RunPlan(
-        TrainingArguments(max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share),
+        TrainingArguments(
+            max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share, history
+        ),
         selection_strategy or tournament,
         mutation or NO_MUTATION,
         name=name,

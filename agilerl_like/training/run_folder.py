@@ -7,6 +7,7 @@ that no run has written are never removed.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -21,7 +22,7 @@ from agilerl_like.reporting.report import REPORT
 from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import FOLDER, KIND, remove_marker
+from agilerl_like.storage.checkpoint_folder import FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.training.provenance import is_run_document, provenance
@@ -180,13 +181,13 @@ def _is_birth(path: Path) -> bool:
     return not line.endswith("\n") or {"generation", "uid", "parent_uid"} <= set(json.loads(line))
 
 
-def _is_checkpoint(path: Path) -> bool:
-    """Whether a path is the folder of a checkpoint, or the leftover of one."""
+def _is_stored(path: Path, pattern: re.Pattern[str], kind: str) -> bool:
+    """Whether a path is a stored folder of this kind and of such a name, or the leftover of one."""
     plain = path.is_dir() and not path.is_symlink()
-    if not plain or not FOLDER.fullmatch(path.name.removeprefix(".").partition(".")[0]):
+    if not plain or not pattern.fullmatch(path.name.removeprefix(".").partition(".")[0]):
         return False
     try:
-        return path.name.startswith(".") or safe_folder.folder_kind(path) == KIND
+        return path.name.startswith(".") or safe_folder.folder_kind(path) == kind
     except CheckpointError:
         return False
 
@@ -199,7 +200,8 @@ RUN_FILES: Mapping[str, RunFile] = {
     CONFIG: RunFile(lambda path: _first_line(path).startswith(HEADER)),
     METRICS: RunFile(begins_as_metrics),
     LINEAGE: RunFile(_is_birth),
-    CHECKPOINTS: SharedFolder(_is_checkpoint),
+    CHECKPOINTS: SharedFolder(lambda path: _is_stored(path, FOLDER, KIND)),
+    HISTORY: SharedFolder(lambda path: _is_stored(path, HISTORY_ENTRY, "population")),
     BEST: StoredFolder("agent"),
     POPULATION: StoredFolder("population"),
     PLOT: RunFile(lambda path: path.read_bytes()[:4] == b"\x89PNG"),

@@ -11,6 +11,8 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Selection
 
 Fitness = Literal["return", "rating"]
+MAX_HISTORY = 10_000
+"""Most entries of a run's history."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,17 @@ class TrainingArguments:
     eval_share: float = 0.1
     """Members whose selection is in doubt play further evaluation episodes (gated selections), while a generation's
     evaluation takes no more than this share of its env steps; 0: none."""
+    history: int = 10
+    """How often the weights of all members are saved for good, evenly over the budget, besides the initial members; at
+    the end of a generation, so a shorter run has one for each generation. 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
+        if not isinstance(self.history, int) or not 0 <= self.history <= MAX_HISTORY:
+            raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
         if self.fitness not in get_args(Fitness):
             raise unknown_name("fitness", self.fitness, get_args(Fitness))
         if not 0 <= self.eval_share < math.inf:
@@ -65,6 +72,11 @@ class TrainingArguments:
         where = f"max_steps={self.max_steps} with evo_steps={self.evo_steps} gives {generations} generation"
         selection.check_budget(generations, where if generations == 1 else f"{where}s")
 
+    def is_history_due(self, before: int, now: int, num_envs: int) -> bool:
+        """Whether an entry of the history is due between two counts of vector steps."""
+        total = max(1, self.vector_steps(num_envs))
+        return before * self.history // total < now * self.history // total
+
     def vector_steps(self, num_envs: int) -> int:
         """Return the vector steps of the whole run."""
         return self.max_steps // num_envs
@@ -75,7 +87,8 @@ class OutputPaths:
     """Where a run writes; None: nowhere. Paths are made absolute, because an env may change the working directory."""
 
     run_dir: Path | None = None
-    """metrics.csv, lineage.jsonl, `checkpoints/`, the last population (`population/`) and the best agent (`best/`)."""
+    """metrics.csv, lineage.jsonl, `checkpoints/`, `history/`, the last population (`population/`) and the best agent
+    (`best/`)."""
     checkpoint_path: Path | None = None
     """Where populations are saved, too."""
     overwrite_checkpoints: bool = False
