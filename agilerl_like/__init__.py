@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
+    from agilerl_like.evaluation import evaluate
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
     from agilerl_like.registry import register
-    from agilerl_like.saved_runs import Run
+    from agilerl_like.saved_runs import Run, load_history
     from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 
 __version__ = version("agilerl-like")
@@ -38,6 +39,8 @@ __all__ = [
     "Teams",
     "TournamentSelection",
     "TruncationSelection",
+    "evaluate",
+    "load_history",
     "make_multi_agent_vect_envs",
     "make_vect_envs",
     "register",
@@ -45,6 +48,15 @@ __all__ = [
     "train_on_policy",
 ]
 
-_MODULES = ("errors", "registry", "hpo", "envs", "algorithms", "training", "saved_runs")  # the quickest to import first
+_MODULES = (
+    "errors",
+    "registry",
+    "hpo",
+    "envs",
+    "algorithms",
+    "training",
+    "evaluation",
+    "saved_runs",
+)  # the quickest to import first
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _MODULES)

@@ -27,6 +27,7 @@ FLOORS = {
     "reporting": 5,
     "training": 6,
     "config": 7,
+    "evaluation": 7,
     "saved_runs": 7.5,
     "cli": 8,
     "agilerl": 9,

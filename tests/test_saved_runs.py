@@ -202,3 +202,40 @@ class TestCommands:
         for text in ("How the best agent came about", "found ", "without evolution", "report.html"):
             assert text in out
         assert main(["demo", str(tmp_path / "tiny.yaml"), "--dir", str(tmp_path / "out")]) == 0  # it is replaced
+
+
+class TestEval:
+    def test_draws_actions_by_sampling(self, runs, capsys):
+        means = {}
+        for sampling in ("greedy", "sample", "temperature(1)", "bottom_k(1)"):
+            assert main(["eval", str(runs / "s3"), "--seed", "1", "--episodes", "20", "--sampling", sampling]) == 0
+            means[sampling] = capsys.readouterr().out.split()[2]
+        assert means["sample"] == means["temperature(1)"]
+        assert len(set(means.values())) == 3
+        assert main(["eval", str(runs / "s3"), "--sampling", "best"]) == 2
+        assert "sampling='best'; allowed are greedy" in capsys.readouterr().err
+
+    def test_evaluates_a_checkpoint(self, runs, capsys):
+        assert main(["eval", str(runs / "s3"), "--seed", "1", "--episodes", "3"]) == 0
+        best = capsys.readouterr().out
+        assert main(["eval", str(runs / "s3"), "--seed", "1", "--episodes", "3", "--checkpoint", "5"]) == 0
+        assert capsys.readouterr().out == best  # the run's best agent so far
+        assert main(["eval", str(runs / "s3"), "--checkpoint", "4"]) == 2
+        assert "checkpoint=4 is not in" in (said := capsys.readouterr().err)
+        assert "allowed are 5" in said
+
+    def test_evaluates_the_history(self, runs, capsys):
+        assert main(["eval", str(runs / "s3"), "--seed", "1", "--episodes", "3", "--history"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:4] for line in lines] == [
+            [f"{20 * n}%", "generation", str(n), "member"] for n in range(6)
+        ]
+        last = Run.open(runs / "s3").population().fittest
+        assert f"member {last.index}  mean return" in lines[-1]
+        assert main(["eval", str(runs / "s3"), "--history", "--checkpoint", "5"]) == 2
+        assert "exclude each other" in capsys.readouterr().err
+
+    def test_needs_a_history(self, run_dir, capsys):
+        shutil.rmtree(run_dir / "history")
+        assert main(["eval", str(run_dir), "--history"]) == 2
+        assert "has no history: an older version wrote it" in capsys.readouterr().err

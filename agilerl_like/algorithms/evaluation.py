@@ -98,18 +98,28 @@ class Episodes(NamedTuple):
     returns_by_agent: Mapping[str, np.ndarray] = MappingProxyType({})  # [P, K] float64; of a single agent under ""
 
     @property
-    def means(self) -> np.ndarray:
+    def mean(self) -> np.ndarray:
         """Mean return of each member `[P]` over the episodes that were not lost; nan if all were."""
         count = (~self.lost).sum(axis=1)
         total = np.where(self.lost, 0.0, self.returns).sum(axis=1)
         return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
     @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each member's returns `[P]` over the episodes that were not lost; nan if all were."""
+        count = (~self.lost).sum(axis=1)
+        return np.sqrt(np.divide(self._squares, count, out=np.full(len(count), np.nan), where=count > 0))
+
+    @property
+    def _squares(self) -> np.ndarray:
+        """Sum of squared deviations of each member's returns `[P]`."""
+        return np.where(self.lost, 0.0, (self.returns - self.mean[:, None]) ** 2).sum(axis=1)
+
+    @property
     def standard_errors(self) -> np.ndarray:
         """Standard error of each mean return `[P]`; nan where fewer than two episodes count."""
         count = (~self.lost).sum(axis=1)
-        squares = np.where(self.lost, 0.0, (self.returns - self.means[:, None]) ** 2).sum(axis=1)
-        return np.sqrt(np.divide(squares, count * (count - 1), out=np.full(len(count), np.nan), where=count > 1))
+        return np.sqrt(np.divide(self._squares, count * (count - 1), out=np.full(len(count), np.nan), where=count > 1))
 
     @property
     def steps(self) -> int:

@@ -307,7 +307,7 @@ class IPPO(OnPolicyAlgorithm):
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
         episodes = self.run_episodes(adapter, seeds, max_steps, with_infos=callback is not None)
         report_episodes(episodes, callback)
-        self.fitness.append(float(episodes.means[0]))
+        self.fitness.append(float(episodes.mean[0]))
         if sum_scores:
             return self.fitness[-1]
         by_agent = episodes.returns_by_agent

@@ -166,7 +166,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
         episodes = player.run_episodes(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
         report_episodes(episodes, callback)
-        mean = float(episodes.means[0])
+        mean = float(episodes.mean[0])
         self.fitness.append(mean)
         return mean
 

@@ -11,11 +11,17 @@ from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.training.multi_agent import train_multi_agent_on_policy
+    from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
     from agilerl_like.training.on_policy import train_on_policy
     from agilerl_like.training.training_arguments import TrainingArguments
 
-__all__ = ["TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"]
+__all__ = ["MultiAgentEnvSetup", "TrainingArguments", "train_multi_agent_on_policy", "train_on_policy"]
 
-_HOMES = ("training_arguments", "on_policy", "multi_agent")  # the modules of these names, the lightest first
+_HOMES = (
+    "training_arguments",
+    "on_policy",
+    "multi_agent_env_setup",
+    "multi_agent",
+)  # the modules of these names, the lightest first
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)

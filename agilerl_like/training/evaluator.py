@@ -95,7 +95,7 @@ class Evaluator:
         """Evaluate members, or one; raises EvaluationStopped if `should_stop` returns True."""
         played = players.run_episodes(self.env, list(seeds), self.max_steps, should_stop=should_stop)
         return EvalResult(
-            played.means.tolist(),
+            played.mean.tolist(),
             played.returns.std(axis=1).tolist(),
             played.standard_errors.tolist(),
             played.returns.shape[1],  # whole sets of instances: at least as many as seeds

@@ -101,7 +101,7 @@ def test_episodes_of_a_dead_worker_do_not_count(tmp_path):
     assert not played.lost.all()
     assert (played.returns[~played.lost] == 5).all()
     assert (played.returns[played.lost] < 5).all()
-    assert played.means.tolist() == [5.0]
+    assert played.mean.tolist() == [5.0]
 
 
 def test_members_whose_episodes_were_all_lost_play_again(tmp_path):
@@ -134,7 +134,7 @@ def test_lost_episodes_are_retried_a_limited_number_of_times():
 
 def test_mean_is_nan_if_all_episodes_were_lost():
     initial_hidden_state = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
-    np.testing.assert_array_equal(initial_hidden_state.means, [np.nan, 1.0])
+    np.testing.assert_array_equal(initial_hidden_state.mean, [np.nan, 1.0])
 
 
 # ---- what ends an evaluation

@@ -149,7 +149,7 @@ def test_fitness_of_the_best_agent_is_the_mean_of_fresh_episodes(unsteady):
     env = VecEnvAdapter(make_vect_envs("CartPole-v1", num_envs=CONFIRMATION_EPISODES, backend="sync"))
     seeds = integers(CONFIRMATION_EPISODES, population.seed, Purpose.CONFIRMATION_ENVS, best.generation)
     played = population.best.run_episodes(env, seeds)
-    assert played.means[0] == best.fitness == population.best.fitness[-1]
+    assert played.mean[0] == best.fitness == population.best.fitness[-1]
     assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMATION_EPISODES))
 
 

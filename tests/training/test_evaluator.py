@@ -40,7 +40,7 @@ def test_fitness_is_the_return_of_the_env_without_its_training_wrappers(backend)
     )
     bare = VecEnvAdapter(make_eval_env(make_vect_envs("Pendulum-v1", backend="sync"), 4))
     played = population.run_episodes(bare, integers(2, 1, Purpose.EVALUATION_ENVS, 2))
-    np.testing.assert_allclose(fitness, played.means, rtol=1e-5)
+    np.testing.assert_allclose(fitness, played.mean, rtol=1e-5)
     assert max(fitness) < -500  # a normalised return is above -200: 200 steps of about -1
     env.close()
 

@@ -1,0 +1,14 @@
+"""Episodes with trained agents: returns under any way of drawing actions, trajectories, films."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agilerl_like._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from agilerl_like.evaluation.returns import evaluate
+
+__all__ = ["evaluate"]
+
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, ("returns",))

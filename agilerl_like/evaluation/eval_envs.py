@@ -1,0 +1,70 @@
+"""The env in which an evaluation plays: a copy without training wrappers, where one can be made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import gymnasium
+
+from agilerl_like import training
+from agilerl_like.algorithms.evaluation import EvalEnv
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.factory import VecEnvConfig, env_config_of
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+
+EvaluationEnv = str | gymnasium.Env | gymnasium.vector.VectorEnv | EnvSetup | Any
+"""An env's id, an env, a vector env (of teams, too), or how to make one."""
+
+
+@contextlib.contextmanager
+def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorithm) -> Iterator[EvalEnv]:
+    """Give the adapter of an env of `num_envs` rows like `env`; of `env` itself if no other can be made.
+
+    Raises:
+        ConfigurationError: the agent was made for other spaces.
+    """
+    with contextlib.ExitStack() as stack:
+        setup = _setup_of(env)
+        if isinstance(env, str):
+            stack.callback(setup.env.close)
+        check_spaces(setup, agent)
+        try:
+            env_config_of(setup.vec_env)
+        except ConfigurationError:  # it is unknown how it was made
+            yield setup.adapt(setup.env)
+            return
+        made = setup.make_eval_env(setup.num_eval_episodes(num_envs))
+        stack.callback(made.close)
+        yield setup.adapt(made)
+
+
+def _setup_of(env: EvaluationEnv) -> EnvSetup:
+    if isinstance(env, EnvSetup):
+        return env
+    if isinstance(env, str):
+        return SingleAgentEnvSetup.from_config(VecEnvConfig(env, 1))
+    if isinstance(env, gymnasium.Env):
+        mode = gymnasium.vector.AutoresetMode.SAME_STEP
+        return SingleAgentEnvSetup(gymnasium.vector.SyncVectorEnv([lambda: env], copy=False, autoreset_mode=mode))
+    if hasattr(env, "possible_agents"):
+        return training.MultiAgentEnvSetup(cast(Any, env))
+    return SingleAgentEnvSetup(env)
+
+
+def check_spaces(setup: EnvSetup, agent: EvolvableAlgorithm, *, name: str = "") -> None:
+    """Raise ConfigurationError unless an agent was made for the spaces of an env, which messages call `name`."""
+    spaces = tuple(map(_as_one, setup.spaces))
+    if spaces != (agent.observation_space, agent.action_space):
+        raise ConfigurationError(
+            f"env={(name or env_name_of(setup.vec_env))!r} has {spaces[0]} and {spaces[1]}; "
+            f"the agent was made for {agent.observation_space} and {agent.action_space}"
+        )
+
+
+def _as_one(space: Any) -> gymnasium.Space:
+    """Return a space, or the dictionary of a multi-agent env's spaces as one."""
+    return gymnasium.spaces.Dict(space) if isinstance(space, dict) else space

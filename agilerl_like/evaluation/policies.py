@@ -1,0 +1,144 @@
+"""Policies that draw their actions by a `Sampling`, and the env adapter that holds the seeds of the episodes.
+
+The noise of an episode comes from a stream that its seed and the agent's index name, so an episode is the same whatever
+other episodes are played beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.learner import Learner, torch_generator
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
+from agilerl_like.networks.sampling import Sampling
+from agilerl_like.seeding import Purpose
+
+NOISE_STEPS = 64
+"""Steps for which the noise of an episode is drawn at once."""
+
+
+class SeededEpisodes:
+    """An env adapter that holds the seeds of the episodes in its rows; a subclass records what happens in them."""
+
+    num_envs: int
+    action_mask: Any
+    env: Any
+    agent_ids: tuple[str, ...]
+    array_backend: Any
+
+    def __init__(self, env: EvalEnv) -> None:
+        self._adapter = env
+        self.seeds: list[int] = []
+        """The seed of each row's episode; a new list after every reset."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def reset(self, seeds: Any = None) -> Any:
+        """Start an episode in each row."""
+        self.seeds = list(seeds)
+        return self._adapter.reset(seeds)
+
+    def step(self, actions: Any) -> Any:
+        """Take an action in each row."""
+        return self._adapter.step(actions)
+
+    def last_info(self, row: int, *, ended: bool) -> dict[str, Any]:
+        """Return the info of one row's last step."""
+        return self._adapter.last_info(row, ended=ended)
+
+
+class SampledPolicy:
+    """The policy of one group of agents, as `algorithms.evaluation.Policy`, with actions drawn by a `Sampling`."""
+
+    def __init__(self, learner: Learner, sampling: Sampling, episodes: SeededEpisodes) -> None:
+        sampling.check(learner.distribution)
+        self.learner, self._sampling, self._episodes = learner, sampling, episodes
+        self._seeds: list[int] = []
+        self._generators: list[torch.Generator] = []
+        self._block, self._used = torch.zeros(0), 0
+
+    @torch.no_grad()
+    def __call__(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Any, Tensor]:
+        """Return the env's actions for encoded observations `[N, D]`, and the next hidden state."""
+        network, distribution = self.learner.network, self.learner.distribution
+        x = network.observation_norm(encoded)
+        outputs, after = network.step(x, state)
+        noise = outputs if self._sampling.is_greedy else self._next_noise()
+        raw = self._sampling.draw(distribution, outputs, noise, mask)
+        self.record(x, state, outputs, raw, mask)
+        return distribution.to_env(raw), after
+
+    def record(self, x: Tensor, state: Tensor, outputs: Tensor, raw: Tensor, mask: Tensor | None) -> None:
+        """Receive normalised observations, hidden state, policy outputs, raw actions and masks of one step."""
+
+    def log_prob_and_value(
+        self, x: Tensor, state: Tensor, outputs: Tensor, raw: Tensor, mask: Tensor | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log-probability under the unchanged policy and the critic's value, `[N]` each."""
+        sequence = SequenceInfo(x.new_zeros(len(x), 1), state) if self.learner.recurrent else NO_SEQUENCE
+        log_prob, _ = self.learner.distribution.evaluate(outputs, raw, mask)
+        return log_prob.cpu().numpy(), self.learner.network.value(x, sequence).cpu().numpy()
+
+    def _next_noise(self) -> Tensor:
+        """Return the noise `[N, …]` of the next step of all rows."""
+        learner, seeds = self.learner, self._episodes.seeds
+        if self._seeds is not seeds:
+            keys = learner.index, learner.group_number or 0
+            self._generators = [torch_generator(learner.device, seed, Purpose.ACTION_NOISE, *keys) for seed in seeds]
+            self._seeds, self._used = seeds, NOISE_STEPS
+        if self._used == NOISE_STEPS:
+            shape = NOISE_STEPS, learner.num_agents
+            blocks = [learner.distribution.noise(shape, generator) for generator in self._generators]
+            self._block, self._used = torch.stack(blocks, 1).flatten(1, 2), 0
+        self._used += 1
+        return self._block[self._used - 1]
+
+
+def play(
+    agent: EvolvableAlgorithm,
+    env: EvalEnv,
+    seeds: list[int],
+    sampling: Sampling,
+    *,
+    max_steps: int | None = None,
+) -> Episodes:
+    """Play one episode for each seed, and return them with the info of each last step."""
+    agent._check_env(env)
+    if sampling.is_greedy:
+        return agent.run_episodes(env, seeds, max_steps, with_infos=True)
+    episodes = SeededEpisodes(env)
+    return play_with(
+        agent,
+        episodes,
+        {group: SampledPolicy(learner, sampling, episodes) for group, learner in agent.learners.items()},
+        seeds,
+        max_steps=max_steps,
+    )
+
+
+def play_with(
+    agent: EvolvableAlgorithm,
+    episodes: SeededEpisodes,
+    policies: dict[str, SampledPolicy],
+    seeds: list[int],
+    *,
+    max_steps: int | None = None,
+) -> Episodes:
+    """Play one episode for each seed with the given policies of an agent's groups."""
+    groups: dict[str, GroupPolicy] = agent.group_policies
+    with eval_mode(agent):
+        return evaluate(
+            [groups[group]._replace(policy=policy) for group, policy in policies.items()],
+            episodes,
+            seeds,
+            members=1,
+            max_steps=max_steps,
+            with_infos=True,
+        )

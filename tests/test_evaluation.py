@@ -1,0 +1,158 @@
+"""`evaluate`: returns on fresh episodes under each way of drawing actions, and `agilerl-like eval`."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from agilerl_like import PPO, ConfigurationError, evaluate, make_vect_envs
+from agilerl_like.networks import make_distribution
+from agilerl_like.networks.sampling import Sampling
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+DRAWS = 10_000
+LOGITS = torch.tensor([0.0, math.log(2), math.log(4)])
+
+
+def shares(sampling, space, outputs, mask=None):
+    """The shares of the categories of one discrete action in many draws."""
+    distribution, rule = make_distribution(space), Sampling.parse(sampling)
+    noise = distribution.noise((DRAWS,), torch.Generator().manual_seed(1))
+    drawn = rule.draw(distribution, outputs.expand(DRAWS, -1), noise, None if mask is None else mask.expand(DRAWS, -1))
+    sizes = getattr(distribution, "nvec", [2, 2])
+    columns = zip(drawn.unbind(-1), sizes, strict=True)
+    return [torch.bincount(column.long(), minlength=size).div(DRAWS).tolist() for column, size in columns]
+
+
+class TestSampling:
+    @pytest.mark.parametrize(
+        ("sampling", "expected"),
+        [
+            ("sample", [1 / 7, 2 / 7, 4 / 7]),
+            ("temperature(1)", [1 / 7, 2 / 7, 4 / 7]),
+            ("temperature(0.5)", [1 / 21, 4 / 21, 16 / 21]),  # squares of 1, 2, 4
+            ("top_k(2)", [0, 1 / 3, 2 / 3]),
+            ("bottom_k(2)", [1 / 3, 2 / 3, 0]),
+            ("top_k(1)", [0, 0, 1]),
+            ("bottom_k(1)", [1, 0, 0]),
+            ("top_k(9)", [1 / 7, 2 / 7, 4 / 7]),
+            ("greedy", [0, 0, 1]),
+        ],
+    )
+    def test_shares_of_three_actions(self, sampling, expected):
+        (found,) = shares(sampling, spaces.Discrete(3), LOGITS)
+        assert found == pytest.approx(expected, abs=0.02)
+
+    def test_only_legal_actions_count(self):
+        mask = torch.tensor([True, True, False])
+        for sampling, expected in (
+            ("sample", [1 / 3, 2 / 3]),
+            ("top_k(1)", [0, 1]),
+            ("bottom_k(1)", [1, 0]),
+            ("top_k(3)", [1 / 3, 2 / 3]),
+        ):
+            (found,) = shares(sampling, spaces.Discrete(3), LOGITS, mask)
+            assert found[:2] == pytest.approx(expected, abs=0.02)
+
+    def test_each_variable_of_a_multi_discrete_action_has_its_own_choices(self):
+        first, second = shares("top_k(1)", spaces.MultiDiscrete([3, 2]), torch.cat([LOGITS, torch.tensor([1.0, 0.0])]))
+        assert (first, second) == ([0, 0, 1], [1, 0])
+        first, second = shares("bottom_k(2)", spaces.MultiDiscrete([3, 2]), torch.cat([LOGITS, torch.zeros(2)]))
+        assert first + second == pytest.approx([1 / 3, 2 / 3, 0, 0.5, 0.5], abs=0.02)
+
+    def test_bits(self):
+        outputs = torch.tensor([math.log(3), -math.log(3)])  # 1 with 3/4 and 1/4
+        for sampling, expected in (
+            ("sample", [0.75, 0.25]),
+            ("temperature(0.5)", [0.9, 0.1]),  # odds 9 : 1
+            ("top_k(1)", [1, 0]),
+            ("bottom_k(1)", [0, 1]),
+            ("top_k(2)", [0.75, 0.25]),
+        ):
+            found = [column[1] for column in shares(sampling, spaces.MultiBinary(2), outputs)]
+            assert found == pytest.approx(expected, abs=0.02)
+
+    def test_temperature_scales_the_variance_of_a_gaussian(self):
+        distribution = make_distribution(spaces.Box(-1, 1, (1,)), log_std=math.log(0.5))
+        noise = distribution.noise((DRAWS,), torch.Generator().manual_seed(1))
+        for temperature, sampling in ((1, "sample"), (4, "temperature(4)"), (0.25, "temperature(0.25)")):
+            drawn = Sampling.parse(sampling).draw(distribution, torch.full((DRAWS, 1), 0.2), noise)
+            assert float(drawn.detach().var()) == pytest.approx(0.25 * temperature, rel=0.05)
+            assert float(drawn.detach().mean()) == pytest.approx(0.2, abs=0.04)
+
+    @pytest.mark.parametrize(
+        "text", ["best", "temperature", "temperature(0)", "temperature(inf)", "top_k(0)", "top_k(1.5)"]
+    )
+    def test_refuses_others(self, text):
+        with pytest.raises(ConfigurationError, match=r"sampling='.*'; allowed are greedy, sample, temperature\(t\)"):
+            Sampling.parse(text)
+
+
+def population(env_id="CartPole-v1", size=3, **settings):
+    env = gym.make(env_id)
+    return PPO.population(size, env.observation_space, env.action_space, **{"net_config": SMALL, "seed": 2, **settings})
+
+
+class TestEvaluate:
+    def test_shapes_and_statistics(self):
+        played = evaluate(population(), "CartPole-v1", episodes=6, seed=1)
+        assert played.returns.shape == played.lengths.shape == played.infos.shape == (3, 6)
+        np.testing.assert_allclose(played.mean, played.returns.mean(1))
+        np.testing.assert_allclose(played.std, played.returns.std(1))
+        np.testing.assert_array_equal(played.returns, played.lengths)  # CartPole pays 1 a step
+        assert set(map(type, played.infos.ravel())) == {dict}
+
+    def test_agents_play_the_same_seeds_alone_and_together(self):
+        agents = population()
+        for sampling in ("greedy", "sample"):
+            together = evaluate(agents, "CartPole-v1", 4, 7, sampling)
+            for agent, returns in zip(agents, together.returns, strict=True):
+                np.testing.assert_array_equal(evaluate(agent, "CartPole-v1", 4, 7, sampling).returns[0], returns)
+        other = evaluate(agents, "CartPole-v1", 4, 8)
+        assert not np.array_equal(other.returns, evaluate(agents, "CartPole-v1", 4, 7).returns)
+
+    def test_an_episode_does_not_depend_on_those_beside_it(self):
+        """35 episodes take two rounds of 32 and 3 rows; the first three alone take one."""
+        agent = population(size=1)[0]
+        many = evaluate(agent, "CartPole-v1", 35, 3, "sample").returns[0]
+        np.testing.assert_array_equal(evaluate(agent, "CartPole-v1", 3, 3, "sample").returns[0], many[:3])
+        assert len(set(many)) > 5
+
+    def test_a_given_env_of_any_kind(self):
+        agent = population(size=1)[0]
+        expected = evaluate(agent, "CartPole-v1", 3, 1, "sample").returns
+        with_many_rows = make_vect_envs("CartPole-v1", 2)
+        for env in (gym.make("CartPole-v1"), with_many_rows, gym.make_vec("CartPole-v1", 2)):
+            np.testing.assert_array_equal(evaluate(agent, env, 3, 1, "sample").returns, expected)
+            env.close()
+
+    def test_recurrent_agents_and_boxes(self):
+        agent = population("Pendulum-v1", 1, recurrent=True)[0]
+        cold, hot = (evaluate(agent, "Pendulum-v1", 2, 1, f"temperature({t})").returns for t in (1e-12, 1.0))
+        np.testing.assert_allclose(cold, evaluate(agent, "Pendulum-v1", 2, 1).returns, rtol=1e-3)
+        assert not np.allclose(hot, cold)
+        with pytest.raises(ConfigurationError, match=r"sampling=top_k\(2\) needs discrete actions"):
+            evaluate(agent, "Pendulum-v1", 2, 1, "top_k(2)")
+
+    def test_cuts_long_episodes(self):
+        played = evaluate(population("Pendulum-v1"), "Pendulum-v1", 2, 1, max_steps=5)
+        assert (played.lengths == 5).all()
+
+    def test_training_mode_is_restored(self):
+        agent = population(size=1)[0]
+        evaluate(agent, "CartPole-v1", 1, 1, "sample")
+        assert agent.training
+
+    def test_refuses(self):
+        agents = population()
+        with pytest.raises(ValueError, match="episodes=0 must be at least 1"):
+            evaluate(agents, "CartPole-v1", 0)
+        with pytest.raises(ConfigurationError, match=r"env='Acrobot-v1' has .*; the agent was made for"):
+            evaluate(agents, "Acrobot-v1", 1)
+        with pytest.raises(ConfigurationError, match="allowed are an agent, a population"):
+            evaluate([], "CartPole-v1")
+        with pytest.raises(ConfigurationError, match="all agents need the same"):
+            evaluate([agents[0], population("Acrobot-v1")[0]], "CartPole-v1")
