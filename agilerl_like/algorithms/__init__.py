@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agilerl_like._lazy import lazy_attributes
+from agilerl_like.algorithms.dqn import DQN
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
@@ -16,6 +17,6 @@ from agilerl_like.learning.sequences import BPTTSequenceType
 if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
-__all__ = ["IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOConfig", "Population", "Teams"]
+__all__ = ["DQN", "IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOConfig", "Population", "Teams"]
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, ("ippo",))

@@ -145,6 +145,15 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         validated(self.config, settings)
         check_ranges(self.config, settings, self.hp_config, self.algo)
 
+    one_process_reason: ClassVar[str] = ""
+    """Why `processes="auto"` means one process, if it does."""
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        """Raise ConfigurationError unless a run of so many env steps of each member suits the settings.
+
+        `longest_episode` is None if it is unknown.
+        """
+
     @property
     @abstractmethod
     def architecture(self) -> Any:

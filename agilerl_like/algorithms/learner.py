@@ -59,7 +59,12 @@ from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import LOG_STD_RANGE, ActionDistribution
-from agilerl_like.networks.network_mutation import MutationSource, add_parameter_noise_, mutate_network
+from agilerl_like.networks.network_mutation import (
+    MutatedNetwork,
+    MutationSource,
+    add_parameter_noise_,
+    mutate_network,
+)
 from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose, integer
@@ -655,7 +660,11 @@ class Learner:
             self._memory_changes.append((self.architecture, result.maps))
         first, second = (moment.unsqueeze(0) for moment in result.moments)
         self._use(result.network, Adam(first, second, adam.steps.clone(), epsilon=adam.epsilon))
+        self.after_mutation(source, change.operator, result)
         return Mutation(change.kind, change.operator, result.arguments)
+
+    def after_mutation(self, source: MutationSource, operator: str, result: MutatedNetwork) -> None:
+        """Change what follows a network besides, such as its target; a hook for algorithms that have such."""
 
     def _sample_states(self, stream: torch.Generator) -> Tensor:
         """Normalized states on which a mutation is measured: of the last rollout, random ones before the first."""

@@ -6,7 +6,7 @@ Tensors are `[P, E, …]` in the order of the members.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, cast, overload
 
 import gymnasium
@@ -42,6 +42,8 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     """The class of the learners."""
     metrics: ClassVar[tuple[str, ...]]
     """The metrics of an update that are reported; every report also has `healthy`."""
+    keeps_experience: ClassVar[bool] = False
+    """Whether its buffer outlives resets of the envs, so that members stay on their process."""
     placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     """A small action space that the algorithm supports, for checks before there is an env."""
 
@@ -165,6 +167,13 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ExperienceBuffer:
         """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
+
+    def experience_state(self) -> list[dict[str, Tensor]]:
+        """Return what a checkpoint stores of each member's buffer: nothing, unless an algorithm's outlives it."""
+        return []
+
+    def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        """Begin the next buffer with what `experience_state` returned."""
 
     @abstractmethod
     def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:

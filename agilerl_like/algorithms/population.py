@@ -157,6 +157,33 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         for learners in self.by_group.values():
             learners.reset_noise(changed)
 
+    # -- experience
+
+    @property
+    def keeps_experience(self) -> bool:
+        """Whether the members' buffers outlive resets of the envs."""
+        return any(its.keeps_experience for its in self.by_group.values())
+
+    def experience_state(self) -> list[dict[str, Tensor]]:
+        """Return what a checkpoint stores of each member's experience, by place; nothing if there is none."""
+        by_group = [(group, its.experience_state()) for group, its in self.by_group.items()]
+        states: list[dict[str, Tensor]] = [{} for _ in self.agents]
+        for group, stored in by_group:
+            for state, its in zip(states, stored, strict=bool(stored)):
+                state.update({f"{group}/{name}" if group else name: tensor for name, tensor in its.items()})
+        return states if any(states) else []
+
+    def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        """Begin the next buffers with what `experience_state` returned."""
+        for group, its in self.by_group.items():
+            prefix = f"{group}/" if group else ""
+            its.load_experience(
+                [
+                    {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+                    for state in stored
+                ]
+            )
+
     # -- evaluation
 
     @property

@@ -42,9 +42,21 @@ COMMON = (
     "compile",
     "precision",
     "per_member",
+    "memory",
+    "memory_size",
+    "save_memory",
+    "dueling",
 )
 """Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
-NOT_EVOLVABLE = ("max_seq_len", "swap_channels", "schedules", "observation_clip", "observation_eps")
+NOT_EVOLVABLE = (
+    "max_seq_len",
+    "swap_channels",
+    "schedules",
+    "observation_clip",
+    "observation_eps",
+    "gradient_steps",
+    "memory_size",
+)
 """Settings that are neither flags nor text, and cannot evolve all the same."""
 
 

@@ -44,6 +44,10 @@ class PopulationLearner:
     ) -> None:
         self.execution, self.gradient_sync = execution or Execution(), gradient_sync
         self.networks = list(networks)
+        self._parameters = [list(network.parameters()) for network in networks]
+        for network in networks:
+            network.check_learned()
+        self._flags = [[parameter.requires_grad for parameter in its] for its in self._parameters]
         actor, specs = networks[0].actor, [network.spec for network in networks]
         members = [PlannedMember(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
         sizes = actor.encoder.inputs, actor.distribution.num_outputs
@@ -139,7 +143,8 @@ class PopulationLearner:
             ConfigurationError: `requires_grad` was changed in one of their networks.
         """
         for place in places:
-            self.networks[place].check_learned()
+            if [parameter.requires_grad for parameter in self._parameters[place]] != self._flags[place]:
+                self.networks[place].check_learned()
         rows = [self._row[place] for place in places]
         order = sorted(range(len(rows)), key=rows.__getitem__)
         in_order = order == list(range(len(rows)))

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from torch import Tensor
 
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import without_learning_state
@@ -33,6 +34,8 @@ from agilerl_like.training.training_arguments import OutputPaths
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
 """Document with the settings that a run keeps (`run_settings.run_identity`)."""
+EXPERIENCE = "memory"
+"""Beginning of the names of the files with each member's experience."""
 INTERRUPTED = "interrupted"
 MAX_FAILED_SAVES = 3
 """Consecutive failed saves after which a run stops."""
@@ -117,6 +120,8 @@ class RunState(NamedTuple):
     """What each member trained with in each generation."""
     search: SearchState = SearchState()
     """What the selection strategy knows besides."""
+    experience: Sequence[Mapping[str, Tensor]] = ()
+    """Each member's stored experience, by slot; empty if it is not saved."""
 
 
 class RunFinished(Exception):
@@ -224,6 +229,19 @@ def load_opponents(checkpoint: Checkpoint) -> list[SerializedAgent]:
     return [SerializedAgent(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
+def take_experience(checkpoint: Checkpoint, members: int) -> list[Mapping[str, Tensor]]:
+    """Return and forget the stored experience of a checkpoint's members, by slot; nothing if it has none.
+
+    Raises:
+        CheckpointError: it has that of other members.
+    """
+    tensors = cast("dict[str, Mapping[str, Tensor]]", checkpoint.tensors)
+    names = sorted(name for name in tensors if name.startswith(f"{EXPERIENCE}-"))
+    if names and names != [f"{EXPERIENCE}-{slot:03d}" for slot in range(members)]:
+        raise CheckpointError(f"path={str(checkpoint.path)!r} has {', '.join(names)} for {members} members")
+    return [tensors.pop(name) for name in names]
+
+
 class CheckpointManager:
     """Writes the files of a run to `output_paths`."""
 
@@ -310,6 +328,7 @@ class CheckpointManager:
             documents |= {IDENTITY: self.identity, "run": run}
             documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}
             tensors |= {f"rival-{i:03d}": named for i, (_, named) in enumerate(pool)}
+            tensors |= {f"{EXPERIENCE}-{slot:03d}": named for slot, named in enumerate(run_state.experience)}
             yield lambda: self._write_checkpoint(checkpoints, run_state, documents, tensors)
 
     def _write_checkpoint(

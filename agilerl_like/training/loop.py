@@ -574,7 +574,8 @@ class TrainingLoop:
         if self.steps - progress.saved_at >= self.training_args.checkpoint_every:
             progress.saved_at = self.steps
             self._save(last=False, is_complete=True)
-            self.members.rebalance()
+            if not self.population.keeps_experience:
+                self.members.rebalance()
             self._reset_envs()
         elif self.evaluator.env.env is self.collector.env.env:
             self._reset_envs()
@@ -598,7 +599,14 @@ class TrainingLoop:
             best, births = self._known_best(), self.lineage.births
             self.checkpoint_manager.save(
                 RunState(
-                    self.progress, best, births, self.fitness, self.evaluator.opponent_pool, self.history, self.search
+                    self.progress,
+                    best,
+                    births,
+                    self.fitness,
+                    self.evaluator.opponent_pool,
+                    self.history,
+                    self.search,
+                    self.population.experience_state(),
                 ),
                 last=last,
                 is_complete=is_complete,

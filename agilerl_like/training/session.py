@@ -44,6 +44,7 @@ from agilerl_like.training.checkpoint_manager import (
     load_opponents,
     load_population,
     newest_checkpoint,
+    take_experience,
 )
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
 from agilerl_like.training.loop import RunResult, TrainingLoop
@@ -147,6 +148,11 @@ def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList) -> None:
         raise ConfigurationError(f"env {name} cannot be trained in: {'. '.join(errors)}")
 
 
+def longest_episode(env: Any) -> int | None:
+    """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown."""
+    return getattr(getattr(env, "spec", None), "max_episode_steps", None)
+
+
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:
     """Raise ConfigurationError unless there is memory for so many processes, and a member or part of one for each.
 
@@ -210,12 +216,16 @@ class ProcessRun:
             self.plan.selection.validate(members.size)
             self.plan.mutations.validate(members.size)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
+        longest = longest_episode(self.env_setup.vec_env)
+        for agent in members.population:
+            agent.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
             loop = self._make_loop(stack, members, identity)
             if saved_run is not None:
                 check_num_envs(members.first.num_envs, num_envs)
                 loop.restore(saved_run, best, [] if checkpoint is None else load_opponents(checkpoint))
+                self._restore_experience(members, checkpoint)
                 if diverged is not None:
                     loop.advance_rng()
             if run_dir is not None:
@@ -227,6 +237,19 @@ class ProcessRun:
                     if diverged is None and (saved_run is not None or loop.progress.saved_at):
                         raise RetryFromCheckpoint(str(end)) from end
                     raise
+
+    def _restore_experience(self, members: ShardedPopulation, checkpoint: Checkpoint | None) -> None:
+        """Restore the members' experience; warn if there should be some and the checkpoint has none."""
+        if not members.population.keeps_experience:
+            return
+        stored = [] if checkpoint is None else take_experience(checkpoint, members.size)
+        if stored:
+            members.population.load_experience(stored)
+        else:
+            self.callbacks.on_warning(
+                "the checkpoint has no memory (save_memory=False): members refill theirs before they learn, so the run "
+                "does not continue as it would have without the interruption"
+            )
 
     def _identity(self) -> dict[str, Any]:
         if not self.process_group.is_main:

@@ -1,0 +1,185 @@
+"""Deep Q-learning (Mnih et al. 2015) as an agent that a user holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from agilerl_like.algorithms.off_policy_config import DQNConfig
+from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
+from agilerl_like.algorithms.settings import validated
+from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import Schedule
+from agilerl_like.learning.dqn_update import METRICS, DQNUpdate
+from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.replay_buffer import MemoryKind
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.target_networks import QNetwork
+
+
+class DQNLearner(OffPolicyLearner):
+    """The action values of one agent, trained by DQN."""
+
+    algo = "DQN"
+
+    def build(self, architecture: NetworkSpec) -> QNetwork:
+        space: Any = self.action_space
+        return QNetwork(architecture, self.encoding, space, dueling=getattr(self.algorithm, "dueling", False))
+
+
+class DQNLearnerGroup(OffPolicyLearnerGroup[DQNLearner]):
+    """P learners whose members explore each with its own probability."""
+
+    learner_class, metrics = DQNLearner, (*METRICS, "epsilon")
+    placeholder_action = gymnasium.spaces.Discrete(2)
+
+    def next_noise(self, envs: int) -> Tensor:
+        noise = super().next_noise(envs).clone()
+        chances = torch.tensor([learner.host.epsilon for learner in self], device=noise.device)
+        noise[..., 0] -= chances.unsqueeze(1)
+        return noise
+
+    def kind_of(self, learner: DQNLearner) -> tuple[Any, ...]:
+        return learner.host.double, learner.host.dueling
+
+    @classmethod
+    def make_update(cls, learners: Sequence[DQNLearner], places: Sequence[int], replay: Any, steps: int) -> DQNUpdate:
+        first = learners[0].host
+        epsilon = torch.tensor([learner.host.epsilon for learner in learners], device=learners[0].device)
+        arguments = update_arguments(learners, places, replay, steps)
+        arguments["hyperparams"] |= {"epsilon": epsilon}
+        return DQNUpdate(**arguments, double=first.double)
+
+
+class DQN(OffPolicyAlgorithm[DQNLearner]):
+    """A DQN agent whose architecture and hyperparameters can evolve.
+
+    The first arguments are AgileRL's; `DQNConfig` has the meaning, default and range of each setting. Settings may be
+    set as attributes at any time and count from the next update on.
+
+    Args:
+        observation_space: Box (a vector, or an image of three or four dimensions), Discrete, MultiDiscrete,
+            MultiBinary, and Dict and Tuple of these.
+        action_space: Discrete.
+        index: identity of the agent in its population.
+        hp_config: which settings may evolve, and in which ranges.
+        net_config: as PPO's.
+        mut: label of the last mutation.
+        num_envs: envs that this agent acts in at once.
+        device: device of all tensors; `accelerator` overrides it.
+        seed: names all random streams; drawn from the operating system if left out.
+        cudagraphs, wrap: accepted for AgileRL's sake.
+
+    Raises:
+        ConfigurationError: a value is out of range, a key unknown, or a space not supported.
+    """
+
+    algo: ClassVar[str] = "DQN"
+    config = DQNConfig
+    group_class = DQNLearnerGroup
+
+    double: bool
+    dueling: bool
+    eps_start: float
+    eps_end: float
+    eps_share: float
+
+    @check_argument_names
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: Mapping[str, Any] | None = None,
+        batch_size: int = DQNConfig.batch_size,
+        lr: float = DQNConfig.lr,
+        learn_step: int = DQNConfig.learn_step,
+        gamma: float = DQNConfig.gamma,
+        tau: float = DQNConfig.tau,
+        mut: str | None = None,
+        double: bool = DQNConfig.double,
+        normalize_images: bool = DQNConfig.normalize_images,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        cudagraphs: bool = False,
+        wrap: bool = True,
+        *,
+        dueling: bool = DQNConfig.dueling,
+        n_step: int = DQNConfig.n_step,
+        gradient_steps: int | None = DQNConfig.gradient_steps,
+        target_update_interval: int = DQNConfig.target_update_interval,
+        memory_size: int = DQNConfig.memory_size,
+        memory: MemoryKind = DQNConfig.memory,
+        learning_starts: int = DQNConfig.learning_starts,
+        save_memory: bool = DQNConfig.save_memory,
+        eps_start: float = DQNConfig.eps_start,
+        eps_end: float = DQNConfig.eps_end,
+        eps_share: float = DQNConfig.eps_share,
+        max_grad_norm: float = DQNConfig.max_grad_norm,
+        swap_channels: bool | None = DQNConfig.swap_channels,
+        precision: Precision = DQNConfig.precision,
+        per_member: bool = DQNConfig.per_member,
+        schedules: Mapping[str, Schedule] = FrozenMapping(),
+        num_envs: int = 1,
+        seed: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        given = locals()
+        for name in unknown:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
+        if not isinstance(action_space, gymnasium.spaces.Discrete):
+            raise ConfigurationError(f"action_space={action_space} is not for DQN; allowed is Discrete")
+        self._init_agent(
+            observation_space,
+            action_space,
+            validated(DQNConfig, {name: given[name] for name in DQNConfig.__dataclass_fields__}),
+            net_config,
+            index=index,
+            hp_config=hp_config,
+            num_envs=num_envs,
+            device=device if accelerator is None else accelerator.device,
+            seed=seed,
+        )
+        self.mut = mut or "None"
+
+    @property
+    def epsilon(self) -> float:
+        """The probability of a random action, at the run's present progress."""
+        left = 1 - self.progress / self.eps_share if self.progress < self.eps_share else 0.0
+        return self.eps_end + (self.eps_start - self.eps_end) * left
+
+    def get_action(self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None) -> np.ndarray:
+        """Return actions for observations `[B, *shape]`: random legal ones with probability `epsilon`, else the best.
+
+        Raises:
+            ConfigurationError: an observation or mask does not fit.
+        """
+        learner = self.learner
+        with torch.no_grad():
+            x = learner.normalize(obs)
+            noise = learner.noise((len(x),))
+            noise[..., 0] -= epsilon
+            raw = learner.distribution.sample(
+                cast(QNetwork, learner.network).q_values(x), noise, learner._mask(action_mask, len(x))
+            )
+            return learner.distribution.to_env(raw)
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Return `(action, state)` for a batch or a single observation, as SB3 does; the action is the best one."""
+        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)

@@ -1,0 +1,130 @@
+"""What agents that learn from a replay have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_budget, check_replay
+from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
+from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names
+from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
+from agilerl_like.resources import check_memory
+
+LearnerT = TypeVar("LearnerT", bound=OffPolicyLearner)
+EXPERIENCE = ("obs", "action", "reward", "next_obs", "done")
+"""Keys of the experiences of a hand-written loop, as AgileRL's replay samples them."""
+
+
+class HandMadeBatch:
+    """Stands for a replay in an update from given experiences."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def sample(self, *_: Any) -> Batch:
+        """Return the batch."""
+        return self._batch
+
+
+class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
+    """An agent that learns from a replay."""
+
+    one_process_reason = "members learn from a replay, which is in one process unless `processes` is a number"
+
+    @classmethod
+    @check_argument_names
+    def population(
+        cls,
+        size: int,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        sample_hyperparameters: bool = False,
+        **kwargs: Any,
+    ) -> Population:
+        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
+
+        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
+        keeps the values given, moved into their ranges. All other arguments are the constructor's.
+
+        Raises:
+            ConfigurationError: `size` is below 1, or as the constructor.
+        """
+        return Population(
+            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
+        )
+
+    def check(self) -> None:
+        super().check()
+        check_replay(self.settings(), self.hp_config)
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        check_budget(self.settings(), max_steps, longest_episode)
+        for name, value in (("memory", self.memory == "shared"), ("save_memory", self.save_memory)):
+            if value and processes > 1:
+                raise ConfigurationError(
+                    f"{name}={getattr(self, name)!r} is for one process; processes={processes} allows "
+                    f"{'own' if name == 'memory' else False!r}"
+                )
+
+    def _check_memory(self) -> None:
+        """Raise ConfigurationError unless the replay fits in memory, without allocating anything."""
+        for learner in self.learners.values():
+            each = replay_row_bytes(learner.encoding, 1)
+            check_memory(f"memory_size={self.memory_size}", self.memory_size, each, "env steps of a member")
+        super()._check_memory()
+
+    def learn(self, experiences: Mapping[str, Any]) -> float:
+        """Do one gradient step on a batch of a hand-written loop, and return the loss.
+
+        `experiences` has `obs`, `action`, `reward`, `next_obs` and `done`, a row for each transition, as AgileRL's
+        replay samples them; `done` is 1 where the episode terminated, not at a time limit. `next_action_mask`
+        `[B, choices]` may be given.
+
+        Raises:
+            ConfigurationError: a key is missing, or a number is not finite.
+            PopulationDivergedError: the step gave weights that are not finite; they were restored.
+        """
+        missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
+        if missing:
+            raise ConfigurationError(f"experiences lack {', '.join(missing)}; wanted are {', '.join(EXPERIENCE)}")
+        learner = self.learner
+        reward, done = (self._column(experiences, name) for name in ("reward", "done"))
+        actions = learner.distribution.from_env(_array(experiences["action"]))
+        mask = experiences.get("next_action_mask", None)
+        batch = Batch(
+            learner.encode(_array(experiences["obs"])).unsqueeze(0),
+            actions.to(self.device).unsqueeze(0),
+            reward,
+            self.gamma * (1 - done),
+            learner.encode(_array(experiences["next_obs"])).unsqueeze(0),
+            None if mask is None else torch.as_tensor(_array(mask)).bool().to(self.device).unsqueeze(0),
+            torch.ones_like(reward),
+        )
+        snapshot = learner.cohort.snapshot(learner.row)
+        update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
+        report = learner.cohort.learn([learner.row], update)
+        if not bool(report["healthy"][0]):
+            learner.cohort.restore(learner.row, snapshot)
+            raise PopulationDivergedError(f"agent {self.index}: a number is not finite; its weights were put back")
+        learner.updates += 1
+        return float(report["loss"][0])
+
+    def _column(self, experiences: Mapping[str, Any], name: str) -> Tensor:
+        """Return one number for each row, `[1, B]`."""
+        return torch.as_tensor(_array(experiences[name]), dtype=torch.float32, device=self.device).reshape(1, -1)
+
+
+def _array(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _array(part) for name, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(map(_array, values))
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

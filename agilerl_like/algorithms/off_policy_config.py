@@ -1,0 +1,123 @@
+"""The settings that off-policy algorithms have in common, and DQN's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, Share
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.replay_buffer import MemoryKind
+
+Tau = Annotated[float, Field(gt=0, le=1)]
+Steps = Annotated[int, Field(ge=0, le=2**40)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class OffPolicyConfig:
+    """What every algorithm that learns from a replay has; a member's live attributes have the same names."""
+
+    batch_size: Count = 64
+    """Samples in one minibatch (structural)."""
+    lr: Positive = 1e-4
+    """Adam's learning rate (value)."""
+    learn_step: Count = 5
+    """Env steps of a member for each gradient step; if a member has more envs than that, several gradient steps follow
+    each step of all envs (structural)."""
+    gradient_steps: Count | None = None
+    """Gradient steps at once, every `learn_step` env steps; None: as `learn_step` describes (structural)."""
+    gamma: Share = 0.99
+    """Discount of the next step's reward (value)."""
+    tau: Tau = 1e-3
+    """Share by which the target networks move towards the networks at each of their updates; 1: they are copies
+    (value)."""
+    target_update_interval: Count = 1
+    """Gradient steps between two updates of the target networks (value)."""
+    n_step: Count = 1
+    """Rewards in a return before the target's value; they end with the episode (structural)."""
+    memory_size: Count = 100_000
+    """Env steps of each member that the replay holds."""
+    memory: MemoryKind = "own"
+    """own: a member learns from its own transitions; shared: from those of all members; one for all members."""
+    learning_starts: Steps = 1_000
+    """Env steps of a member in the replay before it learns (value)."""
+    save_memory: bool = False
+    """Save the replay with checkpoints, so that a resumed run is the same; else it refills before members learn; one
+    for all members."""
+    max_grad_norm: Positive = 10.0
+    """Largest gradient norm (value)."""
+    normalize_images: bool = True
+    """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as bytes."""
+    swap_channels: bool | None = None
+    """Whether the env's images have their channels last, [H, W, C]; None: inferred from their shapes, True for a small
+    last axis. Networks read channels first."""
+    precision: Precision = "float32"
+    """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
+    per_member: bool = False
+    """Compute every member separately, so its bits do not depend on the other members of its process, given equal
+    numbers of threads; slower; one for all members."""
+    schedules: Schedules = FrozenMapping()
+    """A factor on lr that depends on the run's progress: {lr: linear}, cosine, or points [[progress, factor], ...]
+    joined by lines; in Python any function of progress, too."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class DQNConfig(OffPolicyConfig):
+    """DQN's settings; a member's live attributes have the same names."""
+
+    double: bool = True
+    """Let the network choose the next action and the target value it, so that noise is not maximised."""
+    dueling: bool = False
+    """Compute a value and advantages on one encoder; fixed when an agent is made."""
+    eps_start: Share = 1.0
+    """Probability of a random action at the start of a run (value)."""
+    eps_end: Share = 0.05
+    """Probability of a random action after `eps_share` of a run (value)."""
+    eps_share: Share = 0.1
+    """Share of the run's env steps over which the probability falls in a straight line (value)."""
+
+
+class OffPolicyAttributes:
+    """The settings of `OffPolicyConfig` that `LearnerHost` does not declare."""
+
+    gradient_steps: int | None
+    gamma: float
+    tau: float
+    target_update_interval: int
+    n_step: int
+    memory_size: int
+    memory: MemoryKind
+    learning_starts: int
+    save_memory: bool
+    max_grad_norm: float
+
+
+def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError unless the replay can hold what learning needs, whatever evolves."""
+    size = settings["memory_size"]
+    for name in ("learning_starts", "n_step"):
+        largest = int(hp_config[name].max) if name in hp_config else settings[name]
+        if largest > size:
+            raise ConfigurationError(f"{name}={largest} is more than memory_size={size}; allowed are at most {size}")
+    for name in settings["schedules"]:
+        if name not in settings:
+            raise ConfigurationError(f"schedules={name!r} is no setting of this algorithm; allowed is 'lr'")
+
+
+def check_budget(settings: dict[str, Any], max_steps: int, longest_episode: int | None) -> None:
+    """Raise ConfigurationError if a run of `max_steps` env steps of each member would never learn, or not n steps."""
+    if settings["learning_starts"] >= max_steps:
+        raise ConfigurationError(
+            f"learning_starts={settings['learning_starts']} is not below max_steps={max_steps}: no member would learn; "
+            f"allowed are at most {max_steps - 1}"
+        )
+    if longest_episode is not None and settings["n_step"] > longest_episode:
+        raise ConfigurationError(
+            f"n_step={settings['n_step']} is longer than an episode, which has at most {longest_episode} steps; "
+            f"allowed are at most {longest_episode}"
+        )

@@ -1,0 +1,191 @@
+"""Learners of off-policy algorithms: target networks, a replay, and gradient steps on minibatches from it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from agilerl_like.algorithms.learner import RECENT, WEIGHT_BYTES, Learner, torch_generator
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.envs.spaces import mask_size
+from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.schedules import factor
+from agilerl_like.learning.off_policy_update import OffPolicyUpdate
+from agilerl_like.learning.replay_buffer import TRIES, ReplayBuffer, replay_row_bytes
+from agilerl_like.networks.network_mutation import MutatedNetwork, MutationSource
+from agilerl_like.networks.target_networks import OffPolicyNetwork, follow_mutation
+from agilerl_like.seeding import Purpose
+
+REPORT_EVERY = 64
+"""Gradient steps between two reports of a member's metrics, at least; reading them takes as long as a small step."""
+
+OffPolicyLearnerT = TypeVar("OffPolicyLearnerT", bound="OffPolicyLearner")
+
+
+class OffPolicyLearner(Learner):
+    """The networks of one group of agents with their targets."""
+
+    network: OffPolicyNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # only `build` makes one
+    hyperparam_names: ClassVar[tuple[str, ...]] = ("lr", "gamma", "tau", "max_grad_norm")
+    """The settings that enter the computation of an update."""
+
+    @property
+    def host(self) -> Any:
+        """The algorithm, with the settings that are its own."""
+        return self.algorithm
+
+    def hyperparams(self) -> tuple[float, ...]:
+        """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
+        settings = self.algorithm.settings()
+        values = {name: float(settings[name]) for name in self.hyperparam_names}
+        for name, schedule in self.algorithm.schedules.items():
+            values[name] *= factor(name, schedule, self.algorithm.progress)
+        return tuple(values.values())
+
+    @property
+    def footprint(self) -> int:
+        rows = self.host.memory_size * replay_row_bytes(self.encoding, self.distribution.size)
+        return (WEIGHT_BYTES + WEIGHT_BYTES // 4) * self.parameter_count + rows
+
+    @property
+    def steps_at_once(self) -> int:
+        """Gradient steps in a call of learn."""
+        given = self.host.gradient_steps
+        return given or max(1, round(self.rollout_steps * self.num_envs / self.learn_step))
+
+    def sample_draws(self, steps: int) -> Tensor:
+        """Return the numbers that choose the samples of the next gradient steps, `[steps, B, TRIES]`."""
+        stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates)
+        return torch.rand(steps, self.batch_size, TRIES, generator=stream, dtype=torch.float64)
+
+    def mix_initial_weights(self, own: float, initial: float) -> None:
+        super().mix_initial_weights(own, initial)
+        self.network.sync_target_()
+
+    def after_mutation(self, source: MutationSource, operator: str, result: MutatedNetwork) -> None:
+        keys = self.index, self.updates, self.variations
+        stream = torch_generator("cpu", self.seed, Purpose.WEIGHT_TRANSFER, *keys)  # the one of the mutation
+        child = cast(OffPolicyNetwork, result.network)
+        is_removal = bool(source.network.unit_change(operator, result.arguments).consumers)
+        states = source.refit_observations if is_removal else None
+        parent = cast(OffPolicyNetwork, source.network)
+        follow_mutation(parent, child, operator, result.arguments, result.maps, states, stream)
+
+
+class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
+    """P learners of one group, which act together and learn from a replay that outlives resets of the envs."""
+
+    keeps_experience = True
+
+    def __init__(self, population: Any, group: str) -> None:
+        super().__init__(population, group)
+        self.replay: ReplayBuffer | None = None
+        self._stored: list[Mapping[str, Tensor]] | None = None  # of a checkpoint, for the next buffer
+
+    def make_buffer(
+        self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
+    ) -> ReplayBuffer:
+        first = self[0]
+        if self.gradient_sync.num_ranks > 1:
+            raise ConfigurationError(
+                f"processes share the envs of a member, which {first.algo} does not support; allowed are at most as "
+                "many processes as members"
+            )
+        size = first.host.memory_size
+        if self.replay is not None and self.replay.fits(size, len(self), envs, self.device):
+            self.replay.describe_row = describe_row
+        else:
+            self.replay = ReplayBuffer(
+                size,
+                len(self),
+                envs,
+                encoding=first.encoding,
+                action_size=first.distribution.size,
+                action_dtype=first.distribution.raw_dtype,
+                mask_size=mask_size(env.single_action_space),
+                device=self.device,
+                arrays=env.array_backend,
+                describe_row=describe_row,
+            )
+        if self._stored is not None:
+            self.replay.load_state(self._stored)
+            self._stored = None
+        self.replay.interrupt()
+        return self.replay
+
+    def experience_state(self) -> list[dict[str, Tensor]]:
+        if self.replay is None or not self[0].host.save_memory:
+            return []
+        return [self.replay.state_of(place) for place in range(len(self))]
+
+    def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        self._stored = list(stored)
+
+    def learn(self, places: Sequence[int], experience: ReplayBuffer) -> dict[int, TensorDict]:
+        """Update some members from the replay.
+
+        Members with as many gradient steps and minibatches of equal size learn together, or each by itself with
+        `per_member`. A member is reported about every `REPORT_EVERY` gradient steps.
+        """
+        reports: dict[int, TensorDict] = {}
+        due: dict[tuple[Any, ...], list[int]] = {}
+        stored = experience.steps * experience.envs
+        for place in places:
+            learner = self[place]
+            if stored < max(1, learner.host.learning_starts):
+                continue
+            alone = place if self.is_per_member else None
+            key = (learner.steps_at_once, learner.batch_size, learner.host.n_step, *self.kind_of(learner), alone)
+            due.setdefault(key, []).append(place)
+        for (steps, *_), together in due.items():
+            learners = [self[place] for place in together]
+            update = self.make_update(learners, together, experience, steps)
+            metrics = self.cohort.learn(together, update)
+            for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
+                before = learner.updates
+                learner.updates += steps
+                if before // REPORT_EVERY != learner.updates // REPORT_EVERY:
+                    reports[place] = metrics[i : i + 1].cpu()
+                    learner.recent_observations = experience.latest(place, RECENT)[-RECENT:].cpu().clone()
+                    learner.learned_with_masks |= experience.masks is not None
+        return reports
+
+    def kind_of(self, learner: OffPolicyLearnerT) -> tuple[Any, ...]:
+        """Return the further settings that must be equal for members to learn together."""
+        return ()
+
+    @classmethod
+    @abstractmethod
+    def make_update(
+        cls, learners: Sequence[OffPolicyLearnerT], places: Sequence[int], replay: Any, steps: int
+    ) -> OffPolicyUpdate:
+        """Return the update of some learners, in places `places` of the replay."""
+
+
+def update_arguments(
+    learners: Sequence[OffPolicyLearner], places: Sequence[int], replay: Any, steps: int
+) -> dict[str, Any]:
+    """Return the arguments of `OffPolicyUpdate`."""
+    first = learners[0].host
+    device = learners[0].device
+    columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
+    hyperparams = {
+        name: torch.tensor(column, device=device)
+        for name, column in zip(learners[0].hyperparam_names, columns, strict=True)
+    }
+    return {
+        "replay": replay,
+        "members": torch.tensor(places, device=device),
+        "draws": torch.stack([learner.sample_draws(steps) for learner in learners]).to(device),
+        "hyperparams": hyperparams,
+        "updates": [learner.updates for learner in learners],
+        "target_interval": [learner.host.target_update_interval for learner in learners],
+        "n_step": first.n_step,
+        "kind": first.memory,
+    }

@@ -1,0 +1,230 @@
+"""Networks of off-policy algorithms: branches of one architecture, and a target copy of them.
+
+The target's weights are buffers of the network, so they are stacked, cloned and saved with it, and no optimizer sees
+them. After a mutation the target follows (`follow_mutation`): the same units are added, with the same random draws, or
+removed, and the layers that read removed units are refitted to the target's own outputs. So growth changes neither the
+network's nor the target's outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, cast
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.envs.spaces import ObservationEncoder
+from agilerl_like.modules.composite import CompositeModule
+from agilerl_like.modules.evolvable_module import EvolvableModule, UnitMaps
+from agilerl_like.modules.layers import skip_init
+from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
+from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
+from agilerl_like.modules.spec import Arguments
+from agilerl_like.modules.weight_transfer import transfer_weights_
+from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network, NoNorm
+from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
+from agilerl_like.networks.exploration import EpsilonGreedy
+from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
+
+
+class OffPolicyNetwork(ActorCritic):
+    """Branches without memory, and their target; the first branch, `actor`, acts."""
+
+    target: OffPolicyNetwork
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        CompositeModule.__init__(self)
+        self.spec = spec
+        self.share_encoders = False
+        self.observation_norm, self.value_norm = NoNorm(), NoNorm()
+
+    @property
+    def branches(self) -> dict[str, Network]:
+        """The networks by name."""
+        raise NotImplementedError
+
+    @property
+    def critic(self) -> Network:  # pyright: ignore[reportIncompatibleVariableOverride]  # there may be none
+        """The first network of values."""
+        return cast(Network, self._modules.get("critic", self.actor))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return cast(EvolvableMLP, self.actor.head).dtype
+
+    def head_spec(self, branch: str, spec: NetworkSpec) -> MLPSpec:
+        """Return the spec of a branch's head; values have no output activation."""
+        return cast(MLPSpec, spec.head if branch == "actor" else spec.value_head())
+
+    # -- the target
+
+    def add_target(self) -> None:
+        """Make the target from the present weights."""
+        self.target = _as_target(rebuild_with(self, _new_tensor))
+
+    @torch.no_grad()
+    def sync_target_(self) -> None:
+        """Set the target's tensors to the network's."""
+        own = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, tensor in self.target.named_buffers():
+            tensor.copy_(own[name])
+
+    def target_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return each weight of the target with the network's, of a stack `[P, …]` or of one member."""
+        targets = dict(self.target.named_buffers())
+        return [(targets[name], parameter) for name, parameter in self.named_parameters()]
+
+    # -- as one module
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float = 1.0) -> None:
+        """Draw initial weights from one generator, and make the target equal."""
+        for name, branch in self.branches.items():
+            if name == "actor" or not self.share_encoders:
+                branch.encoder.reset_(generator, output_gain=2**0.5)
+            branch.head.reset_(generator, output_gain=output_gain)
+        self.sync_target_()
+
+    def rebuild(self, spec: NetworkSpec) -> OffPolicyNetwork:
+        """Return a network built from another spec, as `ActorCritic.rebuild`; its target stays as it was."""
+        instead = dict[nn.Module, nn.Module]()
+        like = next(self.parameters())
+        with skip_init():
+            for name, branch in self.branches.items():
+                encoder, head, head_spec = branch.encoder, branch.head, self.head_spec(name, spec)
+                if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, spec.latent_dim):
+                    instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, spec.latent_dim)
+                if branch.memory.inputs != spec.latent_dim:
+                    instead[branch.memory] = IdentityModule(EmptySpec(), spec.latent_dim)
+                if (head.spec, head.inputs) != (head_spec, spec.latent_dim):
+                    instead[head] = EvolvableMLP(head_spec, spec.latent_dim, head.num_outputs)
+        for part in instead.values():
+            part.train(self.training)
+            part.to(like)
+        network = rebuild_with(self, alias_parameter, instead)
+        network.spec = spec
+        return network
+
+    def stack_key(self) -> Hashable:
+        return type(self), self.spec.stack_key(), self.share_encoders
+
+    @property
+    def parts(self) -> dict[str, EvolvableModule]:
+        return {
+            f"{name}.{part}": cast(EvolvableModule, branch._modules[part])
+            for name, branch in self.branches.items()
+            for part in PARTS
+            if part == "head" or name == "actor" or not self.share_encoders
+        }
+
+    def part_input(self, path: str, x: Tensor) -> Tensor:
+        """`x` holds normalised observations `[n, D]`."""
+        owner, _, part = path.partition(".")
+        inputs = self.branch_input(owner, x)
+        return inputs if part == "encoder" else self.branches[owner].encoder(inputs)
+
+    def branch_input(self, branch: str, x: Tensor) -> Tensor:
+        """Return what a branch reads for normalised observations."""
+        return x
+
+
+class QNetwork(OffPolicyNetwork):
+    """Action values of a Discrete space; dueling: a value and an advantage head on one encoder (Wang et al. 2016)."""
+
+    target: QNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # a copy of this network
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        encoding: ObservationEncoder,
+        action_space: gymnasium.spaces.Discrete,
+        *,
+        dueling: bool = False,
+    ) -> None:
+        super().__init__(spec)
+        self.share_encoders = dueling
+        distribution = EpsilonGreedy(action_space)
+        encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
+        self.actor = Actor(encoder, _no_memory(spec), _values(spec, distribution.num_outputs), distribution)
+        if dueling:
+            self._modules["critic"] = Network(encoder, self.actor.memory, _values(spec, 1))
+        self.add_target()
+
+    @property
+    def branches(self) -> dict[str, Network]:
+        return {"actor": self.actor, "critic": self.critic} if self.share_encoders else {"actor": self.actor}
+
+    def head_spec(self, branch: str, spec: NetworkSpec) -> MLPSpec:
+        return cast(MLPSpec, spec.value_head())
+
+    def q_values(self, x: Tensor) -> Tensor:
+        """Return the values `[…, actions]` of normalised observations."""
+        latent = self.actor.encoder(x)
+        values = self.actor.head(latent)
+        if self.share_encoders:
+            values = values - values.mean(-1, keepdim=True) + self.critic.head(latent)
+        return values.to(self.dtype)
+
+    def evaluate(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> tuple[Tensor, Tensor]:
+        """Return the action values `[…, actions]` and the largest of them `[…]`."""
+        values = self.q_values(x)
+        return values, values.max(-1).values
+
+    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
+        return self.evaluate(x)[1]
+
+
+def _no_memory(spec: NetworkSpec) -> IdentityModule:
+    return IdentityModule(EmptySpec(), spec.latent_dim)
+
+
+def _values(spec: NetworkSpec, outputs: int) -> EvolvableMLP:
+    return EvolvableMLP(cast(MLPSpec, spec.value_head()), spec.latent_dim, outputs)
+
+
+def _new_tensor(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()
+    return nn.Parameter(copy) if isinstance(tensor, nn.Parameter) else copy
+
+
+def _as_target(network: OffPolicyNetwork) -> OffPolicyNetwork:
+    """Make buffers of a network's parameters, in place."""
+    for layer in network.modules():
+        for name, parameter in list(layer._parameters.items()):
+            del layer._parameters[name]
+            layer.register_buffer(name, None if parameter is None else parameter.detach())
+    return network
+
+
+def _as_network(target: OffPolicyNetwork, like: OffPolicyNetwork) -> OffPolicyNetwork:
+    """Return a copy of a target whose weights are parameters, as in the network `like` that it belongs to."""
+    network = rebuild_with(target, lambda tensor: tensor.clone())
+    for name, _ in like.named_parameters():
+        owner, _, attribute = name.rpartition(".")
+        layer = network.get_submodule(owner)
+        layer.register_parameter(attribute, nn.Parameter(cast(Tensor, layer._buffers.pop(attribute))))
+    return network
+
+
+@torch.no_grad()
+def follow_mutation(
+    parent: OffPolicyNetwork,
+    child: OffPolicyNetwork,
+    operator: str,
+    arguments: Arguments,
+    maps: UnitMaps,
+    states: Tensor | None,
+    generator: torch.Generator,
+) -> None:
+    """Set the target of a mutated child: the parent's target after the same mutation.
+
+    `maps` are the unit maps of the child, `states` normalised observations on which layers are refitted after a
+    removal, `generator` is seeded as that of the child was.
+    """
+    before = _as_network(parent.target, parent).eval()
+    change = before.unit_change(operator, arguments)._replace(units={}, fixed_maps=maps)
+    after = before.rebuild(child.spec)
+    transfer_weights_(after, before, operator, arguments, states=states, generator=generator, unit_change=change)
+    child.target = _as_target(after.train(child.training))

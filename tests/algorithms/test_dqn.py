@@ -1,0 +1,321 @@
+"""DQN: one gradient step by hand, targets through mutations, exploration, masks, members together and alone."""
+
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from agilerl_like.algorithms.dqn import DQN
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo import HyperparameterConfig, Mutation, RLParameter
+from agilerl_like.learning.replay_buffer import Batch
+
+SMALL = {
+    "latent_dim": 16,
+    "encoder_config": {"hidden_size": [16], "min_mlp_nodes": 8},
+    "head_config": {"hidden_size": [16], "min_mlp_nodes": 8},
+}
+OBS, ACTIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(3)
+IMAGE = gymnasium.spaces.Box(0, 255, (2, 12, 12), np.uint8)
+MIXED = gymnasium.spaces.Dict({"camera": IMAGE, "speed": OBS})
+
+
+def agent(obs=OBS, net=SMALL, **settings):
+    return DQN(obs, ACTIONS, net_config=net, seed=1, **settings)
+
+
+def experiences(rows=32, seed=0, obs=OBS):
+    stream = np.random.default_rng(seed)
+    obs = copy.deepcopy(obs)
+    obs.seed(seed)
+
+    def observed():
+        samples = [obs.sample() for _ in range(rows)]
+        if isinstance(samples[0], dict):
+            return {name: np.stack([one[name] for one in samples]) for name in samples[0]}
+        return np.stack(samples)
+
+    return {
+        "obs": observed(),
+        "action": stream.integers(3, size=(rows, 1)),
+        "reward": stream.normal(size=(rows, 1)),
+        "next_obs": observed(),
+        "done": stream.integers(2, size=(rows, 1)),
+    }
+
+
+def perturb_target_(member, seed=3):
+    stream = torch.Generator().manual_seed(seed)
+    for tensor in member.network.target.buffers():
+        if tensor.is_floating_point():
+            tensor.add_(0.1 * torch.randn(tensor.shape, generator=stream))
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_a_step_is_that_of_the_formula(double, dueling):
+    tau, lr, gamma = 0.1, 1e-2, 0.9
+    member = agent(double=double, dueling=dueling, tau=tau, lr=lr, gamma=gamma, max_grad_norm=0.5)
+    perturb_target_(member)
+    data = experiences()
+    q = copy.deepcopy(member.network)
+    old_target = [tensor.clone() for tensor, _ in q.target_pairs()]
+    optimizer = torch.optim.Adam(q.parameters(), lr=lr, eps=1e-5)
+    for _ in range(3):
+        obs, after = (torch.tensor(data[name]) for name in ("obs", "next_obs"))
+        action, reward, done = (torch.tensor(data[name]) for name in ("action", "reward", "done"))
+        with torch.no_grad():
+            of_target = q.target.q_values(after)
+            best = (q if double else q.target).q_values(after).argmax(1, keepdim=True)
+            goal = reward + gamma * (1 - done) * of_target.gather(1, best)
+        loss = F.huber_loss(q.q_values(obs).gather(1, action), goal.float())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(q.parameters(), 0.5)
+        optimizer.step()
+        with torch.no_grad():
+            for target, weight in q.target_pairs():
+                target.copy_((1 - tau) * target + tau * weight)
+        assert member.learn(data) == pytest.approx(loss.item(), abs=1e-6)
+    for (target, weight), (own_target, own) in zip(q.target_pairs(), member.network.target_pairs(), strict=True):
+        torch.testing.assert_close(own, weight, atol=1e-6, rtol=0)
+        torch.testing.assert_close(own_target, target, atol=1e-6, rtol=0)
+    assert any(
+        not torch.equal(new, old) for (new, _), old in zip(member.network.target_pairs(), old_target, strict=True)
+    )
+
+
+def test_a_dueling_network_is_value_plus_centred_advantage():
+    network = agent(dueling=True).network
+    x = torch.randn(5, 4)
+    latent = network.actor.encoder(x)
+    advantage = network.actor.head(latent)
+    expected = network.critic.head(latent) + advantage - advantage.mean(1, keepdim=True)
+    torch.testing.assert_close(network.q_values(x), expected)
+
+
+def test_the_target_is_a_copy_every_interval():
+    member = agent(tau=1.0, target_update_interval=3)
+    before = [target.clone() for target, _ in member.network.target_pairs()]
+    for step in range(1, 5):
+        member.learn(experiences())
+        pairs = member.network.target_pairs()
+        if step < 3:
+            assert all(torch.equal(target, old) for (target, _), old in zip(pairs, before, strict=True))
+        assert all(torch.equal(target, weight) for target, weight in pairs) == (step == 3)
+
+
+OPERATORS = {
+    "vector": (OBS, SMALL, ["encoder.add_node", "encoder.remove_node", "head.add_node", "head.remove_node"]),
+    "layers": (OBS, SMALL, ["encoder.add_layer", "head.add_layer", "encoder.remove_layer", "head.remove_layer"]),
+    "latent": (OBS, SMALL, ["add_latent_node", "remove_latent_node", "change_activation"]),
+    "image": (IMAGE, {}, ["encoder.add_channel", "encoder.remove_channel", "encoder.add_layer", "add_latent_node"]),
+    "mixed": (MIXED, {}, ["add_latent_node", "remove_latent_node", "head.add_node", "change_activation"]),
+}
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("case", OPERATORS)
+def test_targets_follow_every_mutation(case, dueling):
+    obs, net, operators = OPERATORS[case]
+    member = agent(obs, net, dueling=dueling, tau=0.5)
+    for turn in range(3):
+        member.learn(experiences(obs=obs, seed=turn))
+    differing = member.clone()
+    member.network.sync_target_()
+    x = member.learner.normalize(experiences(256, obs=obs)["obs"])
+    done = 0
+    for operator in (*operators, *operators):
+        for one in (member, differing):
+            choices = list(one.architecture.choices(operator)) if operator in one.architecture.operator_kinds else []
+            if not choices:
+                continue
+            q, target = one.network.q_values(x), one.network.target.q_values(x)
+            (change,) = one.apply_genome(
+                one.genome,
+                (Mutation(("activation" if "activation" in operator else "architecture"), operator, dict(choices[0])),),
+            )
+            assert one.network.target.spec == one.network.spec
+            shapes = [(target.shape, weight.shape) for target, weight in one.network.target_pairs()]
+            assert all(left == right for left, right in shapes)
+            done += change.kind != "none"
+            if "remove" not in operator:
+                torch.testing.assert_close(one.network.q_values(x), q, atol=2e-5, rtol=1e-4)
+                torch.testing.assert_close(one.network.target.q_values(x), target, atol=2e-5, rtol=1e-4)
+        # where network and target were equal they still are, whatever was grown or removed
+        for target, weight in member.network.target_pairs():
+            torch.testing.assert_close(target, weight, atol=1e-6, rtol=1e-5)
+    assert done >= 4
+    assert np.isfinite([one.learn(experiences(obs=obs)) for one in (member, differing)]).all()
+
+
+def test_targets_lose_the_units_that_the_network_loses():
+    member = agent()
+    perturb_target_(member)
+    before = copy.deepcopy(member.network)
+    choice = dict(member.architecture.choices("encoder.remove_node")[0])
+    (change,) = member.apply_genome(member.genome, (Mutation("architecture", "encoder.remove_node", choice),))
+    assert change.kind == "architecture"
+    name = next(name for name, weight in before.actor.encoder.named_parameters() if weight.shape == (16, 4))
+    old, new = before.actor.encoder.get_parameter(name), member.network.actor.encoder.get_parameter(name)
+    kept = [int((old == row).all(1).nonzero()) for row in new]  # rows of surviving units are unchanged
+    assert len(kept) < 16
+    old, new = (dict(net.target.actor.encoder.named_buffers())[name] for net in (before, member.network))
+    assert torch.equal(new, old[kept])
+
+
+def test_clones_take_the_same_next_step():
+    member = agent()
+    member.learn(experiences())
+    clone = member.clone()
+    assert member.learn(experiences(seed=1)) == clone.learn(experiences(seed=1))
+    pairs = zip(member.network.target_pairs(), clone.network.target_pairs(), strict=True)
+    assert all(torch.equal(one, other) for left, right in pairs for one, other in zip(left, right, strict=True))
+
+
+def test_a_saved_agent_learns_on_alike(tmp_path):
+    member = agent(dueling=True, n_step=3)
+    member.learn(experiences())
+    loaded = DQN.load(member.save_checkpoint(tmp_path / "agent"))
+    assert loaded.settings() == member.settings()
+    for seed in (1, 2):
+        assert loaded.learn(experiences(seed=seed)) == member.learn(experiences(seed=seed))
+
+
+def test_weights_that_are_not_finite_are_restored():
+    member, data = agent(), experiences()
+    data["reward"][0] = np.inf
+    before = [weight.clone() for weight in member.network.parameters()]
+    with pytest.raises(PopulationDivergedError, match="its weights were put back"):
+        member.learn(data)
+    assert all(map(torch.equal, before, member.network.parameters()))
+
+
+def test_epsilon_falls_by_share_of_the_budget():
+    member = agent(eps_start=0.9, eps_end=0.1, eps_share=0.4)
+    found = []
+    for member.progress in (0.0, 0.2, 0.4, 0.9):
+        found.append(member.epsilon)
+    assert found == pytest.approx([0.9, 0.5, 0.1, 0.1])
+
+
+def test_random_actions_are_uniform_among_legal_ones():
+    member = agent()
+    obs = np.zeros((4000, 4), np.float32)
+    mask = np.tile([True, False, True], (4000, 1))
+    counts = np.bincount(member.get_action(obs, epsilon=1.0, action_mask=mask), minlength=3)
+    assert counts[1] == 0
+    assert abs(counts[0] - 2000) < 4 * np.sqrt(1000)
+    greedy = member.get_action(obs)
+    assert len(set(greedy)) == 1
+    share = np.mean(member.get_action(obs, epsilon=0.3) != greedy)
+    assert share == pytest.approx(0.3 * 2 / 3, abs=4 * np.sqrt(0.2 * 0.8 / 4000))
+    assert member.predict(obs[0])[0] == greedy[0]
+
+
+def test_members_explore_each_with_its_own_probability():
+    pop = DQN.population(2, OBS, ACTIONS, seed=0, num_envs=50, net_config=SMALL)
+    pop[0].eps_start, pop[1].eps_start, pop[1].eps_end = 1.0, 0.0, 0.0
+    obs = torch.zeros(2, 50, 4)
+    counts = np.zeros((2, 3))
+    for _ in range(20):
+        raw, _ = pop.act(obs, pop.initial_hidden_state.repeat(2, 50, 1, 1, 1), noise=pop.learners.next_noise(50))
+        counts += [np.bincount(actions.flatten(), minlength=3) for actions in raw.numpy()]
+    assert counts[0].min() > 250
+    assert sorted(counts[1]) == [0, 0, 1000]
+
+
+class Batches:
+    """Stands for a replay: minibatches by place and step."""
+
+    def __init__(self, places):
+        self.steps = self.envs = 10**6
+        self.masks = None
+        self.by_place = {place: [self._batch(place, step) for step in range(50)] for place in places}
+        self.taken = dict.fromkeys(places, 0)
+
+    @staticmethod
+    def _batch(place, step):
+        stream = torch.Generator().manual_seed(100 * place + step)
+        rows = torch.randn(2, 16, 4, generator=stream)
+        actions = torch.randint(3, (16, 1), generator=stream)
+        reward, discount = torch.randn(2, 16, generator=stream)
+        return rows[0], actions, reward, discount.clamp(0, 0.9), rows[1]
+
+    def sample(self, members, *_):
+        found = [self.by_place[place][self.taken[place]] for place in members.tolist()]
+        for place in members.tolist():
+            self.taken[place] += 1
+        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*found, strict=True))
+        return Batch(obs, actions, reward, discount, after, None, torch.ones_like(reward))
+
+    def latest(self, place, count):
+        return self.by_place[place][0][0]
+
+
+def varied(size):
+    pop = DQN.population(size, OBS, ACTIONS, seed=5, net_config=SMALL, num_envs=4, gradient_steps=8)
+    for place, member in enumerate(pop):
+        member.lr, member.tau, member.gamma = 1e-3 * (place + 1), 0.05 * (place + 1), 0.9 + 0.03 * place
+        member.target_update_interval = place + 1
+    choice = dict(pop[1].architecture.choices("encoder.add_node")[-1])
+    pop[1].apply_genome(pop[1].genome, (Mutation("architecture", "encoder.add_node", choice),))
+    return pop
+
+
+def weights(member):
+    return torch.cat([x.flatten() for pair in member.network.target_pairs() for x in pair]).clone()
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+def test_members_learn_together_as_alone(per_member):
+    together, alone = varied(3), varied(3)
+    for member in together:
+        member.per_member = per_member
+    together.learn([2, 0, 1], Batches(range(3)))
+    together.learn([1, 2], Batches(range(3)))
+    for place, member in enumerate(alone):
+        single = type(together)([member])
+        for batches in (Batches(range(3)),) * (2 if place else 1):
+            batches.taken = dict.fromkeys(batches.taken, 0)
+            batches.by_place = {0: Batches(range(3)).by_place[place]}
+            batches.taken = {0: 0}
+            single.learn([0], batches)
+        found, expected = weights(together[place]), weights(member)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+        assert together[place].learner.updates == member.learner.updates == (16 if place else 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau": 0.0}, "tau=0.0: .*greater than 0"),
+        ({"tau": 1.5}, "tau=1.5: .*less than or equal to 1"),
+        ({"learning_starts": 200_000}, "learning_starts=200000 is more than memory_size=100000; allowed are at most"),
+        ({"n_step": 9, "memory_size": 8, "learning_starts": 1}, "n_step=9 is more than memory_size=8"),
+        ({"memory_size": 10**12}, r"memory_size=10{12} needs at least .* allowed are at most \d+ env steps"),
+        ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
+        ({"schedules": {"clip_coef": "linear"}}, "schedules='clip_coef' is no setting"),
+        ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        agent(**settings)
+
+
+def test_other_action_spaces_are_refused():
+    with pytest.raises(ConfigurationError, match="is not for DQN; allowed is Discrete"):
+        DQN(OBS, gymnasium.spaces.Box(-1.0, 1.0, (2,)))
+
+
+def test_hyperparameters_evolve_within_their_ranges():
+    ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(8, 64), n_step=RLParameter(1, 5))
+    pop = DQN.population(3, OBS, ACTIONS, seed=1, hp_config=ranges, net_config=SMALL, sample_hyperparameters=True)
+    assert len({member.lr for member in pop}) == 3
+    assert all(isinstance(member.n_step, int) and 1 <= member.n_step <= 5 for member in pop)
+    with pytest.raises(ConfigurationError, match=r"memory_size.* is not a number of DQN that can evolve"):
+        agent(hp_config=HyperparameterConfig(memory_size=RLParameter(8, 64)))
