@@ -2,6 +2,7 @@
 # make test    install into .venv, lint, type-check and run every test
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make lint    ruff and pyright alone
+# make docs    build the documentation site into build/docs, without warnings and without a network
 # make bench   every table of the engine in benchmarks/README.md (an hour; makes venvs for the peers)
 #
 # constraints.txt pins the CPU build of torch. On a machine with a GPU: make train CONSTRAINTS=
@@ -11,7 +12,7 @@ CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: train test test-faults lint bench clean
+.PHONY: train test test-faults lint docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,6 +32,10 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: .venv/installed
+	$(BIN)/python -m sphinx -q -W --keep-going -b html tutorials build/docs
+	@echo build/docs/index.html
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks

@@ -16,7 +16,8 @@ from agilerl_like.errors import ExitCode
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "tutorials" / "distributed.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, flags=re.DOTALL)
-COMMANDS = [line for language, block in BLOCKS if not language for line in block.splitlines() if line]
+SHELL = [block for language, block in BLOCKS if language == "sh"]
+COMMANDS = [line for block in SHELL for line in block.splitlines() if line and not line.startswith("#")]
 
 
 def test_every_exit_code_is_explained():

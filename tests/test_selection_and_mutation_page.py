@@ -1,4 +1,4 @@
-"""The statements of tutorials/search.md hold."""
+"""The statements of tutorials/selection_and_mutation.md hold."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from agilerl_like.networks import NetworkSpec
 from agilerl_like.training.run_folder import CONFIG
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "tutorials" / "search.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "tutorials" / "selection_and_mutation.md").read_text(encoding="utf-8")
 CLONES = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, flags=re.MULTILINE)
 
 

@@ -1,0 +1,195 @@
+"""Every code block of the README and of the pages in `tutorials/` is executed with small budgets; links are checked.
+
+A block whose first line is `# not run in the tests: REASON` needs what is not here (a GPU, another library); it is
+parsed. Commands start in an empty folder that is common to a page's blocks, as the reader's do.
+"""
+
+import ast
+import glob
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import agilerl_like
+from agilerl_like import registry
+from agilerl_like.cli import COMMANDS, main
+from agilerl_like.config import Draft
+from agilerl_like.config.bundled import find_config
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ROOT / "tutorials"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(TUTORIALS.glob("**/*.md"))]
+FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"# not run in the tests: \w+")
+STEMS = {page.stem for page in PAGES}
+OWN_TESTS = {"callbacks.md", "distributed.md", "selection_and_mutation.md"}
+"""Pages whose scripts are run as they stand by a test of their own."""
+SMALL = {
+    "--training.max-steps": "512",
+    "--training.evo-steps": "256",
+    "--training.eval-loop": "1",
+    "--training.target": "none",
+    "--population.size": "2",
+    "--algorithm.learn-step": "256",
+    "--algorithm.batch-size": "64",
+    "--run.plot": "false",
+    "--run.threads": "1",
+    "--run.processes": "1",
+}
+SMALL_DEMO = """
+environment: {id: CartPole-v1, num_envs: 16}
+population: {size: 2}
+hyperparameters: {lr: {min: 1e-4, max: 1e-2}}
+algorithm: {learn_step: 256}
+training: {max_steps: 1_024, evo_steps: 512}
+run: {threads: 1, processes: 1}
+"""
+
+
+def blocks_of(page):
+    """Return (language, code) of a page's blocks, in order."""
+    return [(found[3].strip(), found[4]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
+
+
+NOTEBOOKS = [TUTORIALS / f"{name}.ipynb" for name in ("bad_start", "images", "reading_a_report", "replay")]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path, monkeypatch, tmp_path):
+    """Cells run in this process, which is faster than a kernel; test_tutorials.py has three notebooks in kernels."""
+    if path.stem == "images" and find_spec("minatar") is None:
+        pytest.skip("its environment is in the extra `minatar`")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TUTORIAL_STEPS", "2048")
+    namespace = {"__name__": path.stem}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            execute("".join(cell["source"]), namespace, f"{path.name}, {cell['id']}")
+
+
+def pages_with(*languages):
+    found = [page for page in PAGES if any(language in languages for language, _ in blocks_of(page))]
+    return pytest.mark.parametrize("page", found, ids=[str(page.relative_to(ROOT)) for page in found])
+
+
+@pytest.fixture
+def small_budgets(monkeypatch, tmp_path):
+    """Training calls take two generations; classes that a page registers are removed afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TUTORIAL_STEPS", "2048")
+    for name in ("train_on_policy", "train_multi_agent_on_policy"):
+        train = getattr(agilerl_like, name)
+
+        def cut(*args, train=train, name=name, max_steps, evo_steps, **more):
+            steps = min(evo_steps, 128 if name.startswith("train_multi") else 512)
+            return train(*args, max_steps=min(max_steps, 2 * steps), evo_steps=steps, **{**more, "verbose": False})
+
+        monkeypatch.setattr(agilerl_like, name, cut)
+    yield
+    for its in registry._REGISTRIES.values():
+        for name in [name for name, entry in its._entries.items() if getattr(entry, "__module__", None) in STEMS]:
+            del its._entries[name]
+
+
+def commands_of(code):
+    """Return the commands of a block as words, without comments; lines that end in a backslash are joined."""
+    lines = (line.strip() for line in code.replace("\\\n", " ").splitlines())
+    return [shlex.split(line, comments=True) for line in lines if line and not line.startswith("#")]
+
+
+def with_small_budgets(words):
+    """Return a command of `agilerl-like` with small budgets in place of its own, and with paths for patterns."""
+    if words[0] == "demo":
+        Path("demo.yaml").write_text(SMALL_DEMO)
+        return [*words, "demo.yaml"]
+    if words[0] == "train":
+        options = dict(zip(words[2::2], words[3::2], strict=True))
+        return [*words[:2], *(text for option in {**options, **SMALL}.items() for text in option)]
+    return [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]
+
+
+def execute(code, namespace, name):
+    exec(compile(code, name, "exec"), namespace)
+
+
+@pages_with("python", "py", "sh")
+def test_blocks_run(page, small_budgets, capsys, monkeypatch):
+    module = ModuleType(page.stem)  # classes that a page defines are pickled by reference
+    monkeypatch.setitem(sys.modules, page.stem, module)
+    namespace = vars(module)
+    for number, (language, code) in enumerate(blocks_of(page)):
+        where = f"{page.name}, block {number}"
+        if language in ("python", "py"):
+            ast.parse(code, where)
+            if not NOT_RUN.match(code) and page.name not in OWN_TESTS:
+                if name := re.match(r"# (\w+\.py)\n", code):
+                    Path(name[1]).write_text(code)
+                execute(code, namespace, where)
+        elif language == "sh" and not NOT_RUN.match(code):
+            for words in commands_of(code):
+                if words[0] == "agilerl-like":
+                    assert main(with_small_budgets(words[1:])) == 0, (where, words, capsys.readouterr())
+                else:
+                    assert words[0] in ("pip", "make", "sed", ".venv/bin/python"), where
+
+
+@pages_with("sh")
+def test_commands_that_are_not_run_name_verbs_and_settings_that_exist(page):
+    for language, code in blocks_of(page):
+        for words in commands_of(code) if language == "sh" and NOT_RUN.match(code) else ():
+            if "agilerl-like" in words:
+                verb, *rest = words[words.index("agilerl-like") + 1 :]
+                assert verb in COMMANDS, words
+                if verb == "train" and not rest[0].isupper():
+                    draft = Draft.read(ROOT / rest[0]) if rest[0].endswith(".yaml") else find_config(rest[0])
+                    draft.override(rest[1:]).validate()
+
+
+@pages_with("yaml")
+def test_configurations_are_valid(page):
+    for language, code in blocks_of(page):
+        if language == "yaml":
+            written = yaml.safe_load(code)
+            Draft({"environment": {"id": "CartPole-v1"}, **written}).validate()
+
+
+def anchors_of(page):
+    """Return the anchors of a page's headings, as GitHub and MyST make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        if not target.startswith("http"):
+            path = (page.parent / target) if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            if anchor and path.suffix == ".md":
+                # a page of the site may be a file of another folder
+                found = re.search(r"\{include\} (\S+)", path.read_text(encoding="utf-8"))
+                source = path.parent / found[1] if found and len(path.read_text()) < 200 else path
+                assert anchor in anchors_of(source), f"{page.name}: {target}#{anchor}"
+
+
+def test_pictures_are_those_that_the_script_draws(tmp_path):
+    subprocess.run([sys.executable, TUTORIALS / "draw_pictures.py", tmp_path], check=True, env=dict(os.environ))
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in (TUTORIALS / "pictures").iterdir()}
+
+
+def test_a_marker_needs_a_reason():
+    assert NOT_RUN.match("# not run in the tests: a GPU\nf()")
+    assert not NOT_RUN.match("# not run in the tests:\nf()")
