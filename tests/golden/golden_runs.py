@@ -112,9 +112,62 @@ def digest(folder):
     return found.hexdigest()[:16]
 
 
+RECORDED_SETTINGS = [
+    "action_noise_correlation",
+    "action_std_init",
+    "action_std_max",
+    "action_std_min",
+    "batch_size",
+    "bptt_sequence_type",
+    "clip_coef",
+    "clip_coef_vf",
+    "compile",
+    "ent_coef",
+    "gae_lambda",
+    "gamma",
+    "learn_step",
+    "lr",
+    "max_grad_norm",
+    "max_seq_len",
+    "normalize_images",
+    "normalize_observation",
+    "normalize_value",
+    "per_member",
+    "precision",
+    "recurrent",
+    "schedules",
+    "share_encoders",
+    "squash_output",
+    "swap_channels",
+    "target_kl",
+    "update_epochs",
+    "vf_coef",
+]
+"""The settings that there were when the record was made; documents without later ones at their defaults are equal."""
+
+
 def without_versions(document):
-    """A document without what depends on the machine and the installed versions."""
-    return {key: value for key, value in document.items() if key not in ("versions", "version", "device")}
+    """A document without what depends on the machine and the installed versions, and without later settings."""
+    kept = {key: value for key, value in document.items() if key not in ("versions", "version", "device")}
+    return without_later_settings(kept)
+
+
+def without_later_settings(value):
+    """A value of a document, without settings that were added after the record and have their defaults."""
+    if not isinstance(value, dict):
+        return value
+    found = {key: without_later_settings(part) for key, part in value.items()}
+    if isinstance(found.get("settings"), dict):
+        found["settings"] = {key: part for key, part in found["settings"].items() if not is_later_default(key, part)}
+    return found
+
+
+def is_later_default(name, value):
+    """Whether a setting was added after the record, and has its default."""
+    from agilerl_like.algorithms.ppo_config import PPOConfig
+    from agilerl_like.algorithms.settings import validated
+
+    return name not in RECORDED_SETTINGS and value == getattr(validated(PPOConfig, {}), name)
 
 
 def train(folder, settings, *options):
