@@ -62,7 +62,13 @@ class TestReading:
         keywords = {
             name for name, known in inspect.signature(IPPO).parameters.items() if known.kind == known.KEYWORD_ONLY
         }
-        elsewhere = {"num_envs", "seed", "device", "accelerator"}  # other sections, and nothing for a file
+        elsewhere = {
+            "num_envs",
+            "seed",
+            "device",
+            "accelerator",
+            "critic_config",
+        }  # other sections, and nothing for a file
         own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {known.name for known in fields(PPOConfig)}
         assert own - {"name"} == keywords - elsewhere
 

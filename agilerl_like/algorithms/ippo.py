@@ -44,7 +44,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
-from agilerl_like.networks.architecture import NetworkSpec, sequence_length
+from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.seeding import Purpose, integers
@@ -66,6 +66,7 @@ class IPPO(OnPolicyAlgorithm):
         index: identity of the team in its population.
         hp_config: which settings may evolve, and in which ranges; all groups share them.
         net_config: of `PPO`, for all groups, or by group.
+        critic_config: of `PPO`, for all groups; for one group it is a key of the group's `net_config`.
         groups: the group of each agent; left out, `group_of` infers it from the name. Agents of a group need equal
             spaces and share a policy.
         rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
@@ -102,6 +103,7 @@ class IPPO(OnPolicyAlgorithm):
         num_envs: int = 1,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
+        critic_config: Mapping[str, Any] | None = None,
         seed: int | None = None,
         **settings: Any,
     ) -> None:
@@ -125,7 +127,9 @@ class IPPO(OnPolicyAlgorithm):
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
-        for group, its_config in net_config_by_group(net_config, self.groups).items():
+        for group, its_config in net_config_by_group(
+            with_critic_config(net_config, critic_config), self.groups
+        ).items():
             rows = self.agent_groups[group]
             encoding = encoder_of(rows.single_observation_space, config)
             architecture = NetworkSpec.from_net_config(its_config, encoding.leaves, recurrent=config.recurrent)

@@ -30,6 +30,8 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
         for group, learner in self.learners.items():
             named = f", agents of {group!r} in each: {learner.num_agents}" if group else ""
             check_rollout(settings, self.hp_config, self.num_envs, learner.num_agents, named)
+            if settings["share_encoders"] and learner.architecture.critic is not None:
+                raise ConfigurationError("share_encoders=True cannot go with a critic_config; allowed is False")
             for name in ("recurrent", "share_encoders"):
                 if settings[name] and learner.custom_networks is not None:
                     raise ConfigurationError(

@@ -22,7 +22,7 @@ from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.sequences import BPTTSequenceType
-from agilerl_like.networks.architecture import sequence_length
+from agilerl_like.networks.architecture import sequence_length, with_critic_config
 from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
@@ -41,6 +41,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         hp_config: which settings may evolve, and in which ranges.
         net_config: `encoder_config`, `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`,
             and `encoder`, if not the default for the observations (see `NetworkSpec.from_net_config`).
+        critic_config: keys of `net_config` that differ for the critic, and `evolves`: "alike" (a mutation changes actor
+            and critic in the same way, where both allow it) or "apart" (it changes one of them).
         actor_network, critic_network: the user's own networks, both or none, in place of `net_config`. They receive
             normalized observations (see `networks.custom.EvolvableCustom`) and return `get_action_dim` values and one
             value. The architecture of an `EvolvableModule` evolves.
@@ -105,6 +107,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         precision: Precision = PPOConfig.precision,
         per_member: bool = PPOConfig.per_member,
         schedules: Mapping[str, Schedule] = PPOConfig.schedules,
+        critic_config: Mapping[str, Any] | None = None,
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -118,7 +121,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
             observation_space,
             action_space,
             validated(PPOConfig, settings),
-            net_config,
+            with_critic_config(net_config, critic_config),
             actor_network,
             critic_network,
             index=index,

@@ -106,7 +106,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     if not inherits_encoder_config(common, own):
         common = {key: value for key, value in common.items() if key != "encoder_config"}
     merged = {**common, **own}
-    for key in (f"{part}_config" for part in PARTS):
+    for key in (*(f"{part}_config" for part in PARTS), "critic_config"):
         if isinstance(common.get(key), Mapping) and isinstance(own.get(key), Mapping):
             merged[key] = {**common[key], **own[key]}
     return merged

@@ -37,6 +37,8 @@ from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split
 from agilerl_like.registry import registered
 from agilerl_like.training.training_arguments import TrainingArguments
 
+ENCODER_KEYS = ("encoder", "simba", "encoder_config")
+"""The keys of an encoder in a `net_config`."""
 AUTO = "auto"
 """The device that stands for cuda if there is one, else cpu; processes and threads that are chosen by measuring."""
 COUNT = "count"
@@ -210,11 +212,21 @@ class NetworkConfig(Section, frozen=True):
     """Smallest width that mutations can reach."""
     max_latent_dim: int = NetworkSpec.max_latent_dim
     """Largest width that mutations can reach."""
+    critic_config: dict[str, Any] = {}
+    """Settings that differ for the critic, and evolves: alike (a mutation changes actor and critic in the same way) or
+    apart (it changes one of them)."""
 
     def net_config(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the `net_config`; `without_env`: one for any observations, before the env's are known."""
         memory = split_recurrent(self.encoder_config)[1]
-        return self.model_dump() | ({"encoder": "mlp", "encoder_config": memory} if without_env else {})
+        if not without_env:
+            return self.model_dump()
+        critic = self._critic_without_encoder()
+        return self.model_dump() | {"encoder": "mlp", "encoder_config": memory, "critic_config": critic}
+
+    def _critic_without_encoder(self) -> dict[str, Any]:
+        """Return the critic's settings without those of its encoder, whose kind may depend on the environment."""
+        return {key: value for key, value in self.critic_config.items() if key not in ENCODER_KEYS}
 
     @model_validator(mode="before")
     @classmethod
@@ -230,7 +242,11 @@ class NetworkConfig(Section, frozen=True):
     @model_validator(mode="after")
     def _check(self) -> NetworkConfig:
         known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before there is an env
-        NetworkSpec.from_net_config(self.model_dump(include=known_early))
+        if self.critic_config:
+            check_encoder(self.critic_config.get("encoder"), self.critic_config.get("encoder_config") or {})
+        NetworkSpec.from_net_config(
+            self.model_dump(include=known_early) | {"critic_config": self._critic_without_encoder()}
+        )
         return self
 
 

@@ -52,7 +52,14 @@ class PopulationLearner:
         members = [PlannedMember(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
         sizes = actor.encoder.inputs, actor.distribution.num_outputs
         device = next(networks[0].parameters()).device
-        self.stacks = plan_stacks(members, *sizes, batch_size=batch_size, device=device.type, unequal=build is not None)
+        self.stacks = plan_stacks(
+            members,
+            *sizes,
+            batch_size=batch_size,
+            device=device.type,
+            unequal=build is not None,
+            critic_inputs=networks[0].critic.encoder.inputs,
+        )
         """The members of each stack."""
         stacked = []
         for places in self.stacks:

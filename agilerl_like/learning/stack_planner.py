@@ -51,6 +51,7 @@ def plan_stacks(
     batch_size: float,
     device: str,
     unequal: bool = True,
+    critic_inputs: Any = None,
 ) -> list[list[int]]:
     """Return the places of the members of each stack, in the order of its rows.
 
@@ -62,8 +63,10 @@ def plan_stacks(
     def union(places: tuple[int, ...]) -> _Union:
         specs = Counter(members[place].spec for place in places)
         padded = NetworkSpec.padded_union([*specs]) if len(specs) > 1 else members[places[0]].spec
-        work = sum(count * spec.multiply_adds(padded, inputs, num_outputs) for spec, count in specs.items())
-        stored = len(places) * padded.multiply_adds(padded, inputs, num_outputs)
+        work = sum(
+            count * spec.multiply_adds(padded, inputs, num_outputs, critic_inputs) for spec, count in specs.items()
+        )
+        stored = len(places) * padded.multiply_adds(padded, inputs, num_outputs, critic_inputs)
         return _Union(places, fixed + batch_size * work + STORED_WORK * stored)
 
     def stack_key(one: _Union) -> Hashable:

@@ -120,15 +120,15 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         self._norm_key = observation_clip, observation_eps
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
 
-        def trunk(branch: Branch, num_outputs: int) -> tuple[EvolvableModule, RecurrentModule]:
-            encoder = make_encoder(spec, encoding, branch, num_outputs)
-            return encoder, make_recurrent(spec.memory, encoder.num_outputs)
+        def trunk(its: NetworkSpec, branch: Branch, num_outputs: int) -> tuple[EvolvableModule, RecurrentModule]:
+            encoder = make_encoder(its, encoding, branch, num_outputs)
+            return encoder, make_recurrent(its.memory, encoder.num_outputs)
 
-        encoder, memory = trunk("actor", distribution.num_outputs)
+        encoder, memory = trunk(spec, "actor", distribution.num_outputs)
         head = _head(spec.head, memory.num_outputs, distribution.num_outputs)
         self.actor = Actor(encoder, memory, head, distribution)
         if not share_encoders:
-            encoder, memory = trunk("critic", 1)
+            encoder, memory = trunk(spec.of_critic, "critic", 1)
         self.critic = Network(encoder, memory, _head(spec.value_head(), memory.num_outputs, 1))
 
     def rebuild(self, spec: NetworkSpec) -> ActorCritic:
@@ -139,13 +139,16 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         """
         given, instead = isinstance(spec.encoder, CustomSpec), dict[nn.Module, nn.Module]()
         with nullcontext() if given else skip_init():  # a module of the user's may count on those it is built with
-            for branch, head_spec in ((self.actor, spec.head), (self.critic, spec.value_head())):
+            for branch, its, head_spec in (
+                (self.actor, spec, spec.head),
+                (self.critic, spec.of_critic, spec.value_head()),
+            ):
                 encoder, memory, head = branch.encoder, branch.memory, branch.head
-                latent = encoder.num_outputs if given else spec.latent_dim
-                if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, latent):
-                    instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, latent)
-                if memory not in instead and (memory.spec, memory.inputs) != (spec.memory, latent):
-                    instead[memory] = make_recurrent(spec.memory, latent)
+                latent = encoder.num_outputs if given else its.latent_dim
+                if encoder not in instead and (encoder.spec, encoder.num_outputs) != (its.encoder, latent):
+                    instead[encoder] = cast(Any, type(encoder))(its.encoder, encoder.inputs, latent)
+                if memory not in instead and (memory.spec, memory.inputs) != (its.memory, latent):
+                    instead[memory] = make_recurrent(its.memory, latent)
                 features = cast(RecurrentModule, instead.get(memory, memory)).num_outputs
                 if (head.spec, head.inputs) != (head_spec, features):
                     instead[head] = _head(head_spec, features, head.num_outputs)
@@ -243,7 +246,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         """
         networks = 1 if self.share_encoders else 2
         inputs, outputs = self.actor.encoder.inputs, self.actor.distribution.num_outputs
-        each = networks * self.spec.multiply_adds(self.spec, inputs, outputs)
+        each = networks * self.spec.multiply_adds(self.spec, inputs, outputs, self.critic.encoder.inputs)
         wanted = max(FEWEST, MOST_WORK // max(1, each))
         steps = observations.shape[1] if observations.dim() == 3 else 1
         count = -(-wanted // steps)
@@ -266,8 +269,13 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         return {name: cast(EvolvableModule, module) for name, module in everything.items() if name not in shared}
 
     def targets(self, operator: str) -> tuple[tuple[str, ...], str]:
-        part, _, inner = operator.partition(".")
-        return tuple(path for path in self.parts if inner and path.endswith(f".{part}")), inner
+        if self.spec.critic is None:
+            part, _, inner = operator.partition(".")
+            return tuple(path for path in self.parts if inner and path.endswith(f".{part}")), inner
+        by_branch = dict(zip(("actor", "critic"), self.spec.branch_operators(operator), strict=True))
+        part, _, inner = next(filter(None, by_branch.values())).partition(".")
+        branches = by_branch if part == "memory" else [branch for branch, own in by_branch.items() if own]
+        return tuple(f"{branch}.{part}" for branch in branches if inner), inner
 
     def group_name(self, path: str, group: str) -> str:
         """The inputs of a memory or head are the outputs of the part before it."""
@@ -286,10 +294,13 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         return tuple(f"{name}.{linear}" for name in readers for linear in self.parts[name].input_consumers)
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:
-        if not operator.endswith("_latent_node") or "." in operator:
+        of_actor, of_critic = self.spec.branch_operators(operator)
+        own = of_actor or of_critic
+        if not own.endswith("_latent_node") or "." in own:
             return super().unit_change(operator, arguments)
-        nodes = int(arguments["nodes"]) * (1 if operator.startswith("add") else -1)
-        encoders = (path for path in self.parts if path.endswith(".encoder"))
+        nodes = int(arguments["nodes"]) * (1 if own.startswith("add") else -1)
+        changed = [branch for branch, name in (("actor", of_actor), ("critic", of_critic)) if name]
+        encoders = (path for path in self.parts if path.endswith(".encoder") and path.startswith(tuple(changed)))
         return self.combined({path: UnitChange({"out": nodes}) for path in encoders})
 
     def part_input(self, path: str, x: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """The architecture of an actor and its critic: encoder, latent layer, optional recurrent layers, head.
 
-`NetworkSpec` is the architecture half of a genome. Actor and critic always have the same shape, so a mutation changes
-both in the same way.
+`NetworkSpec` is the architecture half of a genome. Actor and critic have the same shape, and a mutation changes both in
+the same way, unless the critic has an architecture of its own (`critic_config`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -38,8 +38,14 @@ NET_CONFIG_KEYS = (
     "latent_dim",
     "min_latent_dim",
     "max_latent_dim",
+    "critic_config",
 )
 """The keys of a `net_config`."""
+
+CRITIC = "critic"
+"""First part of the operators that change the critic alone."""
+CRITIC_EVOLVES = ("alike", "apart")
+"""Whether a mutation changes actor and critic in the same way, or one of them."""
 
 
 class EncoderKind(NamedTuple):
@@ -79,6 +85,10 @@ class NetworkSpec(CompositeSpec):
     """Width of the latent layer, which is the encoder's output."""
     min_latent_dim: int = 8
     max_latent_dim: int = 128
+    critic: NetworkSpec | None = None
+    """The critic's own architecture, without memory, which is the actor's; None: that of the actor."""
+    critic_evolves: str = "alike"
+    """How the critic's own architecture evolves (see `CRITIC_EVOLVES`)."""
 
     OPERATORS: ClassVar[Mapping[str, OperatorKind]] = {
         "add_latent_node": "node",
@@ -104,10 +114,57 @@ class NetworkSpec(CompositeSpec):
     def with_parts(self, parts: Mapping[str, Spec], **changes: Any) -> NetworkSpec:
         return self.evolve(**parts, **changes)
 
+    # -- the critic's own architecture
+
+    @property
+    def of_critic(self) -> NetworkSpec:
+        """The architecture of the critic; its `encoder`, `memory`, `head` and `latent_dim` are the critic's."""
+        return self if self.critic is None else self.critic.evolve(memory=self.memory)
+
+    @property
+    def operator_kinds(self) -> Mapping[str, OperatorKind]:
+        if self.critic is None:
+            return super().operator_kinds
+        its = self.critic.operator_kinds
+        prefix = f"{CRITIC}." if self.critic_evolves == "apart" else ""
+        return {**super().operator_kinds, **{f"{prefix}{operator}": kind for operator, kind in its.items()}}
+
+    def branch_operators(self, operator: str) -> tuple[str, str]:
+        """Return what an operator is for the actor and for the critic: its own name, or "" for no change."""
+        if self.critic is None:
+            return operator, operator
+        if self.critic_evolves == "apart":
+            inner = operator.removeprefix(f"{CRITIC}.")
+            return (operator, "") if inner == operator else ("", inner)
+        own, its = super().operator_kinds, self.critic.operator_kinds
+        return operator if operator in own else "", operator if operator in its else ""
+
     def choices(self, operator: str) -> tuple[Arguments, ...]:
         if "." not in operator and isinstance(self.encoder, CustomSpec):
             return ()
-        return super().choices(operator)
+        if self.critic is None:
+            return super().choices(operator)
+        own, its = self.branch_operators(operator)
+        of_actor = super().choices(own) if own else ()
+        of_critic = self.critic.choices(its) if its else ()
+        if own and its:
+            return tuple(arguments for arguments in of_actor if arguments in of_critic)
+        return of_actor or of_critic
+
+    def apply(self, operator: str, **arguments: int | float | str) -> NetworkSpec:
+        if self.critic is None or operator not in self.operator_kinds:
+            return super().apply(operator, **arguments)
+        own, its = self.branch_operators(operator)
+        changed = super().apply(own, **arguments) if own else self
+        return changed.evolve(critic=self.critic.apply(its, **arguments)) if its else changed
+
+    @property
+    def is_fading(self) -> bool:
+        return super().is_fading or (self.critic is not None and self.critic.is_fading)
+
+    def without_fading(self) -> NetworkSpec:
+        found = super().without_fading()
+        return found if self.critic is None else found.evolve(critic=self.critic.without_fading())
 
     # -- stacking members
 
@@ -120,8 +177,22 @@ class NetworkSpec(CompositeSpec):
         """
         return self.activation_names, self.head.depth - self.encoder.depth
 
-    def multiply_adds(self, padded: NetworkSpec, inputs: Any, num_outputs: int) -> int:
-        """Return the multiply-adds of an actor for one observation."""
+    def stack_key(self) -> Hashable:
+        return super().stack_key() if self.critic is None else (super().stack_key(), self.critic.stack_key())
+
+    @classmethod
+    def padded_union(cls, specs: Sequence[Any]) -> NetworkSpec:
+        union = super().padded_union(specs)
+        if union.critic is None:
+            return union
+        return union.evolve(critic=NetworkSpec.padded_union([spec.critic for spec in specs]))
+
+    def multiply_adds(self, padded: NetworkSpec, inputs: Any, num_outputs: int, critic_inputs: Any = None) -> int:
+        """Return the multiply-adds of an actor for one observation; with a critic of its own, the mean of both."""
+        if self.critic is not None and padded.critic is not None:
+            of_actor = self.evolve(critic=None).multiply_adds(padded, inputs, num_outputs)
+            of_critic = self.of_critic.multiply_adds(padded.of_critic, critic_inputs or inputs, 1)
+            return (of_actor + of_critic) // 2
         head_inputs = head_input_size(padded)
         return (
             self.encoder.multiply_adds(padded.encoder, inputs, padded.latent_dim)
@@ -131,12 +202,13 @@ class NetworkSpec(CompositeSpec):
 
     def value_head(self) -> MLPSpec | EmptySpec:
         """Return the critic's head: without output activation or normalization, which would distort the value."""
-        if isinstance(self.head, EmptySpec):
-            return self.head
-        fading = (*self.head.fading[:-1], "") if self.head.fading else ()
+        head = self.head if self.critic is None else self.critic.head
+        if isinstance(head, EmptySpec):
+            return head
+        fading = (*head.fading[:-1], "") if head.fading else ()
         plain = {"output_activation": "Identity", "output_layernorm": False, "fading": fading}
-        is_plain = all(getattr(self.head, name) == value for name, value in plain.items())
-        return self.head if is_plain else self.head.evolve(**plain)
+        is_plain = all(getattr(head, name) == value for name, value in plain.items())
+        return head if is_plain else head.evolve(**plain)
 
     # -- description and configuration
 
@@ -144,12 +216,17 @@ class NetworkSpec(CompositeSpec):
         """Return one line for tables and logs."""
         if isinstance(self.encoder, CustomSpec):
             return self.encoder.describe()
+        if self.critic is not None:
+            return f"{self.evolve(critic=None).describe()} / {self.critic.describe()}"
         activations = dict.fromkeys((*self.encoder.activation_names[:1], *self.head.activation_names[:1]))
         return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
 
     def legend(self) -> str:
         """Return the names of the fields of `describe`."""
-        return "" if isinstance(self.encoder, CustomSpec) else f"{' | '.join(self._sizes)} activation"
+        if isinstance(self.encoder, CustomSpec):
+            return ""
+        own = f"{' | '.join(self._sizes)} activation"
+        return own if self.critic is None else f"actor {own} / critic {self.critic.legend()}"
 
     @property
     def _sizes(self) -> dict[str, str]:
@@ -165,6 +242,7 @@ class NetworkSpec(CompositeSpec):
         leaves: Sequence[Leaf] = (),
         *,
         recurrent: bool = False,
+        critic_leaves: Sequence[Leaf] | None = None,
     ) -> NetworkSpec:
         """Return the spec of AgileRL's `net_config` for observations with these leaves; without leaves, for one vector.
 
@@ -172,6 +250,10 @@ class NetworkSpec(CompositeSpec):
         `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None means the default. The
         encoder's output activation is its hidden one unless given. Convolutions that are not configured are chosen for
         the image's size (see `modules.default_convs`).
+
+        `critic_config` has the keys that differ for the critic, and `evolves`: "alike" (each mutation that both allow
+        changes both) or "apart" (each mutation changes one of them). The memory is the same in both. `critic_leaves`
+        are those of the critic's observations, if they are not the actor's.
 
         Raises:
             ConfigurationError: a key is unknown (near ones are named) or a value illegal.
@@ -181,6 +263,10 @@ class NetworkSpec(CompositeSpec):
         for key in config:
             if key not in NET_CONFIG_KEYS:
                 raise unknown_name("net_config key", key, NET_CONFIG_KEYS)
+        of_critic = dict(_mapping("critic_config", config.pop("critic_config", {})))
+        if of_critic or critic_leaves is not None:
+            own = cls.from_net_config(config, leaves, recurrent=recurrent)
+            return _with_critic(own, config, of_critic, leaves if critic_leaves is None else critic_leaves)
         default = "simba" if config.pop("simba", False) else default_encoder(leaves)
         name = config.pop("encoder", default)
         check_encoder_name(name)
@@ -208,12 +294,58 @@ class NetworkSpec(CompositeSpec):
 
     def to_config(self) -> dict[str, Any]:
         values = super().to_config()
-        name = next((name for name, kind in ENCODERS.items() if kind.spec is type(self.encoder)), "custom")
+        name = _encoder_name(self.encoder)
         parts = {f"{part}_config": spec.to_config() for part, spec in self.parts.items()}
         if not isinstance(self.memory, EmptySpec | LSTMSpec):
             kind = next(name for name, kind in MEMORIES.items() if kind.spec is type(self.memory))
             parts["memory_config"] = {"cell": kind, **parts["memory_config"]}
-        return {"encoder": name, **parts, **{key: value for key, value in values.items() if key not in PARTS}}
+        own = {key: value for key, value in values.items() if key not in (*PARTS, "critic", "critic_evolves")}
+        critic = {} if self.critic is None else {**self.critic.to_config(), "evolves": self.critic_evolves}
+        return {"encoder": name, **parts, **own, **({"critic_config": critic} if critic else {})}
+
+
+def _with_critic(
+    actor: NetworkSpec, net_config: Mapping[str, Any], given: dict[str, Any], leaves: Sequence[Leaf]
+) -> NetworkSpec:
+    """Return the architecture with the critic's own, of a `critic_config` and of observations with these leaves.
+
+    Keys that are not given are those of `net_config`; an encoder of another kind has its own defaults.
+
+    Raises:
+        ConfigurationError: a key is unknown, or a value illegal.
+    """
+    evolves = given.pop("evolves", CRITIC_EVOLVES[0])
+    if evolves not in CRITIC_EVOLVES:
+        raise ConfigurationError(f"critic_config: evolves={evolves!r}; allowed are {' and '.join(CRITIC_EVOLVES)}")
+    allowed = [key for key in NET_CONFIG_KEYS if key not in ("memory_config", "critic_config")]
+    for key in given:
+        if key == "memory_config" and not given[key]:
+            continue
+        if key not in allowed:
+            raise unknown_name("critic_config key", key, [*allowed, "evolves"])
+    kind = _encoder_name(actor.encoder)
+    if given.get("simba") or given.get("encoder") is not None:
+        kind = given.get("encoder") or "simba"
+    elif ENCODERS[kind].input_form not in _input_forms(leaves):
+        kind = default_encoder(leaves)
+    inherited = {key: value for key, value in net_config.items() if key in allowed and key != "simba"}
+    is_same_kind = kind == _encoder_name(actor.encoder)
+    inherited["encoder_config"] = (
+        split_recurrent(inherited.get("encoder_config", {}))[0] if is_same_kind else {}  # without an LSTM's settings
+    )
+    own = {key: value for key, value in given.items() if value is not None and key not in ("simba", "memory_config")}
+    try:
+        critic = NetworkSpec.from_net_config({**inherited, **own, "encoder": kind}, leaves)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"critic_config: {error}") from error
+    if evolves == "alike" and critic == actor.evolve(memory=EmptySpec()):
+        return actor
+    return actor.evolve(critic=critic, critic_evolves=evolves)
+
+
+def _encoder_name(spec: Spec) -> str:
+    """Return the name of an encoder's kind; "custom" for networks supplied by the user."""
+    return next((name for name, kind in ENCODERS.items() if kind.spec is type(spec)), "custom")
 
 
 def _memory_spec(config: Mapping[str, Any]) -> MemorySpec:
@@ -243,6 +375,24 @@ def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], 
     names = {field.name for field in fields(LSTMSpec)} if "hidden_state_size" in encoder_config else set()
     memory = {name: value for name, value in encoder_config.items() if name in names | {"max_seq_len"}}
     return {name: value for name, value in encoder_config.items() if name not in memory}, memory
+
+
+def with_critic_config(
+    net_config: Mapping[str, Any] | None, critic_config: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Return a `net_config` with a `critic_config` inside.
+
+    Raises:
+        ConfigurationError: it has another one already.
+    """
+    if critic_config is None:
+        return net_config
+    config = dict(_mapping("net_config", net_config or {}))
+    if config.get("critic_config"):
+        raise ConfigurationError(
+            "critic_config is given, and net_config has the key critic_config; allowed is one of them"
+        )
+    return {**config, "critic_config": critic_config}
 
 
 def sequence_length(net_config: Mapping[str, Any] | None) -> int | None:
