@@ -35,7 +35,7 @@ FLOORS = {
     "__init__": 9,
 }
 ALONE = {
-    "pettingzoo": {"envs/multi_agent/pettingzoo.py"},
+    "pettingzoo": {"envs/multi_agent/pettingzoo.py", "envs/multi_agent/turn_based.py"},
     "accelerate": {"distributed/process_group.py", "reporting/trackers.py"},
 }
 OPTIONAL = ("envpool", "gymnax", "jax", "tensorboard", "wandb", "matplotlib", "onnxruntime", "onnxscript")

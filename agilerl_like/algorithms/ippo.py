@@ -38,7 +38,7 @@ from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space
 from agilerl_like.algorithms.settings import validated
-from agilerl_like.envs.multi_agent.group_env import AgentGroup, Rewards, check_agents
+from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
@@ -71,6 +71,8 @@ class IPPO(OnPolicyAlgorithm):
             spaces and share a policy.
         rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
             all agents' rewards.
+        death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
+            ("continue", within a rollout), or not ("end").
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
@@ -99,6 +101,7 @@ class IPPO(OnPolicyAlgorithm):
         *,
         groups: Mapping[str, str] | None = None,
         rewards: Rewards = "individual",
+        death: Death = "continue",
         agent_id_one_hot: bool = False,
         num_envs: int = 1,
         device: str | torch.device = "cpu",
@@ -119,6 +122,7 @@ class IPPO(OnPolicyAlgorithm):
             acted,
             assign_groups(ids, groups, observed, acted),
             rewards,
+            death,
             agent_id_one_hot,
             settings=config,
             index=index,
@@ -151,6 +155,7 @@ class IPPO(OnPolicyAlgorithm):
         action_spaces: Mapping[str, gymnasium.Space],
         groups: Mapping[str, tuple[str, ...]],
         rewards: Rewards,
+        death: Death,
         agent_id_one_hot: bool,
         **arguments: Any,
     ) -> None:
@@ -163,9 +168,12 @@ class IPPO(OnPolicyAlgorithm):
         self._groups = dict(groups)
         if rewards not in get_args(Rewards):
             raise unknown_name("rewards", rewards, get_args(Rewards))
+        if death not in get_args(Death):
+            raise unknown_name("death", death, get_args(Death))
         if not isinstance(agent_id_one_hot, bool):
             raise ConfigurationError(f"agent_id_one_hot={agent_id_one_hot!r} must be True or False")
         self.rewards: Rewards = rewards
+        self.death: Death = death
         self.agent_id_one_hot = agent_id_one_hot
         self.agent_groups = {
             group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
@@ -229,7 +237,12 @@ class IPPO(OnPolicyAlgorithm):
 
     def team_settings(self) -> dict[str, Any]:
         group_of_agent = {agent: group for group, agents in self.groups.items() for agent in agents}
-        return {"groups": group_of_agent, "rewards": self.rewards, "agent_id_one_hot": self.agent_id_one_hot}
+        return {
+            "groups": group_of_agent,
+            "rewards": self.rewards,
+            "death": self.death,
+            "agent_id_one_hot": self.agent_id_one_hot,
+        }
 
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
         configs = data["architecture"]
@@ -329,6 +342,7 @@ class IPPO(OnPolicyAlgorithm):
             {agent: acted[agent] for agent in other.agent_ids},
             other.groups,
             other.rewards,
+            other.death,
             other.agent_id_one_hot,
             **other._arguments(),
             index=index,
@@ -348,6 +362,7 @@ class IPPO(OnPolicyAlgorithm):
             },
             "rewards": self.rewards,
             "agent_id_one_hot": self.agent_id_one_hot,
+            **({} if self.rewards == "individual" else {"death": self.death}),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
         tensors = {
@@ -372,6 +387,7 @@ class IPPO(OnPolicyAlgorithm):
             book.action_spaces,
             book.groups,
             document["rewards"],
+            document.get("death", "continue" if document["rewards"] == "individual" else "end"),
             document["agent_id_one_hot"],
             settings=validated(PPOConfig, document["settings"]),
             index=read_count(document, "index"),
@@ -459,7 +475,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     def __init__(self, agents: Iterable[IPPO]) -> None:
         super().__init__(agents)
-        for name in ("groups", "rewards", "agent_id_one_hot"):
+        for name in ("groups", "rewards", "death", "agent_id_one_hot"):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(

@@ -18,7 +18,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
 from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
 from agilerl_like.envs.factory import VecEnvConfig
-from agilerl_like.envs.multi_agent.group_env import Rewards
+from agilerl_like.envs.multi_agent.group_env import Death, Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
 from agilerl_like.registry import register
@@ -41,16 +41,19 @@ class MultiAgentAlgorithmConfig(AlgorithmConfig):
     """agent -> group. Agents of a group share a policy; by default the group of speaker_0 and speaker_1 is speaker."""
     rewards: Rewards = DEFAULTS["rewards"]
     """What each agent learns from: its own reward (individual), or the sum or mean over all agents."""
+    death: Death = DEFAULTS["death"]
+    """Whether shared rewards (sum, mean) that a team earns after an agent's end are credited to it, within a rollout
+    (continue), or not (end)."""
     agent_id_one_hot: bool = DEFAULTS["agent_id_one_hot"]
     """Append a one-hot agent id to observations, so that a shared policy can distinguish the agents of a group."""
 
 
 class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
-    """The environment for training and evaluation. In each env step all agents act."""
+    """The environment for training and evaluation. In each env step all agents act, or the one whose turn it is."""
 
     id: str
     """A module like PettingZoo's ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"), or
-    an id of PettingZoo's registry ("butterfly/pistonball-v6")."""
+    an id of PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3")."""
     backend: MultiAgentBackend = "auto"
     """How they are stepped: in this process (sync), or in a few processes with many envs each (workers); auto: the
     faster."""

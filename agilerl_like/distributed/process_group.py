@@ -274,7 +274,17 @@ class ReplicaGroup(GradientSync):
             final_observations=FinalObservations(*(self._all_gather_ragged(x) for x in theirs)),
             masks=None if rollout.masks is None else self._all_gather_cat(rollout.masks, 2),
             state=self._all_gather_cat(rollout.state, 1),
+            waiting=self._all_gather_waiting(rollout),
         )
+
+    def _all_gather_waiting(self, rollout: Rollout) -> Tensor | None:
+        """Gather the flags of agents that wait; a process may have none although another one has."""
+        has_some = self.all_reduce_(torch.tensor([float(rollout.waiting is not None)]))
+        if not bool(has_some):
+            return None
+        waiting = rollout.waiting
+        mine = torch.zeros(2, *rollout.rewards.shape).to(rollout.rewards) if waiting is None else waiting
+        return self._all_gather_cat(mine, 3)
 
     def _all_gather_cat(self, x: Tensor, dim: int) -> Tensor:
         """Concatenate equally shaped tensors of all processes, in the order of their envs."""

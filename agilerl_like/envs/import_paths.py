@@ -37,6 +37,7 @@ EXTRAS = {
     "ALE": "atari",
     "Box2D": "box2d",
     "box2d": "box2d",
+    "chess": "games",
     "cv2": "atari",
     "minatar": "minatar",
     "MinAtar": "minatar",
@@ -44,6 +45,7 @@ EXTRAS = {
     "MiniGrid": "minigrid",
     "mpe2": "multi-agent",
     "pygame": "multi-agent",
+    "rlcard": "games",
 }
 """Module, or namespace of environment ids -> the extra of this package that installs it."""
 

@@ -56,6 +56,8 @@ class Transition(NamedTuple):
     next_obs: Tree
     valid: Array  # [N] bool
     action_mask: Array | None
+    waited: Array | None = None  # [N] bool: an agent of a team that took no action here, in the midst of its episode
+    waits: Array | None = None  # [N] bool: the next step's `waited`
 
     @property
     def ended(self) -> Array:

@@ -14,6 +14,7 @@ from tensordict import TensorClass
 from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
+from agilerl_like.learning.own_time import own_time
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules.memory_module import MemoryModule
@@ -64,7 +65,8 @@ def compute_advantages(
     steps, members, envs, _ = rollout.observations.shape
     cut = cut if network.is_recurrent else SINGLE_STEP
     raw = _by_member(rollout.observations)  # [P, N, D]
-    weight = _by_member(rollout.valid)  # [P, N]
+    own = own_time(rollout, gamma.unsqueeze(1))
+    weight = _by_member(own.valid)  # [P, N]
     norm = network.observation_norm
     first = norm.is_new  # [P, 1]
     norm.update_(raw, weight * first)
@@ -77,14 +79,15 @@ def compute_advantages(
     values = values if precomputed is None else _by_member(precomputed.old_values)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
     advantages = gae(
-        rollout.rewards,
+        own.rewards,
         by_time,
-        next_values(network, rollout, by_time, past_policy.states),
-        terminated=rollout.terminated,
-        ended=rollout.ended,
-        valid=rollout.valid,
+        own.at_next_step(next_values(network, rollout, by_time, past_policy.states)),
+        terminated=own.terminated,
+        ended=own.ended,
+        valid=own.valid,
         gamma=gamma.unsqueeze(1),
         gae_lambda=gae_lambda.unsqueeze(1),
+        waited=own.waited,
     )
     advantages = _by_member(advantages)  # [P, N]
     returns = advantages + values

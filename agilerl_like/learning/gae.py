@@ -21,6 +21,7 @@ def gae(
     valid: Tensor,
     gamma: Tensor,
     gae_lambda: Tensor,
+    waited: Tensor | None = None,
 ) -> Tensor:
     """Return advantages `[T, …]`.
 
@@ -29,10 +30,11 @@ def gae(
     and contributes nothing. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
 
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
-    or delta_t = 0 where step t is not valid.
+    or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}: its own time stands still.
     """
     delta = (rewards + gamma * (1 - terminated) * next_values - values) * valid
-    return discounted_suffix_sum_(delta, gamma * gae_lambda * (1 - ended))
+    decay = gamma * gae_lambda * (1 - ended)
+    return discounted_suffix_sum_(delta, decay if waited is None else torch.where(waited > 0, 1 - ended, decay))
 
 
 def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:

@@ -45,16 +45,22 @@ class Rollout(NamedTuple):
     rewards: Tensor  # [T, P, E]
     terminated: Tensor  # [T, P, E]
     ended: Tensor  # [T, P, E], terminated or truncated
-    valid: Tensor  # [T, P, E], 0 for rows without an action (next-step autoreset, absent agents)
+    valid: Tensor  # [T, P, E], 0 for rows without an action (next-step autoreset, agents that wait or have ended)
     next_observations: Tensor  # [P, E, D], after the last step
     final_observations: FinalObservations
     masks: Tensor | None  # [T, P, E, choices], True where an action was legal
     state: Tensor  # [P, E, M, K, H], hidden state before the first step
+    waiting: Tensor | None = None  # [2, T, P, E], see `own_time`; None if no agent waited or was paid without acting
 
     @property
     def continues(self) -> Tensor:
         """1 where the next step belongs to the same episode, `[T, P, E]`."""
-        return (1 - self.ended) * self.valid
+        return (1 - self.ended) * self._inside
+
+    @property
+    def _inside(self) -> Tensor:
+        """1 where an agent acted, or waited in the midst of its episode, `[T, P, E]`."""
+        return self.valid if self.waiting is None else self.valid + self.waiting[0]
 
     @property
     def starts(self) -> Tensor:
@@ -63,7 +69,7 @@ class Rollout(NamedTuple):
         A row without an action begins no episode: it holds the next observation of the row before, whose value is
         computed with that episode's hidden state.
         """
-        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.continues[:-1]) * self.valid[1:]])
+        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.continues[:-1]) * self._inside[1:]])
 
     def of_members(self, rows: Tensor) -> Rollout:
         """Return the rollout of some members, in this order."""
@@ -79,6 +85,7 @@ class Rollout(NamedTuple):
             ),
             masks=None if self.masks is None else self.masks[:, rows],
             state=self.state[rows],
+            waiting=None if self.waiting is None else self.waiting[:, :, rows],
         )
 
 
@@ -125,6 +132,7 @@ class RolloutBuffer:
         self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
+        self.waiting: Tensor | None = None  # [length, P, 2, E]
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
         kind = SparseFinalObs if isinstance(arrays, NumpyBackend) else DenseFinalObs
         self.successors = kind(self.observations, arrays.make_encode_fn(encoding))
@@ -175,6 +183,7 @@ class RolloutBuffer:
             self.successors.after(places, members, ended > terminated),
             None if self.masks is None else pick(self.masks),
             state[members],
+            None if self.waiting is None else pick(self.waiting).to(self.device).permute(2, 0, 1, 3),
         )
         _check_finite(rollout, self.encoding, lambda member, env: self.describe_row(members[member], env))
         return rollout
@@ -210,6 +219,21 @@ class BufferPart:
         outcome[:, 3] = transition.valid.reshape(shape)
         if transition.next_obs is not transition.obs:
             self._buffer.successors.put(place, self._columns, transition)
+        self._put_waiting(place, transition)
+
+    def _put_waiting(self, place: int, transition: Transition) -> None:
+        """Store which agents waited and will wait; memory for it is allocated at the first one that does."""
+        buffer, waited, waits = self._buffer, transition.waited, transition.waits
+        if waited is None or waits is None:
+            return
+        if buffer.waiting is None:
+            if not (waits.any() or waited.any() or transition.reward[~transition.valid].any()):
+                return
+            buffer.waiting = torch.zeros(buffer.length, buffer.members, 2, buffer.envs)
+        its = buffer.waiting[place, :, :, self._columns]
+        shape = its[:, 0].shape
+        its[:, 0] = torch.as_tensor(waited).reshape(shape)
+        its[:, 1] = torch.as_tensor(waits).reshape(shape)
 
 
 class SparseFinalObs:

@@ -262,7 +262,8 @@ class GroupCollector:
                 mask = self._by_member(torch.as_tensor(transition.action_mask))
                 self.mask = self._merge(group, self.mask, mask)
             if self.state.numel():
-                goes_on = self._by_member(torch.as_tensor(transition.valid & ~transition.ended).unsqueeze(-1))
+                taken = transition.valid if transition.waited is None else transition.valid | transition.waited
+                goes_on = self._by_member(torch.as_tensor(taken & ~transition.ended).unsqueeze(-1))
                 self._slice(group, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
         group.pending_step = None
 

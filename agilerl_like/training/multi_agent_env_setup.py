@@ -28,7 +28,7 @@ class MultiAgentCollector(Collector):
 
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
         first = self.population[0]
-        self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards)
+        self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards, first.death)
         return self.step_sync.groups
 
     @property

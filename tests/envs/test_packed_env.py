@@ -66,16 +66,17 @@ def test_an_agents_termination_ends_only_its_own_episode_and_the_last_one_ends_t
 
 
 @pytest.mark.parametrize(("silent", "last"), [(False, [0, 2, 0]), (True, [0, 1, 0])])
-def test_an_absent_agent_is_truncated_when_it_leaves_and_bootstraps_from_its_last_observation(silent, last):
+def test_an_absent_agent_waits_and_its_row_keeps_its_last_observation(silent, last):
     env = team_of(partial(Scripted, silent=silent, a="oo..oT", b="oooooT"))
     env.reset([0])
     steps = [env.step(still(env)) for _ in range(5)]
     assert [step.valid["a"].item() for step in steps] == [True, True, False, False, True]
     assert [step.acting["a"].item() for step in steps] == [True, False, False, True, True]
-    assert [step.truncated["a"].item() for step in steps] == [False, True, False, False, False]
+    assert [step.waits["a"].item() for step in steps] == [False, True, True, False, False]
+    assert [step.waited["a"].item() for step in steps] == [False, False, True, True, False]
+    assert [step.truncated["a"].item() for step in steps] == [False] * 5
     assert [step.terminated["a"].item() for step in steps] == [False, False, False, False, True]
     assert [step.reward["a"].item() for step in steps] == [0.0, 1.0, 0.0, 0.0, 4.0]
-    assert steps[1].next_obs["a"][0].tolist() == last
     assert steps[2].obs["a"][0].tolist() == last
     assert steps[3].obs["a"][0].tolist() == [0, 4, 0]
     assert not any(step.truncated["b"].any() for step in steps)
@@ -116,7 +117,13 @@ def test_any_sequence_of_presence_and_ends_gives_the_expected_flags(written):
             assert its.valid.tolist() == [acted] * 2
             assert its.reward.tolist() == [10.0 * number + tick if acted else 0.0] * 2
             assert its.terminated.tolist() == [acted and after[agent] == "T"] * 2
-            assert its.truncated.tolist() == [acted and after[agent] in "X."] * 2
+            started = "o" in agents[agent][: tick + 1]
+            dead = any(letter(agent, t) == "o" and letter(agent, t + 1) in "TX" for t in range(tick))
+            stops = after[agent] == "X" if acted and after[agent] in "TX" else started and not dead and ended
+            assert its.truncated.tolist() == [stops] * 2
+            assert its.waited.tolist() == [started and not acted and not dead] * 2
+            away = started and not dead and not ended and after[agent] != "o" and not (acted and after[agent] in "TX")
+            assert its.waits.tolist() == [away] * 2
             if acted:
                 assert its.next_obs.tolist() == [[100 * seed + episode, tick + 1, number] for seed in (1, 2)]
             acts = letter(agent, 0) == "o" if ended else after[agent] == "o"
@@ -323,7 +330,7 @@ class Broken(Scripted):
     [
         ("reward", "gave no reward to agent 'b', which acted"),
         ("array", r"the reward of agent 'b'=array\(\[1.\]\) of shape \(1,\); allowed is one real number"),
-        ("none", r"the reward of agent 'b'=None; allowed is one real number"),
+        ("none", r"scripted.*, step 1 of the episode: the reward of agent 'b'=None; allowed is one real number"),
         ("stranger", r"has agents \['c'\] outside \['a', 'b'\]"),
         ("unseen", "gave no observation to agent 'b', which is to act"),
         ("shape", r"observation of agent 'b' has shape \(1,\); allowed is \(3,\)"),

@@ -370,22 +370,6 @@ def test_a_parallel_env_converted_to_aec_is_unwrapped():
     assert type(env.env) is envs.Scripted
 
 
-class TakingTurns(envs.Scripted):
-    def __init__(self):
-        super().__init__(a="oT")
-
-
-def taking_turns():
-    env = parallel_to_aec(TakingTurns()).env  # without the order enforcing one
-    env.metadata["is_parallelizable"] = False
-    return env
-
-
-def test_turn_based_envs_are_refused():
-    with pytest.raises(ConfigurationError, match="AEC env whose agents take turns; allowed are those that say"):
-        make_multi_agent_vect_envs(taking_turns, backend="sync")
-
-
 # ---- bad input
 
 

@@ -23,6 +23,7 @@ from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
 
 Rewards = Literal["individual", "sum", "mean"]
+Death = Literal["continue", "end"]
 NUMPY = NumpyBackend()
 AGENT_ID = "agent_id"  # key of the one-hot agent id in Dict observations
 
@@ -101,8 +102,8 @@ class AgentGroup:
     def row_transition(self, step: MultiAgentTransition) -> Transition:
         """Convert a step to rows.
 
-        An agent that leaves is truncated even if no episode ended; its final observation is then needed, too, so that
-        its bootstrap value does not depend on whether an episode ended in another env.
+        An agent may be truncated even if no episode ended; its final observation is then needed, too, so that its
+        bootstrap value does not depend on whether an episode ended in another env.
         """
         obs = self.observation_rows(step.obs)
         none_truncated = step.next_obs is step.obs and not any(step.truncated[agent].any() for agent in self.agent_ids)
@@ -112,6 +113,8 @@ class AgentGroup:
             next_obs=obs if none_truncated else self.observation_rows(step.next_obs),
             valid=self.to_rows(step.valid),
             action_mask=self.mask_rows(step.action_mask),
+            waited=self.to_rows(step.waited),
+            waits=self.to_rows(step.waits),
         )
 
 
@@ -150,21 +153,28 @@ def check_agents(env: MultiAgentVecEnvAdapter, groups: Iterable[AgentGroup]) -> 
 class MultiAgentStepSync:
     """Synchronises the groups of an env, once for each step of an env group.
 
-    `rewards` is what an agent that acted learns from: its own reward, or the sum or mean over all agents. Reported
-    episode returns are sums in any case.
+    `rewards` is what an agent learns from: its own reward, or the sum or mean over all agents. With `death="continue"`
+    that sum or mean is credited to agents that have ended, too, until the env's episode ends; with "end" such an agent
+    gets what the env pays itself. What is paid before its first step of an episode is added to that step. Reported
+    episode returns are sums of the rewards in any case.
     """
 
     def __init__(
-        self, env: MultiAgentVecEnvAdapter, groups: Mapping[str, AgentGroup], rewards: Rewards = "individual"
+        self,
+        env: MultiAgentVecEnvAdapter,
+        groups: Mapping[str, AgentGroup],
+        rewards: Rewards = "individual",
+        death: Death = "end",
     ) -> None:
         check_agents(env, groups.values())
-        self.env, self._rewards = env, rewards
+        self.env, self._rewards, self._death = env, rewards, death
         self.groups = {group: GroupEnv(self, rows) for group, rows in groups.items()}
         """Each group's env."""
         self.episodes: list[EpisodeTracker] = []
         """Returns summed over agents, by env group."""
         self._actions: dict[int, dict[str, np.ndarray]] = {}
         self._transitions: dict[int, MultiAgentTransition] = {}
+        self._accounts: list[_EarlyRewards] = []
         self._unread: dict[int, int] = {}
         self._first_obs: Tree = None
 
@@ -174,7 +184,9 @@ class MultiAgentStepSync:
             self._first_obs = self.env.reset(seeds)
             self._actions, self._transitions, self._unread = {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
-            self.episodes = [EpisodeTracker(self.env.num_envs // sum(widths) * width, NUMPY) for width in widths]
+            rows = [self.env.num_envs // sum(widths) * width for width in widths]
+            self.episodes = [EpisodeTracker(count, NUMPY) for count in rows]
+            self._accounts = [_EarlyRewards(self.env.agent_ids, count) for count in rows]
         return self._first_obs
 
     def step_async(self, group: int, actions: Mapping[str, np.ndarray]) -> None:
@@ -190,21 +202,52 @@ class MultiAgentStepSync:
             step = self.env.step_wait(group)
             team_reward = np.sum([*step.reward.values()], axis=0)
             self.episodes[group].update(team_reward, step.ended)
-            self._transitions[group] = self._with_shared_rewards(step, team_reward)
+            account = self._accounts[group]
+            self._transitions[group] = account.moved(self._with_shared_rewards(step, team_reward, account))
             self._unread[group] = len(self.groups)
         self._unread[group] -= 1
         return self._transitions[group] if self._unread[group] else self._transitions.pop(group)
 
-    def _with_shared_rewards(self, step: MultiAgentTransition, team_reward: np.ndarray) -> MultiAgentTransition:
+    def _with_shared_rewards(
+        self, step: MultiAgentTransition, team_reward: np.ndarray, account: _EarlyRewards
+    ) -> MultiAgentTransition:
         if self._rewards == "individual":
             return step
         if self._rewards == "mean":
             team_reward = team_reward / np.maximum(1, np.sum([*step.valid.values()], axis=0, dtype=np.float32))
-        shared = {  # if the sum is not finite, agents keep their own rewards, so that the error names the right agent
-            agent: np.where(step.valid[agent], np.where(np.isfinite(team_reward), team_reward, own), np.float32(0))
-            for agent, own in step.reward.items()
-        }
+        finite = np.isfinite(team_reward)  # else agents keep their own rewards, so that the error names the right agent
+        shared = {}
+        for agent, own in step.reward.items():
+            shares = step.valid[agent] | step.waited[agent]
+            if self._death == "continue":
+                shares = shares | account.started[agent]
+            shared[agent] = np.where(finite & shares, team_reward, own)
         return step._replace(reward=shared)
+
+
+class _EarlyRewards:
+    """Moves what agents are paid before their first step of an episode to that step, in N envs."""
+
+    def __init__(self, agent_ids: Sequence[str], num_envs: int) -> None:
+        self.started = {agent: np.zeros(num_envs, np.bool_) for agent in agent_ids}
+        """Whether each agent has acted in its env's episode."""
+        self._owed = {agent: np.zeros(num_envs, np.float32) for agent in agent_ids}
+
+    def moved(self, step: MultiAgentTransition) -> MultiAgentTransition:
+        """Return the step with these rewards moved."""
+        rewards = dict(step.reward)
+        for agent, valid in step.valid.items():
+            started, owed = self.started[agent], self._owed[agent]
+            if not valid.all():
+                early = ~(valid | started)
+                owed += np.where(early, rewards[agent], np.float32(0))
+                rewards[agent] = np.where(early, np.float32(0), rewards[agent])
+            if owed.any():
+                rewards[agent] = rewards[agent] + np.where(valid, owed, np.float32(0))
+                owed[valid | step.ended] = 0.0
+            started |= valid
+            started[step.ended] = False
+        return step._replace(reward=rewards)
 
 
 class GroupEnv:

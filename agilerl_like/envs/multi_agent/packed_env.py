@@ -3,14 +3,15 @@
 Observations, rewards and flags of all agents are packed into one row of bytes (`PackedSpace`): one array to stack, copy
 and share between processes, whatever the agents' spaces are.
 
-Agents may appear late, leave, or terminate before the others. The row of an absent agent holds its last observation
-(before its first: zeros clipped to its space), reward 0 and `acting` False: no NaN, and nothing to learn from. Worker
-processes import this module, so it does not import torch.
+Agents may appear late, leave and come back, wait for their turn, or terminate before the others. The row of an agent
+that does not act holds its last observation (before its first: zeros clipped to its space) and `acting` False, and what
+the env paid it: no NaN. An agent waits if the env does not list it in `agents`, or if its action mask allows nothing
+while that of another agent allows something. Worker processes import this module, so it does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
@@ -87,18 +88,18 @@ class StepResult(NamedTuple):
     valid: np.ndarray  # [A, N] bool
 
 
-def read_step_result(final: Tree, acted: np.ndarray, lost: np.ndarray) -> StepResult:
-    """Read rewards and flags of the agents that `acted` `[N, A]` from the fields of the rows after their step.
+def read_step_result(final: Tree, acted: np.ndarray, waited: np.ndarray, lost: np.ndarray) -> StepResult:
+    """Read rewards and flags from the fields of the rows after a step in which agents `acted` or `waited`, `[N, A]`.
 
     In `lost` envs `[N]` (a worker process died) the effect of the actions is unknown: agents are truncated and the step
     is not valid.
     """
-    lost, valid = lost[:, None], acted & ~lost[:, None]
+    stepped = acted.any(1, keepdims=True) & ~lost[:, None]
     results = (
-        np.where(valid, final["reward"], 0.0).astype(np.float32),
-        final["terminated"] & valid,
-        (final["truncated"] & valid) | (acted & lost),
-        valid,
+        np.where(stepped, final["reward"], 0.0).astype(np.float32),
+        final["terminated"] & stepped,
+        (final["truncated"] & stepped) | ((acted | waited) & lost[:, None]),
+        acted & ~lost[:, None],
     )
     return StepResult(*(np.ascontiguousarray(result.T) for result in results))
 
@@ -107,11 +108,11 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     """A PettingZoo parallel env as one env, whose observations are rows of a `PackedSpace`.
 
     Fields of a row: `obs` by agent, without a mask; `mask` by agent, where its actions can be masked; arrays over
-    agents: `reward`, `terminated` and `truncated` of the last step, `acting` (present, acts next) and `masked` (the env
-    gave a mask); and the env's `state` if `with_state`.
+    agents: `reward`, `terminated` and `truncated` of the last step, `acting` (acts next), `waiting` (has acted in this
+    episode, does not act next, and has not ended) and `masked` (the env gave a mask); and the env's `state` if
+    `with_state`.
 
-    An agent that leaves without having terminated is truncated, because it may come back. The episode ends when no
-    agent is left.
+    The episode ends when no agent acts next; agents that are waiting then are truncated.
 
     Raises:
         ConfigurationError: agents without names, spaces without a fixed size, or `with_state` without a state space.
@@ -137,7 +138,10 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         _write(fields["obs"], _zero_sample(self.observation_space.dict_space["obs"]))
         self._masks: Mapping[str, np.ndarray] = self._fields.get("mask", {})
         self._ended_agents: set[str] = set()
+        self._started_agents: set[str] = set()
         self._acting: tuple[str, ...] = ()
+        self._present: tuple[str, ...] = ()
+        self._steps = 0
 
     @staticmethod
     def _empty_row(space: PackedSpace) -> tuple[np.ndarray, Tree]:
@@ -152,33 +156,41 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         observations, infos = self.env.reset(seed=seed, options=options)
         self._row[:] = self._first_row
         self._ended_agents.clear()
-        self._acting = self._active_agents()
-        if not self._acting:
+        self._started_agents.clear()
+        self._steps = 0
+        self._present = self._active_agents()
+        if not self._present:
             raise EnvStepError(f"{self.env} started an episode without agents")
-        return self._build_observation(observations, infos, ())
+        info = self._write_observations(observations, infos, ())
+        return self._row.copy(), info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Step with the actions of the agents that are present; the reward is the sum over agents."""
         self._action_row[:] = action
         acted = self._acting
-        actions = {agent: self._actions[agent].copy()[()] for agent in acted}
+        actions = {agent: self._actions[agent].copy()[()] for agent in self._present}
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        self._steps += 1
+        self._started_agents.update(acted)
+        running = self._started_agents - self._ended_agents
         for agent in acted:
             if agent not in rewards:
                 raise EnvStepError(f"{self.env} gave no reward to agent {agent!r}, which acted")
-            if terminations.get(agent) or truncations.get(agent):
-                self._ended_agents.add(agent)
-        self._acting = self._active_agents()
-        left = {agent for agent in acted if agent not in self._acting and agent not in self._ended_agents}
-        fields, agents = self._fields, self.agents
-        per_agent = [self._checked_reward(agent, rewards[agent]) if agent in acted else 0.0 for agent in agents]
+        ended = {agent for agent in running if terminations.get(agent) or truncations.get(agent)}
+        self._ended_agents |= ended
+        self._present = self._active_agents()
+        info = self._write_observations(observations, infos, {*acted, *ended})
+        fields, agents, over = self._fields, self.agents, not self._acting
+        per_agent = [self._checked_reward(agent, rewards[agent]) if agent in rewards else 0.0 for agent in agents]
         fields["reward"][...] = per_agent
-        fields["terminated"][...] = [agent in acted and bool(terminations.get(agent)) for agent in agents]
+        fields["terminated"][...] = [agent in ended and bool(terminations.get(agent)) for agent in agents]
         fields["truncated"][...] = [
-            agent in acted and (agent in left or bool(truncations.get(agent))) for agent in agents
+            agent in running and (bool(truncations.get(agent)) if agent in ended else over) for agent in agents
         ]
-        row, info = self._build_observation(observations, infos, acted)
-        return row, float(sum(per_agent)), not self._acting, False, info
+        if not over:
+            away = self._started_agents.difference(self._ended_agents, self._acting)
+            fields["waiting"][...] = [agent in away for agent in agents]
+        return self._row.copy(), float(sum(per_agent)), over, False, info
 
     def sample_legal(self) -> np.ndarray:
         """Return a row of random actions that respect the agents' current masks."""
@@ -201,36 +213,44 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self.env.close()
 
     def _checked_reward(self, agent: str, reward: Any) -> Any:
-        check_reward(f"{self.env}: the reward of agent {agent!r}", reward)
+        check_reward(f"{self.env}, step {self._steps} of the episode: the reward of agent {agent!r}", reward)
         return reward
 
     def _active_agents(self) -> tuple[str, ...]:
-        """The agents that act next; one that has ended does not act again in this episode."""
+        """The agents that are present; one that has ended does not act again in this episode."""
         present = set(self.env.agents)
         if unknown := present.difference(self.agents):
             raise EnvStepError(f"{self.env} has agents {sorted(map(str, unknown))} outside {list(self.agents)}")
         return tuple(agent for agent in self.agents if agent in present and agent not in self._ended_agents)
 
-    def _build_observation(
-        self, observations: Mapping[str, Any], infos: Mapping[str, Any], acted: Sequence[str]
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Write observations, masks and state into the row; return a copy of it, and infos without masks."""
-        fields, acting = self._fields, self._acting
+    def _write_observations(
+        self, observations: Mapping[str, Any], infos: Mapping[str, Any], acted: Collection[str]
+    ) -> dict[str, Any]:
+        """Write observations, masks, state and who acts next into the row; return infos without masks."""
+        fields, present = self._fields, self._present
         for field in self._masks.values():
             field[...] = True
         masked = []
         for agent in self.agents:
             mask = None
-            if agent in acting or (agent in acted and agent in observations):
+            if agent in present or (agent in acted and agent in observations):
                 mask = self._write_observation(agent, observations)
                 if mask is None:
                     mask = (infos.get(agent) or {}).get(MASK)
-            masked.append(mask is not None and agent in acting and self._write_mask(agent, mask))
-        fields["masked"][...] = masked
-        fields["acting"][...] = [agent in acting for agent in self.agents]
+            if mask is not None and agent in present and self._write_mask(agent, mask):
+                masked.append(agent)
+        self._acting = present
+        stuck = [agent for agent in masked if not self._masks[agent].any()]
+        if stuck and len(stuck) < len(masked):  # they wait for the others, whose masks allow something
+            self._acting = tuple(agent for agent in present if agent not in stuck)
+            for agent in stuck:
+                self._masks[agent][...] = True
+        fields["masked"][...] = [agent in masked and agent in self._acting for agent in self.agents]
+        fields["acting"][...] = [agent in self._acting for agent in self.agents]
+        fields["waiting"][...] = False
         if self.with_state:
             self._check("state()", _write(fields["state"], self.state()))
-        return self._row.copy(), _infos_without_masks(infos)
+        return _infos_without_masks(infos)
 
     def _write_observation(self, agent: str, observations: Mapping[str, Any]) -> Any:
         """Write an agent's observation into the row, and return the mask that came with it."""
@@ -286,7 +306,7 @@ def _row_spaces(
     if masks:
         yield "mask", Dict(masks)
     yield "reward", Box(-np.inf, np.inf, (len(observed),), np.float64)
-    for name in ("terminated", "truncated", "acting", "masked"):
+    for name in ("terminated", "truncated", "acting", "waiting", "masked"):
         yield name, flags
     if state is not None:
         yield "state", state

@@ -8,6 +8,7 @@ configs are those of `make_vect_envs`. Algorithms step a `MultiAgentVecEnvAdapte
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -17,8 +18,7 @@ import numpy as np
 import pettingzoo
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
-from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper
-from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
+from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper, turn_based_aec_to_parallel_wrapper
 
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
@@ -31,6 +31,7 @@ from agilerl_like.envs.multi_agent.packed_env import (
     PackedSpace,
     read_step_result,
 )
+from agilerl_like.envs.multi_agent.turn_based import TurnBasedEnv, strip_checks
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT
 from agilerl_like.envs.wrapper_specs import apply_wrapper, refuse_shared_envs
@@ -66,9 +67,10 @@ def make_multi_agent_vect_envs(
 ) -> MultiAgentVectorEnv:
     """Make `num_envs` copies of a multi-agent env that step together.
 
-    `env` is a factory of PettingZoo parallel envs (`simple_spread_v3.parallel_env`) or of AEC envs whose agents all act
-    in every cycle, which PettingZoo converts; or the name of one: "package.module:factory", "package.module" with a
-    `parallel_env` in it, or an id of PettingZoo's registry ("butterfly/pistonball-v6"). `extra_wrappers` wrap each
+    `env` is a factory of PettingZoo parallel envs (`simple_spread_v3.parallel_env`) or AEC envs (`tictactoe_v3.env`);
+    or the name of one: "package.module:factory", "package.module" with a `parallel_env` or an `env` in it, or an id of
+    PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3"). Of an AEC env, agents that take turns
+    do so here (`turn_based.py`); with `is_parallelizable` in its metadata they act at once. `extra_wrappers` wrap each
     parallel env: a callable, an import path, {"name": import path, **kwargs}, or a sequence of these.
     `training_wrappers` wrap it once more in training only, so that fitness is the environment's own reward; they must
     keep all spaces.
@@ -79,8 +81,8 @@ def make_multi_agent_vect_envs(
     for it as for all observations.
 
     Raises:
-        ConfigurationError: an env object instead of a factory, an AEC env whose agents take turns, spaces without a
-            fixed size or that differ between copies, a package that is not installed, wrong arguments.
+        ConfigurationError: an env object instead of a factory, spaces without a fixed size or that differ between
+            copies, a package that is not installed, wrong arguments.
     """
     _check_source(env)
     if should_async_vector is not None:
@@ -157,6 +159,7 @@ class MultiAgentVectorEnv:
         self.with_state: bool = "state" in observed.dict_space.spaces
         """Whether every step returns it."""
         self._acting: np.ndarray = np.zeros((0, 0), np.bool_)
+        self._waiting: np.ndarray = self._acting
 
     @classmethod
     def from_config(cls, env_config: VecEnvConfig) -> MultiAgentVectorEnv:
@@ -229,7 +232,8 @@ class MultiAgentVectorEnv:
             infos["final_obs"] = copied(final["obs"])
         lost = infos.get("worker_lost", np.zeros(self.num_envs, np.bool_))
         reward, terminated, truncated, _ = (
-            dict(zip(self.agent_ids, part, strict=True)) for part in read_step_result(final, self._acting, lost)
+            dict(zip(self.agent_ids, part, strict=True))
+            for part in read_step_result(final, self._acting, self._waiting, lost)
         )
         observations, infos = self._unpack(fields, infos)
         return observations, reward, terminated, truncated, infos
@@ -253,7 +257,7 @@ class MultiAgentVectorEnv:
         self.vector.close()
 
     def _unpack(self, fields: Tree, infos: dict[str, Any]) -> tuple[dict[str, Tree], dict[str, Any]]:
-        self._acting = np.array(fields["acting"])
+        self._acting, self._waiting = np.array(fields["acting"]), np.array(fields["waiting"])
         for column, agent in enumerate(self.agent_ids):
             info = infos.setdefault(agent, {})
             info["acting"] = self._acting[:, column].copy()
@@ -284,9 +288,13 @@ def make_packed_env(
     _check_source(source)
     env = _call_factory(_factory(source), source, env_kwargs or {})
     if isinstance(env, AECEnv):
-        env = _to_parallel(env)
+        env = aec_to_parallel(env) if env.metadata.get("is_parallelizable", False) else TurnBasedEnv(env)
+    if type(env) is turn_based_aec_to_parallel_wrapper:
+        env = TurnBasedEnv(env.aec_env)
     if type(env) is aec_to_parallel_wrapper:
-        env.aec_env = _strip_checks(env.aec_env)
+        # the conversion computes an observation before each agent acts, does not use it, and computes all of them again
+        env.aec_env = strip_checks(env.aec_env)
+        env.aec_env.last = partial(env.aec_env.last, observe=False)
     if not all(callable(getattr(env, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         raise ConfigurationError(f"env={source!r} returned {env!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
@@ -304,7 +312,7 @@ def is_multi_agent(source: str) -> bool:
     """
     name = source.rpartition(":")[2]
     if source in gym.registry or name in gym.registry or name.partition("-v")[2].isdecimal():
-        return source in getattr(pettingzoo, "parallel_registry", {})
+        return source in _registered_ids()
     if ":" not in source:
         return "." in source and "/" not in source
     factory = _import_factory(source)
@@ -356,16 +364,22 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
         return source
     if "/" not in source:
         return _import_factory(source)
-    ids = getattr(pettingzoo, "parallel_registry", {})  # PettingZoo has had one since 1.26
+    ids = _registered_ids()
     if source not in ids:
         raise unknown_name("env", source, ids)
-    return partial(_make_registered, source)
+    return partial(_make_registered, ids[source], source)
 
 
-def _make_registered(source: str, **kwargs: Any) -> Any:
+def _registered_ids() -> dict[str, Literal["aec", "parallel"]]:
+    """Return the ids of PettingZoo's registry, which it has had since 1.26, and as which kind of env each is made."""
+    kinds: tuple[Literal["aec", "parallel"], ...] = ("aec", "parallel")  # the second, if there are both
+    return {name: kind for kind in kinds for name in getattr(pettingzoo, f"{kind}_registry", {})}
+
+
+def _make_registered(kind: Literal["aec", "parallel"], source: str, **kwargs: Any) -> Any:
     """Make an env of PettingZoo's registry, which does not raise ImportError for a missing package."""
     try:
-        return pettingzoo.make("parallel", source, **kwargs)
+        return pettingzoo.make(kind, source, **kwargs)
     except Exception as fault:
         if missing := missing_module_name(fault):
             raise ImportError(str(fault), name=missing) from fault
@@ -388,32 +402,13 @@ def _call_factory(factory: Callable[..., Any], source: MultiAgentSource, kwargs:
         ) from fault
 
 
-def _to_parallel(env: AECEnv) -> ParallelEnv:
-    if not env.metadata.get("is_parallelizable", False):
-        raise ConfigurationError(
-            f"env={env} is an AEC env whose agents take turns; allowed are those that say "
-            "metadata['is_parallelizable']=True, because all agents act in every cycle"
-        )
-    return aec_to_parallel(env)
-
-
-def _strip_checks(env: AECEnv) -> AECEnv:
-    """Remove from an AEC env what costs most of a step in its conversion and is not needed here.
-
-    That is the wrappers that check for a step before reset and for actions outside the space: `MultiAgentVectorEnv`
-    resets first, and `PackedSpace.pack` checks actions. And it is observations: the conversion computes one before each
-    agent acts, does not use it, and computes all of them again after the step.
-    """
-    while type(env) in (OrderEnforcingWrapper, AssertOutOfBoundsWrapper):
-        env = cast(OrderEnforcingWrapper, env).env
-    env.last = partial(env.last, observe=False)
-    return env
-
-
 def _import_factory(path: str) -> Callable[..., Any]:
     """Import what a path names; a module alone stands for its `parallel_env`, or else its `env`."""
     module_name, _, name = path.partition(":")
-    module = import_module_named("env", path, module_name)
+    with warnings.catch_warnings():
+        if module_name.startswith("pettingzoo."):  # it recommends its registry, whose ids are as good a name
+            warnings.simplefilter("ignore", DeprecationWarning)
+        module = import_module_named("env", path, module_name)
     names = [name] if name else ["parallel_env", "env"]
     for one in names:
         if hasattr(module, one):

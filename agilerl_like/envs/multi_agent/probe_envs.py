@@ -287,7 +287,7 @@ _ALL = (
             replace(_ENDLESS, absent_steps=frozenset({1, 2})),
             replace(_ENDLESS, absent_steps=frozenset({2, 3})),
         ),
-        "is an absence a truncation: bootstrapped, but not joined to what follows it?",
+        "does an agent's return continue after an absence, which takes no time of its own?",
         gamma=_HIGH_GAMMA,
         expectations=_expectations((ExpectedValue((0.0,), -1.0),), (ExpectedValue((0.0,), 1.0),)),
         steps=24_000,

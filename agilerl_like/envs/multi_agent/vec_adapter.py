@@ -2,7 +2,7 @@
 
 `VecEnvAdapter` has handled the env's autoreset mode already; here its rows of bytes are unpacked. Agents end
 independently: an agent's termination ends nothing for the others, and its rows are invalid from then on until the env's
-episode ends and the next one starts.
+episode ends and the next one starts. Its rows are invalid while it waits, too: its episode continues.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class MultiAgentTransition(NamedTuple):
     """What one step of N envs did to each agent; the receiver owns all arrays.
 
     By agent, `obs` [N, …] is what to act on next (of the new episode where one started), and `next_obs` [N, …] is what
-    the actions led to; both are the same dict if no episode ended. `valid` [N] is False where the agent was absent: its
-    reward is 0, and nothing ended. An agent that leaves without having terminated is truncated, and its rows keep its
-    last observation; if it comes back, `acting` is True again. `action_mask` [N, choices] belongs to `obs`; it is None
-    if the env has never given the agent a mask, and all True where the agent is absent.
+    the actions led to; both are the same dict if no episode ended. `valid` [N] is False where the agent did not act;
+    `reward` is what the env paid it in any case. An agent that waits keeps its last observation; it may end before it
+    acts again, and is truncated if the env's episode ends first. `action_mask` [N, choices] belongs to `obs`; it is
+    None if the env has never given the agent a mask, and all True where the agent does not act.
 
     Bootstrap from a truncated agent's final observation (its previous one, if the env gives none); where both flags are
     True, the termination counts. If a worker process was lost, its envs have `ended`, no agent's step is valid, and all
@@ -44,6 +44,8 @@ class MultiAgentTransition(NamedTuple):
     valid: dict[str, np.ndarray]  # [N] bool
     action_mask: dict[str, np.ndarray | None]
     acting: dict[str, np.ndarray]  # [N] bool: is present to act on obs; the next step's `valid`
+    waited: dict[str, np.ndarray]  # [N] bool: had acted in this episode and not ended, but took no action in this step
+    waits: dict[str, np.ndarray]  # [N] bool: the next step's `waited`
     ended: np.ndarray  # [N] bool: the env's episode ended, and the next one started
     state: np.ndarray | None  # [N, …], belongs to obs; None unless made with_state
     next_state: np.ndarray | None  # [N, …], belongs to next_obs
@@ -84,6 +86,7 @@ class MultiAgentVecEnvAdapter:
         self._adapter = VecEnvAdapter(env.vector)
         self._masks = {agent: ActionMasks(space) for agent, space in self.single_action_spaces.items()}
         self._acting = np.zeros((self.num_envs, len(self.agent_ids)), np.bool_)
+        self._waiting = np.zeros_like(self._acting)
         self._all_rows = np.arange(self.num_envs)
         self.set_num_members(1)
 
@@ -104,7 +107,7 @@ class MultiAgentVecEnvAdapter:
         `seeds` is one seed for each env, or one for all (env i is seeded with seeds + i).
         """
         fields = self.env.packed_observations.read(self._adapter.reset(seeds))
-        self._acting = np.array(fields["acting"])
+        self._acting, self._waiting = np.array(fields["acting"]), np.array(fields["waiting"])
         self.action_mask, self.acting, self.state = self._observation_extras(fields, self._all_rows)
         return copied(fields["obs"])
 
@@ -143,8 +146,10 @@ class MultiAgentVecEnvAdapter:
         read = self.env.packed_observations.read
         fields = read(step.obs)
         final = fields if step.next_obs is step.obs else read(step.next_obs)
-        result = read_step_result(final, self._acting[rows], ~step.valid)
-        self._acting[rows] = fields["acting"]
+        waited, waits = self._waiting[rows], np.array(fields["waiting"])
+        result = read_step_result(final, self._acting[rows], waited, ~step.valid)
+        waited &= step.valid[:, None]
+        self._acting[rows], self._waiting[rows] = fields["acting"], waits
         mask, acting, state = self._observation_extras(fields, rows)
         obs = copied(fields["obs"])
         reward, terminated, truncated, valid = (dict(zip(self.agent_ids, values, strict=True)) for values in result)
@@ -157,6 +162,8 @@ class MultiAgentVecEnvAdapter:
             valid=valid,
             action_mask=mask,
             acting=acting,
+            waited=dict(zip(self.agent_ids, np.ascontiguousarray(waited.T), strict=True)),
+            waits=dict(zip(self.agent_ids, np.ascontiguousarray(waits.T), strict=True)),
             ended=step.ended,
             state=state,
             next_state=state if final is fields else _state_of(final),

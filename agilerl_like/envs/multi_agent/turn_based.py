@@ -1,0 +1,113 @@
+"""An AEC env, whose agents take turns, as a parallel env in which only the agent whose turn it is is present.
+
+An agent is paid what the env has credited to it since its last action when its next turn comes, as PettingZoo's
+`last()` gives it, or when it has ended; so what a move of another agent costs or earns it is in no row of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
+
+from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.errors import EnvStepError
+
+MASK = "action_mask"
+
+Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
+"""What a parallel env's step returns."""
+
+
+class TurnBasedEnv(ParallelEnv[str, Any, Any]):
+    """A parallel env of one agent at a time, around an AEC env."""
+
+    def __init__(self, env: AECEnv) -> None:
+        self.aec_env: Any = strip_checks(env)
+        self.possible_agents = env.possible_agents
+        self.agents: list[str] = []
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        if isinstance(getattr(env, "state_space", None), gym.Space):
+            self.state_space = env.state_space  # pyright: ignore[reportAttributeAccessIssue]  # optional in AEC envs
+        self._has_mask = False
+
+    def observation_space(self, agent: str) -> gym.Space:
+        return self.aec_env.observation_space(agent)
+
+    def action_space(self, agent: str) -> gym.Space:
+        return self.aec_env.action_space(agent)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode; only the first agent to act observes."""
+        self.aec_env.reset(seed=seed, options=options)
+        observations, _, _, _, infos = self._until_next_turn({})
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> Step:
+        """Take the action of the agent whose turn it is."""
+        agent = self.aec_env.agent_selection
+        try:
+            self.aec_env.step(actions[agent])
+        except EnvStepError:
+            raise
+        except Exception as error:
+            hint = f"; without {MASK} in observations or infos an illegal action cannot be avoided"
+            raise EnvStepError(
+                f"{self}: action {actions[agent]} of agent {agent!r} failed with {describe_exception(error)}"
+                f"{'' if self._has_mask else hint}"
+            ) from error
+        return self._until_next_turn({agent: 0.0})
+
+    def state(self) -> Any:
+        """The global state."""
+        return self.aec_env.state()
+
+    def render(self) -> Any:
+        return self.aec_env.render()
+
+    def close(self) -> None:
+        self.aec_env.close()
+
+    def __str__(self) -> str:
+        return str(self.aec_env)
+
+    def _until_next_turn(self, rewards: dict[str, float]) -> Step:
+        """Remove agents that have ended, up to the agent that acts next."""
+        env = self.aec_env
+        observations, infos = {}, {}
+        terminations: dict[str, bool] = {}
+        truncations: dict[str, bool] = {}
+        self.agents = []
+        while env.agents:
+            agent = env.agent_selection
+            _, reward, terminated, truncated, info = env.last(observe=False)
+            rewards[agent] = rewards[agent] + reward if rewards.get(agent) else reward
+            infos[agent] = info
+            terminations[agent], truncations[agent] = terminated, truncated
+            if not (terminated or truncated):
+                self.agents = [agent]
+                observations[agent] = env.observe(agent)
+                break
+            if not terminated:  # its last observation is the state that is bootstrapped from
+                observations[agent] = env.observe(agent)
+            env.step(None)
+        if not self._has_mask and self.agents:
+            seen = observations[self.agents[0]]
+            self._has_mask = (isinstance(seen, dict) and MASK in seen) or MASK in (infos[self.agents[0]] or {})
+        return observations, rewards, terminations, truncations, infos
+
+
+def strip_checks(env: AECEnv) -> Any:
+    """Return an AEC env without the wrappers that check for a step before reset and for actions outside the space.
+
+    They take a large part of a step and are not needed: `MultiAgentVectorEnv` resets first, and `PackedSpace.pack`
+    checks actions.
+    """
+    while type(env) in (OrderEnforcingWrapper, AssertOutOfBoundsWrapper):
+        env = env.env  # pyright: ignore[reportAttributeAccessIssue]  # of the wrappers
+    return env
