@@ -37,14 +37,15 @@ LISTED = 20
 PANELS = 48
 """Most hyperparameters that are drawn."""
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;margin:0 auto;padding:16px;max-width:1180px;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;margin:0 auto;padding:16px;max-width:1180px;background:#fff;
+overflow-wrap:break-word}
 h1{font-size:24px;margin:8px 0}h2{font-size:18px;margin:28px 0 8px}h3{font-size:14px;margin:8px 0 2px}
 section>p,.notes{color:#52606d;margin:4px 0 8px;max-width:80ch}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:12px 0}
 .facts div{border:1px solid #e4e7eb;border-radius:8px;padding:8px 12px}.facts b{display:block;font-size:20px}
 .facts span{color:#52606d;font-size:13px}
 .wide{overflow-x:auto}.wide>svg{max-width:none}svg{max-width:100%;height:auto;font-family:inherit}
-.wide.fit>svg{width:100%;min-width:560px;max-width:900px}
+.wide.fit>svg{width:100%;min-width:620px;max-width:900px}
 .panels{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr));gap:8px 20px}
 .legend{font-size:13px;color:#52606d}.legend i{display:inline-block;width:12px;height:10px}
 .legend u{display:inline-block;width:18px;height:3px;vertical-align:middle;margin-right:4px}
