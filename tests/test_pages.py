@@ -24,6 +24,8 @@ from agilerl_like import registry
 from agilerl_like.cli import COMMANDS, main
 from agilerl_like.config import Draft
 from agilerl_like.config.bundled import find_config
+from agilerl_like.hpo import Mutations
+from agilerl_like.networks.network_mutation import KL_LIMIT, MIN_COSINE, VALUE_LIMIT
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "tutorials"
@@ -96,6 +98,7 @@ def small_budgets(monkeypatch, tmp_path):
 
         monkeypatch.setattr(agilerl_like, name, cut)
     yield
+    sys.modules.pop("own", None)
     for its in registry._REGISTRIES.values():
         for name in [name for name, entry in its._entries.items() if getattr(entry, "__module__", None) in STEMS]:
             del its._entries[name]
@@ -182,6 +185,21 @@ def test_links_lead_to_files_and_headings(page):
                 found = re.search(r"\{include\} (\S+)", path.read_text(encoding="utf-8"))
                 source = path.parent / found[1] if found and len(path.read_text()) < 200 else path
                 assert anchor in anchors_of(source), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_the_repository_that_a_page_names_exist(page):
+    named = re.findall(
+        r"`((?:agilerl_like|benchmarks|configs|tests|tutorials)/[\w/.-]*)`", page.read_text(encoding="utf-8")
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_limits_of_mutations_are_those_of_the_code():
+    page = (TUTORIALS / "mutations.md").read_text(encoding="utf-8")
+    assert f"mean KL at most {KL_LIMIT} nats, root mean square change of the value at most {VALUE_LIMIT}" in page
+    assert f"mean KL of `mutation_kl={Mutations.mutation_kl}` nats" in page
+    assert f"cosine at least {MIN_COSINE:.1f}" in page
 
 
 def test_pictures_are_those_that_the_script_draws(tmp_path):
