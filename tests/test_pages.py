@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from agilerl_like.config import Draft
 from agilerl_like.config.bundled import find_config
 from agilerl_like.hpo import Mutations
 from agilerl_like.networks.network_mutation import KL_LIMIT, MIN_COSINE, VALUE_LIMIT
+from agilerl_like.reporting import OffspringRecord
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "tutorials"
@@ -200,6 +202,12 @@ def test_limits_of_mutations_are_those_of_the_code():
     assert f"mean KL at most {KL_LIMIT} nats, root mean square change of the value at most {VALUE_LIMIT}" in page
     assert f"mean KL of `mutation_kl={Mutations.mutation_kl}` nats" in page
     assert f"cosine at least {MIN_COSINE:.1f}" in page
+
+
+def test_every_field_of_a_lineage_is_explained():
+    page = (TUTORIALS / "reading_a_lineage.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", " ".join(first))} == {field.name for field in fields(OffspringRecord)}
 
 
 def test_pictures_are_those_that_the_script_draws(tmp_path):

@@ -1,5 +1,7 @@
 """`report.html` in a real browser: no error in its console, and readable on a screen and on a telephone."""
 
+import json
+
 import pytest
 from browser import PROGRAM, Browser
 from test_report import write_large_run, write_run
@@ -49,8 +51,11 @@ def check(browser, report, width, headings):
 @pytest.mark.parametrize("width", [1280, 400])
 class TestReport:
     def test_of_one_run(self, browser, tmp_path, width):
-        report = report_run(write_run(tmp_path / "lander"))
-        check(browser, report, width, ["Family tree", "Fitness", "Hyperparameters", "What each mutation brought"])
+        folder = write_run(tmp_path / "lander")
+        (folder / "run.json").write_text(json.dumps({"command": "/a/long/path" * 20, "versions": {"torch": "2.13.0"}}))
+        (folder / "config.yaml").write_text("environment: {id: LunarLander-v3}\n")
+        headings = ["Family tree", "Fitness", "Hyperparameters", "What each mutation brought", "Time by part"]
+        check(browser, report_run(folder), width, [*headings, "Provenance and configuration"])
 
     def test_of_several_runs(self, browser, tmp_path, width):
         folders = [write_run(tmp_path / f"run{n}", 30.0 + n) for n in range(3)]
