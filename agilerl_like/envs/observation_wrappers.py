@@ -1,4 +1,4 @@
-"""Observation wrappers: a selection of an observation's entries, and CartPole's pole as an image.
+"""Observation wrappers: a selection of an observation's entries, past actions and rewards, CartPole's pole as an image.
 
 Without its velocities CartPole needs a recurrent network; with a rendered pole it needs a network for images and
 vectors:
@@ -7,7 +7,7 @@ vectors:
       id: CartPole-v1
       wrappers: [{name: "agilerl_like.envs.observation_wrappers:SelectEntries", entries: [0, 2]}]
 
-Both support batches (see `wrapper_specs`), so they can also wrap a native vector env.
+The first and the last support batches (see `wrapper_specs`), so they can also wrap a native vector env.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import utils as space_utils
 from gymnasium.utils import RecordConstructorArgs
 
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -52,6 +53,54 @@ class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
         if isinstance(observation, Mapping):
             return {name: observation[name] for name in self._names}
         return observation[..., self._indices]
+
+
+class PastActionReward(gym.Wrapper, RecordConstructorArgs):
+    """Adds the last action and the last reward to the observation (RL2, Duan et al. 2016).
+
+    They are a vector: the action (one-hot for choices, see `gymnasium.spaces.flatten`), then the reward; zeros at the
+    start of an episode. They are appended to an observation that is a vector; a Dict gets them as the entry "past"; any
+    other observation becomes the Dict {"observation", "past"}.
+
+    Raises:
+        ConfigurationError: the Dict has an entry "past" already.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+        space, actions = env.observation_space, space_utils.flatten_space(env.action_space)
+        if not isinstance(actions, Box):
+            raise ConfigurationError(f"action_space={env.action_space} has no vector of its own for PastActionReward")
+        low, high = np.append(actions.low, -np.inf), np.append(actions.high, np.inf)
+        self._past = Box(np.minimum(low, 0).astype(np.float32), np.maximum(high, 0).astype(np.float32))
+        self._appends = isinstance(space, Box) and len(space.shape) == 1 and space.dtype != np.uint8
+        if isinstance(space, Dict):
+            if "past" in space.spaces:
+                raise ConfigurationError(f"observation_space={space} has an entry 'past'; allowed is any other name")
+            self.observation_space = Dict({**space.spaces, "past": self._past})
+        elif self._appends and isinstance(space, Box):
+            low, high = np.append(space.low, self._past.low), np.append(space.high, self._past.high)
+            self.observation_space = Box(low.astype(np.float32), high.astype(np.float32))
+        else:
+            self.observation_space = Dict({"observation": space, "past": self._past})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._joined(observation, np.zeros(self._past.shape, np.float32)), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        flat: Any = space_utils.flatten(self.env.action_space, action)
+        past = np.append(flat, float(reward)).astype(np.float32)
+        return self._joined(observation, past), reward, terminated, truncated, info
+
+    def _joined(self, observation: Any, past: np.ndarray) -> Any:
+        if isinstance(observation, Mapping):
+            return {**observation, "past": past}
+        if self._appends:
+            return np.append(observation, past).astype(np.float32)
+        return {"observation": observation, "past": past}
 
 
 class RenderedPole(gym.ObservationWrapper, RecordConstructorArgs):

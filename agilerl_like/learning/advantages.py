@@ -6,7 +6,7 @@ are updated here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,7 +17,7 @@ from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
-from agilerl_like.modules.memory_module import MemoryModule
+from agilerl_like.modules.memory_module import MemoryModule, UnrolledStates
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
 
@@ -98,7 +98,8 @@ def compute_advantages(
     starts = state = None
     if network.is_recurrent:
         starts = cut.of(_by_member(rollout.starts), steps)
-        state = cut.beginnings(resize_hidden(past_policy.states[:, :-1], rollout.state.shape[-3:]))
+        states = past_policy.states.before(cut.begins(steps)).flatten(1, 2)
+        state = resize_hidden(states, rollout.state.shape[-3:])
     counts = cut.of(weight, steps)
     if network.is_recurrent:
         counts = counts * cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
@@ -123,7 +124,33 @@ class PastPolicy(NamedTuple):
 
     log_probs: Tensor  # [P, N]
     values: Tensor  # [P, N], normalised
-    states: Tensor  # [P, T + 1, E, M, K, H], hidden states before each step and after the last; empty if not recurrent
+    states: RolloutStates
+
+
+class RolloutStates(NamedTuple):
+    """Hidden states `[…, M, K, H]` before and after the steps of a rollout."""
+
+    beginning: Tensor  # [P, E, M, K, H], before the first step
+    unrolled: Sequence[UnrolledStates] = ()  # of the M memories, over sequences [P, E, T]
+
+    def before(self, steps: Sequence[int]) -> Tensor:
+        """Return those before C steps of every env, `[P, C, E, M, K, H]`; the first of them is step 0."""
+        first = self.beginning.unsqueeze(1)
+        if len(steps) == 1:
+            return first
+        later = self._stacked(states.after([step - 1 for step in steps[1:]]) for states in self.unrolled)
+        return torch.cat([first, later.transpose(1, 2)], 1)
+
+    def after_step(self, step: int) -> Tensor:
+        """Return those after a step of every env, `[P, E, M, K, H]`."""
+        return self._stacked(states.after([step]) for states in self.unrolled).squeeze(2)
+
+    def after(self, member: Tensor, env: Tensor, time: Tensor) -> Tensor:
+        """Return those after n steps, `[n, M, K, H]`."""
+        return self._stacked(states.at(member, env, time) for states in self.unrolled)
+
+    def _stacked(self, states: Iterable[Tensor]) -> Tensor:
+        return torch.stack(list(states), -3).to(self.beginning.dtype)
 
 
 def recompute_policy(
@@ -137,7 +164,7 @@ def recompute_policy(
         outputs, values, states = _unrolled(network, x, rollout, pieces)
         evaluated = [(outputs[:, here], values[:, here]) for here in pieces]
     else:
-        evaluated, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), rollout.state
+        evaluated, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), RolloutStates(rollout.state)
     log_probs, all_values = [], []
     for here, (outputs, values) in zip(pieces, evaluated, strict=True):
         its_masks = None if masks is None else masks[:, here]
@@ -148,7 +175,7 @@ def recompute_policy(
 
 def _unrolled(
     network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, RolloutStates]:
     """Return outputs, normalised values and hidden states: encoders run on all steps, recurrent layers step by step."""
     steps, members, envs = rollout.rewards.shape
     starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
@@ -157,24 +184,24 @@ def _unrolled(
     for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
         latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
         by_env = latent.view(members, steps, envs, -1).transpose(1, 2)
-        begins = beginning[..., which, :, :]
-        unrolled, its_states = cast(MemoryModule[Any], branch.memory).unroll(by_env, starts, begins)
+        memory = cast(MemoryModule[Any], branch.memory)
+        unrolled, its_states = memory.unroll(by_env, starts, beginning[..., which, :, :])
         recurrent_outputs.append(unrolled.transpose(1, 2).flatten(1, 2))
-        states.append(torch.cat([begins.unsqueeze(2), its_states.to(begins.dtype)], 2).transpose(1, 2))
+        states.append(its_states)
     outputs, values = network.actor.head(recurrent_outputs[0]), network.critic.head(recurrent_outputs[-1])
-    return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), torch.stack(states, -3)
+    return outputs.to(network.dtype), values.to(network.dtype).squeeze(-1), RolloutStates(beginning, states)
 
 
-def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: Tensor) -> Tensor:
-    """Return the value of the true next state of each step, `[T, P, E]`; `states` as in `PastPolicy`.
+def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: RolloutStates) -> Tensor:
+    """Return the value of the true next state of each step, `[T, P, E]`.
 
     The first state of the next episode is never used: a terminated step has no successor, and a truncated step has
     either a final observation of its own or its successor in the next row.
     """
     norm, recurrent = network.observation_norm, network.is_recurrent
-    sequence_info = (
-        SequenceInfo(torch.zeros_like(values[-1]).unsqueeze(-1), states[:, -1]) if recurrent else NO_SEQUENCE
-    )
+    sequence_info = NO_SEQUENCE
+    if recurrent:
+        sequence_info = SequenceInfo(torch.zeros_like(values[-1]).unsqueeze(-1), states.after_step(len(values) - 1))
     result = next_of(values, network.value(norm(rollout.next_observations), sequence_info))
     last = rollout.final_observations
     if len(last.time):
@@ -186,9 +213,9 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
         padded = rows.new_zeros(*shape, rows.shape[-1])
         padded[member, place] = rows
         if recurrent:
-            state = states.new_zeros(*shape, *states.shape[-3:])
-            state[member, place] = states[member, time + 1, env]
-            sequence_info = SequenceInfo(states.new_zeros(*shape, 1), state)
+            state = states.beginning.new_zeros(*shape, *states.beginning.shape[-3:])
+            state[member, place] = states.after(member, env, time)
+            sequence_info = SequenceInfo(state.new_zeros(*shape, 1), state)
         result[time, member, env] = network.value(norm(padded), sequence_info)[member, place]
     return result
 

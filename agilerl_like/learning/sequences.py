@@ -55,9 +55,9 @@ class SequenceSplit(NamedTuple):
         picked = by_time.index_select(1, times.clamp(max=steps - 1).flatten().to(rows.device))
         return picked.unflatten(1, times.shape).transpose(2, 3).flatten(1, 2)
 
-    def beginnings(self, states: Tensor) -> Tensor:
-        """Return the hidden states at the beginning of each sequence, `[P, C E, …]` of `[P, T, E, …]`."""
-        return states.index_select(1, self.times(states.shape[1])[:, 0].to(states.device)).flatten(1, 2)
+    def begins(self, steps: int) -> list[int]:
+        """Return the step at which each sequence begins; the first is step 0."""
+        return self.times(steps)[:, 0].tolist()
 
     def inside(self, steps: int, device: torch.device) -> Tensor:
         """Return 1 for steps and 0 for padding, `[C, L]`."""

@@ -10,9 +10,8 @@ all layers, the first layer's first, so that the state of a shallower or narrowe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +20,16 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.evolvable_module import UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import Residual
-from agilerl_like.modules.memory_module import MemoryKind, MemoryModule, MemorySpec
+from agilerl_like.modules.memory_module import (
+    MemoryModule,
+    MemorySpec,
+    StoredStates,
+    UnrolledStates,
+    no_autocast,
+    with_members,
+)
 from agilerl_like.modules.recurrent_cells import Cell, EpisodeStarts, GRUCell, HiddenState, LSTMCell, MinGRUCell
 from agilerl_like.modules.spec import Arguments, OperatorKind, check_limits, check_range, size_steps
-from agilerl_like.registry import Registry, registered
 
 CELLS: dict[str, type[Cell]] = {"LSTM": LSTMCell, "GRU": GRUCell, "minGRU": MinGRUCell}
 UNIT_STEPS = (16, 32, 64)
@@ -158,18 +163,18 @@ class EvolvableLSTM(MemoryModule[LSTMSpec]):
             self.kept.copy_((draw >= self.spec.dropout) / (1 - self.spec.dropout))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        with _no_autocast(x):
+        with no_autocast(x):
             inputs = x.reshape(self._members, -1, self.inputs).to(state.dtype)
             layers = self._run_layers(inputs, state, lambda cell, x, state: cell.step(x, state))
             outputs = self._dropped(layers.outputs)
             return outputs.view(*x.shape[:-1], outputs.shape[-1]), layers.state.view(state.shape)
 
-    def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        with _no_autocast(x):
+    def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, UnrolledStates]:
+        with no_autocast(x):
             layers = self._unrolled(x, starts, state)
             states = layers.state.transpose(1, 2).reshape(*x.shape[:-1], *self.state_shape)
             outputs = self._dropped(layers.outputs).transpose(1, 2).clone(memory_format=torch.contiguous_format)
-            return outputs.view(*x.shape[:-1], outputs.shape[-1]), states
+            return outputs.view(*x.shape[:-1], outputs.shape[-1]), StoredStates(states)
 
     # -- layer by layer
 
@@ -199,8 +204,8 @@ class EvolvableLSTM(MemoryModule[LSTMSpec]):
         return _LayerStates(x, after, hidden)
 
     def _unrolled(self, x: Tensor, starts: Tensor, state: Tensor) -> _LayerStates:
-        episode_starts = EpisodeStarts(_with_members(starts, 2))
-        by_time = _with_members(x, 3).transpose(1, 2).to(state.dtype)  # [P, L, S, in]
+        episode_starts = EpisodeStarts(with_members(starts, 2))
+        by_time = with_members(x, 3).transpose(1, 2).to(state.dtype)  # [P, L, S, in]
         return self._run_layers(by_time, state, lambda cell, x, state: cell.unroll(x, episode_starts, state))
 
     def _dropped(self, y: Tensor) -> Tensor:
@@ -274,18 +279,3 @@ class _LayerStates(NamedTuple):
     def state(self) -> Tensor:
         """The hidden state `[P, …, K, H]`."""
         return torch.stack(list(self.vectors), -2)
-
-
-def _with_members(x: Tensor, num_axes: int) -> Tensor:
-    """`[…, *axes]` -> `[P, *axes]`, P = 1 for a single member; also for zero sequences."""
-    return x.reshape(x.shape[:-num_axes].numel(), *x.shape[-num_axes:])
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast; a null context where it is off, since entering it would take as long as a kernel."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-MEMORIES: Registry[MemoryKind] = registered("memory", dict.fromkeys(CELLS, MemoryKind(LSTMSpec, EvolvableLSTM)))
-"""Kinds of memory by the name in `memory_config["cell"]`."""

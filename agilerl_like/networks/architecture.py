@@ -17,10 +17,11 @@ from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.flatten_inputs import FlatMLP, FlatSimBa
+from agilerl_like.modules.memories import MEMORIES
 from agilerl_like.modules.memory_module import MemorySpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
-from agilerl_like.modules.recurrent import MEMORIES, LSTMSpec
+from agilerl_like.modules.recurrent import LSTMSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range

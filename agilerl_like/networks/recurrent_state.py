@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agilerl_like.modules.memories import MEMORIES
 from agilerl_like.modules.memory_module import MemoryModule, MemorySpec
-from agilerl_like.modules.recurrent import MEMORIES
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 
 

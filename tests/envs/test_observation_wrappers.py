@@ -21,7 +21,7 @@ from agilerl_like.envs import (
 from agilerl_like.envs.cartpole import SeededCartPole, is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.observation_wrappers import RenderedPole, SelectEntries
+from agilerl_like.envs.observation_wrappers import PastActionReward, RenderedPole, SelectEntries
 from agilerl_like.envs.wrapper_specs import innermost_env
 from agilerl_like.errors import ConfigurationError
 
@@ -244,3 +244,59 @@ class TestMistakes:
             make_vect_envs("Pendulum-v1", wrappers=[DRAWN])
         with pytest.raises(ConfigurationError, match="size=3 must be an integer of at least 4"):
             make_vect_envs("CartPole-v1", wrappers=[{"name": DRAWN, "size": 3}])
+
+
+class Echo(gym.Env):
+    """Returns what it was given as reward."""
+
+    def __init__(self, space, actions):
+        self.observation_space, self.action_space, self.calls = space, actions, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), float(np.sum(action)), False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("actions", "action", "past"),
+    [
+        (gym.spaces.Discrete(3), 2, [0, 0, 1, 2]),
+        (Box(-1.0, 1.0, (2,)), np.array([0.5, -0.25], np.float32), [0.5, -0.25, 0.25]),
+        (gym.spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0, 1]),
+    ],
+)
+def test_the_past_follows_a_vector(actions, action, past):
+    env = PastActionReward(Echo(Box(-1.0, 1.0, (2,)), actions))
+    first, _ = env.reset(seed=0)
+    assert first[2:].tolist() == [0.0] * len(past)
+    second = env.step(action)[0]
+    assert second[2:].tolist() == past
+    assert env.observation_space.contains(second)
+    assert env.observation_space.contains(first)
+    assert env.reset()[0][2:].tolist() == [0.0] * len(past)
+
+
+def test_the_past_is_an_entry_beside_an_image_and_in_a_dict():
+    image, inside = Box(0, 255, (1, 4, 4), dtype=np.uint8), Dict({"x": Box(-1.0, 1.0, (2,))})
+    for space, names in ((image, {"observation", "past"}), (inside, {"x", "past"})):
+        env = PastActionReward(Echo(space, gym.spaces.Discrete(2)))
+        env.reset(seed=0)
+        observation = env.step(1)[0]
+        assert set(observation) == names
+        assert observation["past"].tolist() == [0.0, 1.0, 1.0]
+        assert env.observation_space.contains(observation)
+    with pytest.raises(ConfigurationError, match="has an entry 'past'"):
+        PastActionReward(Echo(Dict({"past": Box(-1.0, 1.0, (2,))}), gym.spaces.Discrete(2)))
+
+
+def test_the_past_is_part_of_a_vector_env():
+    env = make_vect_envs(
+        "CartPole-v1", num_envs=2, wrappers=["agilerl_like.envs.observation_wrappers:PastActionReward"]
+    )
+    observations, _ = env.reset(seed=1)
+    assert observations.shape == (2, 7)
+    assert env.step(np.array([0, 1]))[0][:, 4:].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
+    env.close()

@@ -23,6 +23,9 @@ SMALL = {"hidden_size": [6], "activation": "Tanh", "min_mlp_nodes": 2}
 
 def spec_of(cell="LSTM", units=5, layers=1, latent=4, hidden=6, **memory):
     sizes = {"cell": cell, "hidden_state_size": units, "num_layers": layers, "min_hidden_state_size": 1}
+    if cell == "transformer":
+        sizes = {"cell": cell, "d_model": 5, "head_dim": 3, "num_heads": 1, "d_mlp": units, "num_layers": layers}
+        memory = {"context": 4, "min_d_mlp": 1}  # without dropout
     part = {**SMALL, "hidden_size": [hidden]}
     return NetworkSpec.from_net_config(
         {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from learner_examples import BOX, DIFFERENT, DISCRETE, STATE, member, only, pick, rollout_of, shuffle_of, values_of
 
-from agilerl_like.learning.advantages import next_values
+from agilerl_like.learning.advantages import RolloutStates, next_values
 from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
@@ -166,7 +166,9 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
     norm.count.fill_(1.0)  # statistics are known: mean 0, variance 1
     with torch.no_grad():
         at_here, at_last, at_after = (float(stacked.value(norm(x))) for x in (here, last, after))
-        found = next_values(stacked, rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64), rollout.state)
+        found = next_values(
+            stacked, rollout, torch.full((1, 1, 1), at_here, dtype=torch.float64), RolloutStates(rollout.state)
+        )
     assert math.isclose(found.item(), at_last)
     assert abs(at_last - at_after) > 1e-3
 

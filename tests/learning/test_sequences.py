@@ -46,10 +46,10 @@ def test_every_step_is_in_a_sequence_and_in_one_chunk(steps, length, kind):
 
 
 @given(st.integers(1, 40), LENGTHS, KINDS)
-def test_beginnings_are_the_states_at_each_sequence_start(steps, length, kind):
-    states = torch.arange(2.0 * steps).view(1, steps, 2, 1, 1, 1)
-    begins = SequenceSplit.of_kind(kind, length).beginnings(states).flatten().tolist()
-    assert begins == [2 * its[0] + env for its in steps_of(kind, length, steps) for env in (0, 1)]
+def test_begins_are_the_first_steps_of_the_sequences(steps, length, kind):
+    begins = SequenceSplit.of_kind(kind, length).begins(steps)
+    assert begins == [its[0] for its in steps_of(kind, length, steps)]
+    assert begins[0] == 0
 
 
 @pytest.mark.parametrize("kind", BPTTSequenceType)

@@ -146,7 +146,8 @@ def test_outputs_and_gradients_equal_torch(cell):
     starts = torch.zeros_like(starts)
     begin = tuple(state.transpose(0, 1).unsqueeze(1).contiguous())
     expected, end = reference(x, begin if cell == "LSTM" else begin[0])
-    y, after = lstm.unroll(x, starts, state)
+    y, unrolled = lstm.unroll(x, starts, state)
+    after = unrolled.states
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-10)
     ends = torch.cat(end) if cell == "LSTM" else end
     torch.testing.assert_close(after[:, -1], ends.transpose(0, 1), rtol=0, atol=1e-10)
@@ -197,7 +198,8 @@ def learned(lstm, its, slope=None):
 def test_steps_equal_the_unrolled_sequence(lstm, learning):
     x, starts, state = sequences(lstm)
     with torch.set_grad_enabled(learning):
-        y, after = lstm.unroll(x, starts, state)
+        y, unrolled = lstm.unroll(x, starts, state)
+        after = unrolled.states
         for t in range(x.shape[1]):
             state = state * (1 - starts[:, t]).view(-1, 1, 1)
             outputs, state = lstm(x[:, t], state)
@@ -209,20 +211,24 @@ def test_episode_starts_split_the_sequence(lstm):
     x, starts, state = sequences(lstm, count=1)
     starts = torch.zeros_like(starts)
     starts[0, 3] = 1.0
-    y, after = lstm.unroll(x, starts, state)
+    y, unrolled = lstm.unroll(x, starts, state)
+    after = unrolled.states
     none = torch.zeros(1, 3, dtype=torch.float64)
     first, _ = lstm.unroll(x[:, :3], none, state)
-    second, end = lstm.unroll(x[:, 3:], torch.zeros(1, 4, dtype=torch.float64), torch.zeros_like(state))
+    second, unrolled = lstm.unroll(x[:, 3:], torch.zeros(1, 4, dtype=torch.float64), torch.zeros_like(state))
+    end = unrolled.states
     torch.testing.assert_close(y, torch.cat([first, second], 1), rtol=0, atol=1e-12)
     torch.testing.assert_close(after[:, 3:], end, rtol=0, atol=1e-12)
 
 
 def test_chunks_equal_the_whole_sequence(lstm):
     x, starts, state = sequences(lstm)
-    y, after = lstm.unroll(x, starts, state)
+    y, unrolled = lstm.unroll(x, starts, state)
+    after = unrolled.states
     parts = []
     for here in (slice(0, 2), slice(2, 3), slice(3, 7)):
-        part, states = lstm.unroll(x[:, here], starts[:, here], state)
+        part, unrolled = lstm.unroll(x[:, here], starts[:, here], state)
+        states = unrolled.states
         state = states[:, -1]
         parts.append(part)
     torch.testing.assert_close(torch.cat(parts, 1), y, rtol=0, atol=1e-12)
@@ -288,7 +294,8 @@ def test_autocast_does_not_reduce_precision(cell):
     x, starts, state = (tensor.float() for tensor in sequences(lstm))
 
     def everything():
-        return [*lstm.step(x[:, 0], state), *lstm.unroll(x, starts, state)]
+        y, states = lstm.unroll(x, starts, state)
+        return [*lstm.step(x[:, 0], state), y, states.states]
 
     plain = everything()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -313,7 +320,8 @@ class SequenceCase(NamedTuple):
     @classmethod
     def of(cls, module, its, slope):
         with torch.no_grad():
-            _, state = module.unroll(*its)
+            _, unrolled = module.unroll(*its)
+            state = unrolled.states
             step, _ = module.step(its.x[..., 0, :], its.state)
         y, of_input, *found = learned(module, its, slope)
         return cls(y, state, step, of_input, dict(zip(dict(module.named_parameters()), found, strict=True)))
@@ -513,14 +521,16 @@ def test_growth_changes_no_output_of_sequences(cell, operators, seed):
     spec = LSTMSpec(cell=cell, dropout=0.2, min_hidden_state_size=1, hidden_state_size=4, num_layers=2, max_layers=7)
     lstm = made(spec, seed=seed)
     x, starts, state = sequences(lstm, seed=seed)
-    before, states = lstm.unroll(x, starts, state)
+    before, unrolled = lstm.unroll(x, starts, state)
+    states = unrolled.states
     for operator in operators:
         child_spec, arguments = lstm.spec.mutate(operator, rng)
         child = lstm.rebuild(child_spec).double()
         morphed = transfer_weights_(child, lstm, operator, arguments, states=None, generator=generator)
         state = EvolvableLSTM.transfer_state(state, lstm.spec, child_spec, morphed.maps)
         lstm = child
-    after, then = lstm.unroll(x, starts, state)
+    after, unrolled = lstm.unroll(x, starts, state)
+    then = unrolled.states
     assert all(bool(parameter.isfinite().all()) for parameter in lstm.parameters())
     torch.testing.assert_close(after[..., :4], before, rtol=0, atol=1e-12)
     vectors = states.shape[2]

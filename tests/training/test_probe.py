@@ -8,6 +8,7 @@ import pytest
 from agilerl_like.envs.probe_envs import PROBES, describe
 from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve
 
+TRANSFORMER = {"cell": "transformer", "d_model": 32, "num_layers": 1, "context": 8}
 KINDS = [
     *(pytest.param(name, {}, id=name) for name in PROBES),
     *(
@@ -21,6 +22,8 @@ KINDS = [
     pytest.param("ContinuousBounds", {"squash_output": True}, id="ContinuousBounds-squashed"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "GRU"}}}, id="MemoryCue-GRU"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="MemoryCue-minGRU"),
+    pytest.param("MemoryCue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryCue-transformer"),
+    pytest.param("MemoryValue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryValue-transformer"),
     pytest.param("MemoryTruncation", {"share_encoders": True}, id="MemoryTruncation-shared-encoders"),
     pytest.param("MemoryValue", {"max_seq_len": None}, id="MemoryValue-whole-episodes"),
 ]
@@ -44,6 +47,12 @@ def test_an_agent_that_does_not_learn_fails(name):
 @pytest.mark.parametrize("name", [name for name in PROBES if PROBES[name].needs == "memory"])
 def test_a_feedforward_agent_fails_probes_that_need_memory(name):
     assert not solve(replace(PROBES[name], needs="", steps=10_000), seed=1).solved
+
+
+def test_a_transformer_whose_context_is_too_short_fails():
+    # the cue is 5 steps before the rewarded action, and one layer reaches 1 step back
+    network = {"memory_config": {**TRANSFORMER, "context": 2}}
+    assert not solve(replace(PROBES["MemoryCue"], steps=10_000), seed=1, net_config=network).solved
 
 
 def test_a_feedforward_agent_values_a_blank_at_its_average():
