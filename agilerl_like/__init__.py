@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms import IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
+    from agilerl_like.algorithms import DQN, IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
     from agilerl_like.evaluation import evaluate
     from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
     from agilerl_like.registry import register
     from agilerl_like.saved_runs import Run, load_history
-    from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
+    from agilerl_like.training import train_multi_agent_on_policy, train_off_policy, train_on_policy
 
 __version__ = version("agilerl-like")
 
 __all__ = [
+    "DQN",
     "IPPO",
     "PPO",
     "BPTTSequenceType",
@@ -45,6 +46,7 @@ __all__ = [
     "make_vect_envs",
     "register",
     "train_multi_agent_on_policy",
+    "train_off_policy",
     "train_on_policy",
 ]
 

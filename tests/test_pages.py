@@ -91,7 +91,7 @@ def small_budgets(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TUTORIAL_STEPS", "2048")
-    for name in ("train_on_policy", "train_multi_agent_on_policy"):
+    for name in ("train_on_policy", "train_multi_agent_on_policy", "train_off_policy"):
         train = getattr(agilerl_like, name)
 
         def cut(*args, train=train, name=name, max_steps, evo_steps, **more):

@@ -136,7 +136,9 @@ class Config(Section, frozen=True):
 
     def _check_agent(self) -> None:
         size = self.population.size
-        check_memory(f"population.size={size}", size, self._agent_without_env().footprint, "members")
+        agent = self._agent_without_env()
+        check_memory(f"population.size={size}", size, agent.footprint, "members")
+        agent.check_run(self.training.max_steps, None, 1 if self.run.processes == AUTO else self.run.processes)
 
     def _check_episodes(self) -> None:
         episodes = self.training.eval_loop

@@ -18,7 +18,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -66,7 +66,10 @@ DTYPES = {
 }
 """The dtypes that are stored, by safetensors' names."""
 
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 CHUNK = 2**20
+STREAMED_BYTES = 2**26
+"""Tensors of a file beyond which they are written one after the other and not serialized as a whole."""
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
 STRING_LITERALS = re.compile(rb'"[^"]*(?:"|\Z)')
 """Of JSON without escapes. One without an end extends to the last byte: else every quote in it would be tried as a
@@ -117,7 +120,7 @@ def write_folder(
         _remove_leftovers(path, "tmp")
         staging.mkdir()
         files = {name: _write(staging / name, data) for name, data in _encoded_files(documents, tensors)}
-        _write(staging / MANIFEST, _to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files}))
+        _write(staging / MANIFEST, [_to_json(MANIFEST, {"schema": SCHEMA, "kind": kind, "files": files})])
         sync_folder(staging)
         _swap_in(staging, path)
     except OSError as error:
@@ -138,6 +141,32 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
+def tensor_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a safetensors file, whose tensors are copied to the host one at a time if at all.
+
+    A replay may fill most of the memory, and `serialize_tensors` needs as much again.
+    """
+    header: dict[str, Any] = {}
+    start = 0
+    for name, tensor in tensors.items():
+        stop = start + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for tensor in tensors.values():
+        yield from _chunks_of(tensor.detach().cpu().contiguous())
+
+
+def _chunks_of(tensor: Tensor) -> Iterator[memoryview]:
+    array: Any = tensor.view(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+    data = memoryview(array)
+    for start in range(0, len(data), CHUNK):
+        yield data[start : start + CHUNK]
+
+
 def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Return tensors as the bytes of a safetensors file.
 
@@ -152,15 +181,17 @@ def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 def _encoded_files(
     documents: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[tuple[str, Iterable[bytes | memoryview]]]:
     """Yield name and bytes of one file at a time, so that a population is not in memory twice."""
     for name, document in documents.items():
-        yield _file_name(f"{name}.json"), _to_json(name, document)
+        yield _file_name(f"{name}.json"), [_to_json(name, document)]
     for name, named in tensors.items():
         for key, tensor in named.items():
             if tensor.dtype not in DTYPES.values():
                 raise ConfigurationError(f"{name}: tensor {key!r} has dtype {tensor.dtype}, which is not saved")
-        yield _file_name(f"{name}.safetensors"), serialize_tensors(named)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in named.values())
+        chunks = tensor_chunks(named) if size > STREAMED_BYTES else [serialize_tensors(named)]
+        yield _file_name(f"{name}.safetensors"), chunks
 
 
 def _file_name(name: str) -> str:
@@ -169,13 +200,17 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _write(file: Path, data: bytes) -> dict[str, Any]:
+def _write(file: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, Any]:
     """Write and sync a file; return its entry of the manifest."""
+    size, digest = 0, hashlib.sha256()
     with open(file, "wb") as handle:
-        handle.write(data)
+        for chunk in chunks:
+            handle.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
         handle.flush()
         os.fsync(handle.fileno())
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> str:

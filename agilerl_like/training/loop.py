@@ -157,6 +157,7 @@ class TrainingLoop:
             Opponent(player, *rating) for player, rating in zip(players, ratings, strict=True)
         ]
         self.started -= self.progress.seconds
+        self._set_progress()
 
     def advance_rng(self) -> None:
         """Use other episodes, noise and mutations than those that followed the checkpoint before."""

@@ -358,3 +358,23 @@ def test_bfloat16_is_stored(tmp_path):
     assert found["w"]["half"].dtype == torch.bfloat16
     assert found["w"]["half"].tolist() == [1.5, -2.0]
     assert found["w"]["whole"].item() == 3
+
+
+def test_large_tensors_are_written_one_after_the_other(tmp_path, monkeypatch):
+    tensors = {
+        "bytes": torch.arange(7, dtype=torch.uint8),
+        "floats": torch.linspace(0, 1, 3 * 5).view(3, 5)[:, 1:4],  # not contiguous
+        "empty": torch.zeros(0, 2),
+        "flags": torch.tensor([True, False]),
+        "number": torch.tensor(2**40),
+    }
+    monkeypatch.setattr(safe_folder, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(safe_folder, "CHUNK", 5)
+    monkeypatch.setattr(safe_folder, "serialize_tensors", None)  # is not called
+    path = safe_folder.write_folder(tmp_path / "large", "agent", {"agent": {}}, {"memory": tensors})
+    safe_folder.verify_folder(path, "agent")
+    found = safe_folder.read_folder(path, "agent")[1]["memory"]
+    assert {*found} == {*tensors}
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)

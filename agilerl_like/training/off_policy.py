@@ -1,0 +1,96 @@
+"""`train_off_policy`: AgileRL's call, with its names, on the loop of `train_on_policy`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+import gymnasium
+
+from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from agilerl_like.algorithms.population import Population
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.training_arguments import TrainingArguments
+
+
+def train_off_policy(
+    env: gymnasium.vector.VectorEnv | EnvSetup,
+    env_name: str | None = None,
+    algo: str | None = None,
+    pop: Population | Iterable[OffPolicyAlgorithm[Any]] | OffPolicyAlgorithm[Any] | None = None,
+    memory: Any = None,
+    *,
+    max_steps: int = TrainingArguments.max_steps,
+    learning_delay: int | None = None,
+    eps_start: float | None = None,
+    eps_end: float | None = None,
+    eps_decay: float | None = None,
+    n_step_memory: Any = None,
+    **options: Any,
+) -> tuple[Population, list[float]]:
+    """Train a population that learns from a replay; return it and the fitness of its members.
+
+    The names are AgileRL's. `options` are the keywords of `train_on_policy`, of which this is the same loop: steps,
+    evaluation, evolution, checkpoints, resume and reports are described there.
+
+    `memory` is "own" or "shared" (the members' setting of that name), or how many env steps of all members a shared one
+    holds: a number, or AgileRL's `ReplayBuffer` with its `max_size`. Left out, the members' settings count.
+    `learning_delay` sets their `learning_starts`, `eps_start` and `eps_end` their settings of these names. `eps_decay`
+    is AgileRL's factor for each step of all envs: epsilon falls in a straight line and reaches `eps_end` after as many
+    steps as it would there. `n_step_memory` with an `n_step` sets the members' `n_step`.
+
+    Raises:
+        ConfigurationError: before anything is trained; or a member does not learn from a replay.
+        EnvStepError: the env returned a number that is not finite.
+        PopulationDivergedError: all members have diverged, and the run has no checkpoint of its own to restart from, or
+            has restarted already.
+        CallbackError: a callback raised an exception; the run was saved before.
+    """
+    members = [] if pop is None else [pop] if isinstance(pop, OffPolicyAlgorithm) else list(pop)
+    for agent in members:
+        if not isinstance(agent, OffPolicyAlgorithm):
+            raise ConfigurationError(
+                f"pop holds {type(agent).__name__}, which does not learn from a replay; train_on_policy trains it"
+            )
+    settings: dict[str, Any] = {**_memory_settings(memory, len(members)), "learning_starts": learning_delay}
+    settings |= {"eps_start": eps_start, "eps_end": eps_end, "n_step": getattr(n_step_memory, "n_step", None)}
+    for agent in cast("list[OffPolicyAlgorithm[Any]]", members):
+        _set_settings(agent, {name: value for name, value in settings.items() if value is not None})
+        if eps_decay is not None:
+            steps = _decay_steps(eps_decay, *(getattr(agent, name, 0.0) for name in ("eps_start", "eps_end")))
+            envs = getattr(getattr(env, "env", env), "num_envs", 1)
+            _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps)})
+    return train_on_policy(env, env_name, algo, pop, max_steps=max_steps, **options)
+
+
+def _memory_settings(memory: Any, members: int) -> dict[str, Any]:
+    """Return the settings that the argument `memory` stands for."""
+    if memory is None:
+        return {}
+    if isinstance(memory, str):
+        return {"memory": memory}
+    size = getattr(memory, "max_size", memory)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ConfigurationError(
+            f"memory={memory!r:.100}; allowed are None, 'own', 'shared', a positive number of env steps, and an object "
+            "with such a max_size"
+        )
+    return {"memory": "shared", "memory_size": -(-size // max(1, members))}
+
+
+def _set_settings(agent: OffPolicyAlgorithm[Any], settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in agent.config.__dataclass_fields__:
+            raise ConfigurationError(f"{name}={value!r} is no setting of {agent.algo}; leave it out")
+        setattr(agent, name, value)
+    agent.check()
+
+
+def _decay_steps(decay: float, start: float, end: float) -> float:
+    """Return after how many factors `decay` a probability has fallen from `start` to `end`."""
+    if not 0 < decay < 1:
+        raise ConfigurationError(f"eps_decay={decay!r}; allowed are numbers between 0 and 1, both excluded")
+    return math.log(max(end, 1e-3) / max(start, 1e-3)) / math.log(decay) if start > end else 0.0

@@ -1,0 +1,254 @@
+"""`train_off_policy` with DQN: runs, exact resume with a saved memory, refilling without, arguments, configurations."""
+
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium
+import pytest
+import torch
+
+from agilerl_like import DQN, PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_off_policy
+from agilerl_like.config import load
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting.callback import Callback
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+SETTINGS = {
+    "net_config": SMALL,
+    "num_envs": 4,
+    "seed": 2,
+    "batch_size": 16,
+    "learn_step": 4,
+    "learning_starts": 40,
+    "lr": 1e-3,
+    "memory_size": 200,
+}
+RUN = {"max_steps": 320, "evo_steps": 80, "eval_loop": 1, "eval_steps": 30, "verbose": False, "checkpoint": 160}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    """Runs without a folder save their checkpoints in the working directory, as AgileRL's do."""
+    monkeypatch.chdir(tmp_path)
+
+
+class Countdown(gymnasium.Env):
+    """Ends after at most eight steps; the reward is the action."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0.0, 1.0, (2,)), gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.integers(3, 9))
+        return self._seen(), {}
+
+    def step(self, action):
+        self.left -= 1
+        ended, is_late = self.left == 0, bool(self.np_random.integers(2))
+        return self._seen(), float(action), ended and not is_late, ended and is_late, {}
+
+    def _seen(self):
+        return self.np_random.random(2).astype("float32")
+
+
+def make(mode="NEXT_STEP", envs=4):
+    return gymnasium.vector.SyncVectorEnv(
+        [Countdown] * envs, autoreset_mode=getattr(gymnasium.vector.AutoresetMode, mode), copy=False
+    )
+
+
+def population(size=2, **settings):
+    return DQN.population(size, Countdown.observation_space, Countdown.action_space, **{**SETTINGS, **settings})
+
+
+def evolution():
+    return {
+        "selection_strategy": TournamentSelection(tournament_size=2, elitism=True),
+        "mutation": Mutations(no_mutation=0.3, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.0),
+    }
+
+
+def tensors_of(pop):
+    return [member.to_documents()[1] for member in pop]
+
+
+def assert_equal(one, other):
+    for left, right in zip(tensors_of(one), tensors_of(other), strict=True):
+        assert left.keys() == right.keys()
+        assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+class StopAfter(Callback):
+    """Stops a run after a generation."""
+
+    def __init__(self, generation):
+        self.generation = generation
+
+    def on_generation(self, context, record):
+        if record.generation == self.generation:
+            context.stop("far enough")
+
+
+@pytest.mark.parametrize(("memory", "stop"), [("own", 3), ("shared", 2)])  # after a checkpoint, and at one
+def test_a_resumed_run_with_its_memory_is_the_uninterrupted_one(tmp_path, memory, stop):
+    settings = {"save_memory": True, "memory": memory}
+    whole, _ = train_off_policy(make(), pop=population(**settings), run_dir=tmp_path / "whole", **RUN, **evolution())
+    part = {**RUN, **evolution(), "run_dir": tmp_path / "part"}
+    train_off_policy(make(), pop=population(**settings), callbacks=[StopAfter(stop)], **part)
+    newest = sorted((tmp_path / "part" / "checkpoints").iterdir())
+    kept = newest[0] if stop == 3 else newest[-1]
+    for folder in newest:  # as if the process had been killed: the last save of a stopped run is its end
+        if folder != kept:
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+    del part["run_dir"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed, _ = train_off_policy(make(), pop=population(**settings), resume=tmp_path / "part", **part)
+    assert_equal(whole, resumed)
+    assert whole.fitness == resumed.fitness
+
+
+def test_without_its_memory_a_resumed_run_refills_it_and_warns(tmp_path, capsys):
+    part = {**RUN, "run_dir": tmp_path / "run"}
+    train_off_policy(make(), pop=population(), callbacks=[StopAfter(3)], **part)
+    assert not [*tmp_path.glob("run/checkpoints/*/memory-*")]
+    del part["run_dir"]
+    resumed, _ = train_off_policy(make(), pop=population(), resume=tmp_path / "run", **{**part, "verbose": True})
+    assert "members refill theirs before they learn" in "".join(capsys.readouterr())
+    # a gradient step in each of 320 / 4 vector steps, but for the first 9 of the run and those after the restart
+    assert [member.learner.updates for member in resumed] == [80 - 2 * 9] * 2
+
+
+def test_the_replay_outlives_checkpoints():
+    pop = population(1)
+    train_off_policy(make(), pop=pop, **RUN)
+    assert pop.learners.replay.steps == 200 // 4  # full, although the envs were reset every 160 steps
+    # a gradient step for each vector step of 4 envs, once 40 env steps are stored
+    assert pop[0].learner.updates == (320 - 40) // 4 + 1
+
+
+def collected(members, slots, mode):
+    """Return members after 30 vector steps and as many gradient steps in the envs of their slots."""
+    pop = Population(members)
+    setup = SingleAgentEnvSetup(make(mode, 4 * len(members)))
+    collector = setup.make_collector(pop, setup.adapt(setup.env), PhaseTimer(("env", "act", "learn")))
+    collector.reset(slots)
+    for step in range(40):
+        for member in pop:
+            member.progress = step / 40
+        collector.collect(1)
+        collector.learn()
+    return pop
+
+
+@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
+def test_members_collect_and_learn_together_as_alone(mode):
+    members = population(3, n_step=2, per_member=True)
+    members[1].batch_size = 8  # learns in another computation
+    for member, other in zip(
+        collected(list(members), range(3), mode), population(3, n_step=2, per_member=True), strict=True
+    ):
+        other.batch_size = member.batch_size
+        (alone,) = collected([other], [other.index], mode)
+        assert alone.learner.updates == member.learner.updates == 31
+        for left, right in zip(alone.network.target_pairs(), member.network.target_pairs(), strict=True):
+            assert torch.equal(left[0], right[0])
+            assert torch.equal(left[1], right[1])
+
+
+def test_agilerls_arguments_set_the_members_settings():
+    pop = population(2)
+    with pytest.raises(ConfigurationError, match="learning_starts=500 is not below max_steps=320"):
+        train_off_policy(
+            make(),
+            "Countdown",
+            "DQN",
+            pop,
+            SimpleNamespace(max_size=3000),
+            learning_delay=500,
+            eps_start=0.8,
+            eps_end=0.2,
+            eps_decay=0.99,
+            n_step_memory=SimpleNamespace(n_step=3),
+            **RUN,
+        )
+    member = pop[1]
+    assert (member.memory, member.memory_size, member.learning_starts, member.n_step) == ("shared", 1500, 500, 3)
+    # 0.8 * 0.99**138 = 0.2, and 138 steps of 4 envs are more than the run
+    assert (member.eps_start, member.eps_end, member.eps_share) == (0.8, 0.2, 1.0)
+
+
+def space_limited():
+    return make_vect_envs("CartPole-v1", num_envs=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory": "theirs"}, "memory='theirs'"),
+        ({"memory": 0}, "memory=0; allowed are None, 'own', 'shared'"),
+        ({"eps_decay": 1.0}, "eps_decay=1.0; allowed are numbers between 0 and 1"),
+        ({"learning_delay": 10**6}, "learning_starts=1000000 is more than memory_size=200"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        train_off_policy(make(), pop=population(), **RUN, **arguments)
+
+
+def test_on_policy_members_are_refused():
+    pop = PPO.population(1, Countdown.observation_space, Countdown.action_space, net_config=SMALL)
+    with pytest.raises(ConfigurationError, match="PPO, which does not learn from a replay; train_on_policy trains it"):
+        train_off_policy(make(), pop=pop, **RUN)
+
+
+def test_returns_longer_than_an_episode_are_refused():
+    env = space_limited()
+    pop = DQN.population(
+        1, env.single_observation_space, env.single_action_space, n_step=501, memory_size=600, learning_starts=10
+    )
+    with pytest.raises(ConfigurationError, match="n_step=501 is longer than an episode, which has at most 500 steps"):
+        train_off_policy(env, pop=pop, **RUN)
+
+
+@pytest.mark.parametrize(("name", "value"), [("memory", "shared"), ("save_memory", True)])
+def test_several_processes_keep_their_memories(name, value):
+    with pytest.raises(ConfigurationError, match=f"{name}={value!r} is for one process; processes=2 allows"):
+        population(**{name: value})[0].check_run(320, None, 2)
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+CONFIG = """
+environment: {id: CartPole-v1, num_envs: 4}
+algorithm: {name: DQN, learning_starts: 40, n_step: 3, memory: shared}
+population: {size: 2}
+hyperparameters: {lr: {min: 1.0e-4, max: 1.0e-2}}
+training: {max_steps: 400, evo_steps: 200}
+"""
+
+
+def test_configurations_name_the_algorithm(tmp_path):
+    config = load(write(tmp_path / "dqn.yaml", CONFIG))
+    assert config.algorithm_class is DQN
+    assert (config.algorithm.n_step, config.algorithm.memory, config.algorithm.double) == (3, "shared", True)
+    late = CONFIG.replace("learning_starts: 40", "learning_starts: 400")
+    with pytest.raises(ConfigurationError, match="learning_starts=400 is not below max_steps=400"):
+        load(write(tmp_path / "late.yaml", late))
+    with pytest.raises(ConfigurationError, match="clip_coef"):
+        load(write(tmp_path / "ppo.yaml", CONFIG.replace("n_step: 3", "clip_coef: 0.2")))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[2].glob("configs/dqn/*.yaml")), ids=lambda path: path.stem
+)
+def test_bundled_configurations_are_valid(path):
+    assert load(str(path)).algorithm_class is DQN
