@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never_stop
+from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -197,6 +198,7 @@ def evaluate(
     max_steps: int | None = None,
     with_infos: bool = False,
     should_stop: Callable[[], bool] = never_stop,
+    openings: Openings | None = None,
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
@@ -204,7 +206,7 @@ def evaluate(
     added until every kind is played equally often, and all members play the same kinds on the same seeds.
 
     `max_steps` cuts longer episodes. `with_infos` stores the info of each episode's last step. `should_stop` is called
-    at every step.
+    at every step. `openings` replace the first moves of multi-agent games.
 
     Raises:
         EnvStepError: an observation or a reward is not finite.
@@ -215,7 +217,7 @@ def evaluate(
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
-        return _play_round(groups, env, some, members, max_steps, with_infos, guard)
+        return _play_round(groups, env, some, members, max_steps, with_infos, guard, openings)
 
     returns, lengths, lost, infos = in_rounds(play, seeds, envs)
     by_agent = dict(zip(env.agent_ids, returns, strict=True))
@@ -259,9 +261,11 @@ def _play_round(
     max_steps: int | None,
     with_infos: bool,
     guard: EpisodeGuard,
+    openings: Openings | None = None,
 ) -> Played:
     envs = env.num_envs // members
-    observations = env.reset([seeds[i % len(seeds)] for i in range(envs)] * members)
+    row_seeds = [seeds[i % len(seeds)] for i in range(envs)] * members
+    observations = env.reset(row_seeds)
     guard.check(observation=observations)
     backend = env.array_backend  # known from the first reset on
     actors = [_GroupActor(group, backend) for group in groups]
@@ -272,7 +276,10 @@ def _play_round(
     infos = LastInfos(env, backend.to_numpy) if with_infos else NoInfos()
     for step in count(1):
         guard.step(lambda playing=playing: int(playing.sum()))
-        transition = env.step(reduce(operator.or_, [actor.act(observations, env.action_mask) for actor in actors]))
+        actions = reduce(operator.or_, [actor.act(observations, env.action_mask) for actor in actors])
+        if openings is not None and step <= openings.longest:
+            actions = openings.replace(step - 1, actions, env, row_seeds)
+        transition = env.step(actions)
         observations, ended = transition.obs, transition.ended
         guard.check(reward=transition.reward, observation=observations)
         for total, reward in zip(returns, transition.rewards, strict=True):

@@ -186,11 +186,28 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
     if not isinstance(opponent_pool, list):
         raise CheckpointError(f"{where}.rivals={short_repr(opponent_pool)}; allowed is a list of [rating, generation]")
     for number, rating in enumerate(opponent_pool):
-        if not (isinstance(rating, list) and [*map(type, rating)] == [float, int] and math.isfinite(rating[0])):
-            raise CheckpointError(f"{where}.rivals.{number}={short_repr(rating)}; allowed is [rating, generation]")
+        is_rating = isinstance(rating, list) and [*map(type, rating[:2])] == [float, int] and math.isfinite(rating[0])
+        if not is_rating or not _are_games(rating[2:]):
+            raise CheckpointError(
+                f"{where}.rivals.{number}={short_repr(rating)}; allowed is [rating, generation], and behind it games "
+                "[[generation, score, count], …]"
+            )
     for name in (BEST, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
         if name not in checkpoint.documents or name not in checkpoint.tensors:
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
+
+
+def _are_games(found: Sequence[Any]) -> bool:
+    """Whether this is nothing, or one list of [generation, score, count]."""
+    return not found or (
+        len(found) == 1
+        and isinstance(found[0], list)
+        and all(
+            isinstance(game, list) and len(game) == 3 and all(type(one) in (int, float) for one in game)
+            for game in found[0]
+        )
+        and all(math.isfinite(one) for game in found[0] for one in game)
+    )
 
 
 def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
@@ -320,7 +337,10 @@ class CheckpointManager:
                 "progress": asdict(progress),
                 "births": [offspring.to_json() for offspring in run_state.births],
                 "fitness": list(run_state.fitness),
-                "rivals": [[opponent.rating, opponent.generation] for opponent in run_state.opponent_pool],
+                "rivals": [
+                    [one.rating, one.generation, *([[*map(list, one.games)]] if one.games else [])]
+                    for one in run_state.opponent_pool
+                ],
                 "best": run_state.best.to_json(),
                 "history": run_state.history.to_json(),
                 "search": asdict(run_state.search),

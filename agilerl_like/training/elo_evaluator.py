@@ -1,27 +1,35 @@
-"""Fitness for zero-sum environments: an Elo-like rating from games against the best teams of earlier generations.
+"""Fitness for zero-sum environments: ratings from games against the best teams of earlier generations.
 
 In a pair of games on the same seed, a member controls the agents of one group and the opponent all others, then the
-other way round; the team with the higher reward over both games wins, so that no side has an advantage. All members
-play the same opponents: the best team of the last generation, and a few sampled from earlier ones. An opponent's rating
-was fixed when it entered the pool. A member's rating is the one at which a logistic curve predicts its scores.
+other way round; the team with the higher reward over both games wins, so that no side has an advantage, and equal
+rewards are half a win. In a team of a single group, whose agents share a policy, each agent is a side. All members play
+the same opponents: the best team of the last generation, and a few sampled from earlier ones.
 
-The best of many uncertain ratings is biased upwards, and the bias would accumulate in the pool. So a team that enters
-the pool is rated again, in games that were not used to select it.
+Where nothing is random, agents that do not explore would repeat one game. There, games begin with `Openings`: the first
+seed has none, the others have a few random moves, the same for all members and both sides, and games with equal
+openings count once.
+
+Ratings are those of Bradley and Terry (1952), with a normal prior around `INITIAL_RATING`, so that a team that always
+wins has a finite rating, and a sequence of teams that each beat the one before has not one that grows without bound.
+Those of the pool are fitted to all games between its teams whenever it gets another one. A team that enters it has
+been selected as the best of many uncertain ratings, which is biased upwards; so it is rated in games of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
@@ -32,12 +40,23 @@ INITIAL_RATING = 1000.0
 """Of the first opponent, a copy of the untrained first member."""
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
+PRIOR_STD = 200.0
+"""Standard deviation of ratings before any game."""
 POOL_SIZE = 16
 """Largest number of opponents in the pool."""
 RERATING_GAMES = 20
 """Games against each opponent that rate a team again when it enters the pool."""
+MAX_NEWTON_STEPS = 100
 SCALE = 400.0 / math.log(10.0)
 """Rating difference at which the odds are e to one."""
+
+
+class PoolGames(NamedTuple):
+    """Games of a team that enters the pool."""
+
+    games: list[list[float]]
+    """As in `Opponent`."""
+    steps: int
 
 
 class EloEvaluator(Evaluator):
@@ -45,14 +64,19 @@ class EloEvaluator(Evaluator):
 
     env: MultiAgentVecEnvAdapter
 
+    def __init__(self, env: Any, max_steps: int | None) -> None:
+        super().__init__(env, max_steps)
+        self._chance: bool | None = None
+        """Whether games differ by their seeds; None before the first game."""
+
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
         local = members.local_members()
         first = members.broadcast_agents(0, [local[0].clone() if 0 in local else None])[0]
         groups = cast(IPPO, first).groups
-        if len(groups) < 2:
+        if len(player_sides(groups)) < 2:
             raise ConfigurationError(
-                f"fitness='rating' needs two groups or more that play each other; the only one: {dict(groups)}. "
-                "Allowed are groups={agent: name} with two names or more, or fitness='return'"
+                f"fitness='rating' needs two agents or more that play each other; the team has {dict(groups)}: allowed "
+                "is fitness='return'"
             )
         self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
 
@@ -67,10 +91,11 @@ class EloEvaluator(Evaluator):
         home = cast(MultiAgentPopulation | IPPO, players)
         opponents = self._sample_opponents(home.seed, generation)
         games = [self._play_games(home, cast(IPPO, opponent.player), seeds, should_stop) for opponent in opponents]
+        counts = [score.shape[1] for score, _ in games]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
-        ratings, errors = fit_ratings(scores, len(seeds), [opponent.rating for opponent in opponents])
+        ratings, errors = fit_ratings(scores, counts, [opponent.rating for opponent in opponents])
         steps = np.sum([steps for _, steps in games], axis=0)
-        episodes = len(opponents) * len(group_sides(opponents[0].player.groups)) * len(seeds)
+        episodes = len(player_sides(opponents[0].player.groups)) * sum(counts)
         return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), episodes, steps.tolist())
 
     def update_opponent_pool(
@@ -79,17 +104,29 @@ class EloEvaluator(Evaluator):
         seeds = integers(RERATING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
         owner_rank = members.owner_rank(slot)
         best = members.local_members().get(slot) if owner_rank == members.process_group.rank else None
-        own, signal = evaluate(lambda asked: best and self.evaluate(best, seeds, generation, should_stop=asked))
+        own, signal = evaluate(lambda asked: best and self._pool_games(cast(IPPO, best), seeds, generation, asked))
         if signal:
             return PoolUpdate(0, signal)
-        results = members.process_group.all_gather(None if own is None else [own.fitness[0], own.steps[0]])
-        rating, steps = results[owner_rank]
+        results = members.process_group.all_gather(None if own is None else [own.games, own.steps])
+        games, steps = results[owner_rank]
         player = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
-        self.opponent_pool.append(Opponent(player, rating, generation))
+        self.opponent_pool.append(Opponent(player, INITIAL_RATING, generation, games))
         if len(self.opponent_pool) > POOL_SIZE:  # the first and the newest stay
             removed = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
             del self.opponent_pool[int(removed)]
+        self.opponent_pool = rated_pool(self.opponent_pool)
         return PoolUpdate(steps, 0)
+
+    def _pool_games(
+        self, best: IPPO, seeds: Sequence[int], generation: int, should_stop: Callable[[], bool]
+    ) -> PoolGames:
+        """Play the games that rate a team when it enters the pool."""
+        found, steps = [], 0
+        for opponent in self._sample_opponents(best.seed, generation):
+            scores, its_steps = self._play_games(best, cast(IPPO, opponent.player), seeds, should_stop)
+            found.append([opponent.generation, float(scores[0].sum()), scores.shape[1]])
+            steps += int(its_steps[0])
+        return PoolGames(found, steps)
 
     def _sample_opponents(self, seed: int, generation: int) -> list[Opponent]:
         """Return the newest opponent, and a sample of the others."""
@@ -108,27 +145,55 @@ class EloEvaluator(Evaluator):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`."""
         members = len(home) if isinstance(home, MultiAgentPopulation) else 1
-        group_of = {agent: group for group, ids in visitor.groups.items() for agent in ids}
         mine, theirs = np.zeros((members, len(seeds))), np.zeros((members, len(seeds)))
         lost, steps = np.zeros(mine.shape, np.bool_), np.zeros(members, np.int64)
+        openings = None if self._has_chance(visitor.seed) else Openings(seeds, self.env.single_action_spaces)
         with eval_mode(home), eval_mode(visitor):
-            home_policies, visitor_policies = home.group_policies, visitor.group_policies
-            for side in group_sides(visitor.groups):
+            for side in player_sides(visitor.groups):
                 episodes = evaluate(
-                    [(home_policies if group in side else visitor_policies)[group] for group in visitor.groups],
+                    side_policies(side, home.group_policies, visitor),
                     self.env,
                     seeds,
                     members=members,
                     max_steps=self.max_steps,
                     should_stop=should_stop,
+                    openings=openings,
                 )
                 for agent, returns in episodes.returns_by_agent.items():
-                    total = mine if group_of[agent] in side else theirs
-                    total += returns
-                lost |= episodes.lost
+                    total = mine if agent in side else theirs
+                    total += returns[:, : len(seeds)]
+                lost |= episodes.lost[:, : len(seeds)]
                 steps += episodes.lengths.sum(axis=1)
         scores = np.where(mine == theirs, 0.5, mine > theirs)
-        return np.where(lost, 0.5, scores), steps
+        scores = np.where(lost, 0.5, scores)
+        return (scores if openings is None else scores[:, openings.are_new(seeds)]), steps
+
+    def _has_chance(self, seed: int) -> bool:
+        if self._chance is None:
+            self._chance = has_chance(self.env, seed)
+        return self._chance
+
+
+def player_sides(groups: Mapping[str, Sequence[str]]) -> list[frozenset[str]]:
+    """Return the sets of agents that a team controls in its games: those of `group_sides`, or, in a single group, each.
+
+    A team of one agent has a single side.
+    """
+    if len(groups) == 1:
+        return [side for side in group_sides(dict.fromkeys(next(iter(groups.values())), ())) if side]
+    return [frozenset(agent for group in side for agent in groups[group]) for side in group_sides(groups)]
+
+
+def side_policies(side: frozenset[str], home: Mapping[str, GroupPolicy], visitor: IPPO) -> list[GroupPolicy]:
+    """Return the policies of all agents where those of one side are `home`'s and all others the visitor's."""
+    away, found = visitor.group_policies, []
+    for group, ids in visitor.groups.items():
+        for policies, is_home in ((home, True), (away, False)):
+            its = [agent for agent in ids if (agent in side) is is_home]
+            if its:
+                layout = cast(AgentGroup, policies[group].layout).part(its)
+                found.append(policies[group]._replace(layout=layout))
+    return found
 
 
 def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
@@ -137,21 +202,68 @@ def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
     return list(dict.fromkeys([*single, *(frozenset(groups) - side for side in single)]))
 
 
-def fit_ratings(scores: np.ndarray, games: int, opponents: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def rated_pool(pool: Sequence[Opponent]) -> list[Opponent]:
+    """Return the pool with the ratings that fit all games between its teams best; the first one's is the initial one.
+
+    Games against teams that have left the pool do not count any more.
+    """
+    places = {opponent.generation: place for place, opponent in enumerate(pool)}
+    wins, games = (np.zeros((len(pool), len(pool))) for _ in range(2))
+    for place, opponent in enumerate(pool):
+        for generation, score, count in opponent.games:
+            other = places.get(int(generation))
+            if other is not None:
+                wins[place, other] += score
+                wins[other, place] += count - score
+                games[place, other] += count
+                games[other, place] += count
+    ratings = fit_bradley_terry(wins, games)
+    ratings += INITIAL_RATING - ratings[0]
+    return [one._replace(rating=float(rating)) for one, rating in zip(pool, ratings, strict=True)]
+
+
+def fit_bradley_terry(wins: np.ndarray, games: np.ndarray) -> np.ndarray:
+    """Return ratings `[N]` with the highest posterior density, from scores and numbers of games `[N, N]`.
+
+    It is found by Newton's method on a concave function.
+    """
+    ratings = np.zeros(len(wins))  # relative to the initial rating, in units of SCALE
+    precision = (SCALE / PRIOR_STD) ** 2
+    for _ in range(MAX_NEWTON_STEPS):
+        expected = 1 / (1 + np.exp(ratings[None] - ratings[:, None]))
+        gradient = (wins - games * expected).sum(axis=1) - precision * ratings
+        weights = games * expected * (1 - expected)
+        hessian = np.diag(weights.sum(axis=1) + precision) - weights
+        change = np.linalg.solve(hessian, gradient)
+        ratings = ratings + np.clip(change, -1.0, 1.0)
+        if np.abs(change).max() < 1e-10:
+            break
+    return INITIAL_RATING + SCALE * ratings
+
+
+def fit_ratings(
+    scores: np.ndarray, games: int | Sequence[int], opponents: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return ratings `[P]` and their standard errors, from mean scores `[P, R]` in `games` against each opponent.
 
-    One drawn game against each opponent is added, so that a member that won all games has a finite rating.
+    The opponents' ratings are known; that of a player has the normal prior.
     """
-    ratings = np.asarray(opponents)
-    wanted = ((scores * games + 0.5) / (games + 1)).sum(axis=1)
-    low, high = (np.full(len(scores), edge) for edge in (ratings.min() - 4000.0, ratings.max() + 4000.0))
+    ratings, counts = np.asarray(opponents), np.broadcast_to(np.asarray(games, np.float64), len(opponents))
+    precision = (SCALE / PRIOR_STD) ** 2
+
+    def surplus(rating: np.ndarray) -> np.ndarray:
+        won = ((scores - _expected_scores(rating, ratings)) * counts).sum(axis=1)
+        return won - precision * (rating - INITIAL_RATING) / SCALE
+
+    edges = min(ratings.min(), INITIAL_RATING) - 4000.0, max(ratings.max(), INITIAL_RATING) + 4000.0
+    low, high = (np.full(len(scores), edge) for edge in edges)
     for _ in range(60):
         middle = (low + high) / 2
-        enough = _expected_scores(middle, ratings).sum(axis=1) >= wanted
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        below = surplus(middle) > 0
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
     found = (low + high) / 2
     expected = _expected_scores(found, ratings)
-    return found, SCALE / np.sqrt((games + 1) * (expected * (1 - expected)).sum(axis=1))
+    return found, SCALE / np.sqrt((counts * expected * (1 - expected)).sum(axis=1) + precision)
 
 
 def _expected_scores(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:

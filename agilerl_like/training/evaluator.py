@@ -30,6 +30,16 @@ class EvalResult(NamedTuple):
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
     was lost. Empty if fitness is not a mean return."""
 
+    def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
+        """Return the ratings after as many further games of the members at `places` as in each earlier round."""
+        fitness, errors, steps = list(self.fitness), list(self.errors), list(self.steps)
+        for place, rating, error, its_steps in zip(places, more.fitness, more.errors, more.steps, strict=True):
+            weight = errors[place] ** -2, error**-2
+            fitness[place] = (fitness[place] * weight[0] + rating * weight[1]) / sum(weight)
+            errors[place] = sum(weight) ** -0.5
+            steps[place] += its_steps
+        return self._replace(fitness=fitness, spread=list(errors), errors=errors, steps=steps)
+
     def of(self, places: Sequence[int]) -> EvalResult:
         """Return the result of some members."""
         return EvalResult(
@@ -61,6 +71,8 @@ class Opponent(NamedTuple):
     player: Any
     rating: float
     generation: int
+    games: Sequence[Sequence[float]] = ()
+    """Generation of an earlier opponent, the score against it and the number of games, each."""
 
 
 class PoolUpdate(NamedTuple):
@@ -72,7 +84,7 @@ class PoolUpdate(NamedTuple):
     """The signal that stopped the games, so that no opponent was added; 0 if none did."""
 
 
-EvaluateLocally = Callable[[Callable[[Callable[[], bool]], EvalResult | None]], tuple[EvalResult | None, int]]
+EvaluateLocally = Callable[[Callable[[Callable[[], bool]], Any]], tuple[Any, int]]
 """Calls a function that evaluates on this process; returns None and the signal if one stopped any process."""
 
 

@@ -67,6 +67,8 @@ MAX_EVALUATION_ROUNDS = 3
 """Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
 TARGET_REACHED = "target reached"
 """Outcome of a run whose best agent reached the target."""
+EQUAL_RATINGS = 1e-6
+"""Ratings that differ by less are equal."""
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
@@ -390,7 +392,9 @@ class TrainingLoop:
             self.training_args.eval_loop,
         )
         allowed = args.eval_share * (self.steps - self._steps_before) * members.size
-        if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt or not result.returns:
+        if not result.returns:
+            return self._separate_equals(result, stop_requests)
+        if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt:
             return result, 0
         for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
             fitness, steps, returns = zip(
@@ -426,6 +430,32 @@ class TrainingLoop:
                 return result, signal
             result = result if more is None else result.extended(own, more)
             episodes *= 2
+        return result, 0
+
+    def _separate_equals(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+        """Return the ratings after further games of the members whose ratings are equal, and the signal.
+
+        They play at most `MAX_EVALUATION_ROUNDS` rounds of as many games as before, on other seeds.
+        """
+        members, generation = self.members, self.progress.generation
+        for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
+            ratings = np.array(members.all_gather_by_slot(result.fitness, encode=float, decode=float))
+            equal = [slot for slot, one in enumerate(ratings) if (np.abs(ratings - one) < EQUAL_RATINGS).sum() > 1]
+            if self.selection is None or not equal:
+                break
+            own = [place for place, slot in enumerate(members.shard.slots) if slot in equal]
+            seeds = integers(
+                self.training_args.eval_loop, members.first.seed, Purpose.EVALUATION_ENVS, generation, turn
+            )
+            more, signal = self._evaluate_until_stopped(
+                lambda asked, own=own, seeds=seeds: self.evaluator.evaluate_some(
+                    self.population, own, seeds, generation, should_stop=asked
+                ),
+                stop_requests,
+            )
+            if signal:
+                return result, signal
+            result = result if more is None else result.averaged(own, more)
         return result, 0
 
     def _evaluate_until_stopped(

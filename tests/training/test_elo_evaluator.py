@@ -2,11 +2,14 @@
 
 import math
 import signal
+from functools import partial
 
+import game_envs as games
 import numpy as np
 import pytest
 import torch
-from duel_envs import Duel, Roles
+from duel_envs import Duel
+from gymnasium.spaces import Discrete
 
 from agilerl_like import (
     IPPO,
@@ -21,10 +24,21 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.reporting.callback import Reporter
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.elo_evaluator import INITIAL_RATING, RERATING_GAMES, EloEvaluator, fit_ratings, group_sides
-from agilerl_like.training.evaluator import Opponent
+from agilerl_like.training.elo_evaluator import (
+    INITIAL_RATING,
+    RERATING_GAMES,
+    EloEvaluator,
+    fit_bradley_terry,
+    fit_ratings,
+    group_sides,
+    player_sides,
+    rated_pool,
+)
+from agilerl_like.training.evaluator import EvalResult, Opponent
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
@@ -170,15 +184,152 @@ def test_two_processes_give_the_ratings_of_one():
     assert all(math.isfinite(one) for one in fitness)
 
 
-def test_envs_with_a_single_group_are_refused():
-    with pytest.raises(ConfigurationError, match=r"twin_0.*groups="):
-        trained(world=Roles)
+def test_a_team_of_one_agent_is_refused():
+    env = make_multi_agent_vect_envs(partial(games.PaysAll, red_0="ooT"), 4, backend="sync")
+    team = IPPO(
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        num_envs=4,
+        net_config=SMALL,
+        learn_step=16,
+        batch_size=8,
+    )
+    with pytest.raises(ConfigurationError, match=r"needs two agents or more.*red_0"):
+        train_multi_agent_on_policy(env, pop=team, fitness="rating", max_steps=16, verbose=False)
+
+
+def test_ratings_of_a_single_agent_are_refused():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = PPO.population(1, env.single_observation_space, env.single_action_space, batch_size=16)
     with pytest.raises(ConfigurationError, match="for teams; allowed is 'return'"):
         train_on_policy(env, pop=agents, fitness="rating")
     with pytest.raises(ConfigurationError, match=r"fitness.*'elo'.*rating, return"):
         train_on_policy(env, pop=agents, fitness="elo")
+
+
+# ---- games in which nothing is random
+
+
+def nim_team(index=0, *, best=False, seed=0):
+    """A team of one policy for both players of Nim, which takes one stone, or with `best` the right number."""
+    env = make_multi_agent_vect_envs(games.Nim, 1, backend="sync")
+    team = IPPO(env.single_observation_spaces, env.single_action_spaces, index=index, seed=seed, net_config=SMALL)
+    actor = team.learners["player"].network.actor
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.zero_()
+        for layer in actor.encoder.linears:
+            layer.weight[:8, :8] = torch.eye(8)
+        actor.head.linears[0].weight[:8, :8] = torch.eye(8)
+        last = actor.head.linears[-1]
+        for left in range(8):
+            last.weight[(left % 4 or 1) - 1 if best else 0, left] = 1.0
+    return team
+
+
+def nim_evaluator(num_envs, *opponent_pool, **more):
+    env = make_multi_agent_vect_envs(partial(games.Nim, **more), num_envs, backend="sync")
+    found = EloEvaluator(MultiAgentVecEnvAdapter(env.eval_env(num_envs)), None)
+    found.opponent_pool = list(opponent_pool)
+    return found
+
+
+def test_chance_is_found_by_playing():
+    assert has_chance(evaluator_of(3).env, 0)
+    assert not has_chance(nim_evaluator(3).env, 0)
+
+
+def test_a_policy_that_plays_both_sides_is_rated_in_different_games():
+    """Of 7 stones the first player wins by taking 3, whatever the other does."""
+    weak, strong = nim_team(1), nim_team(2, best=True)
+    evaluator = nim_evaluator(4, Opponent(weak, INITIAL_RATING, 0))
+    assert player_sides(weak.groups) == [frozenset({"player_0"}), frozenset({"player_1"})]
+    seeds = list(range(12))
+    scores, _ = evaluator._play_games(strong, weak, seeds)
+    openings = scores.shape[1]
+    assert 4 <= openings < 12  # the game without an opening, and different ones with one
+    assert (scores >= 0.5).all()
+    assert scores.mean() > 0.6
+    even, _ = evaluator._play_games(weak, weak, seeds)
+    assert even.tolist() == [[0.5] * openings]
+    better, same = evaluator.evaluate(strong, seeds, 1), evaluator.evaluate(weak, seeds, 1)
+    assert same.fitness == [pytest.approx(INITIAL_RATING, abs=1e-3)]
+    assert better.fitness[0] > INITIAL_RATING + 50
+    assert better.errors[0] > 100  # of so few games, not of twelve
+    assert better.episodes == 2 * openings
+
+
+def test_openings_are_the_same_for_all_members_and_both_sides():
+    seeds = list(range(8))
+    spaces = dict.fromkeys(("player_0", "player_1"), Discrete(3))
+    openings = [Openings(seeds, spaces), Openings(seeds, spaces)]
+    for its in openings:
+        env = nim_evaluator(8).env
+        env.reset(seeds)
+        for step in range(4):
+            nothing = {agent: np.zeros(8, np.int64) for agent in spaces}
+            env.step(its.replace(step, nothing, env, seeds))
+    assert openings[0]._moves == openings[1]._moves
+    lengths = [max((move[0] for move in moves), default=-1) + 1 for moves in openings[0]._moves.values()]
+    assert lengths[0] == 0
+    assert all(length <= 1 + (place - 1) % 4 for place, length in enumerate(lengths) if place)
+    assert any(move[2] for moves in openings[0]._moves.values() for move in moves)
+
+
+def test_bradley_terry_ratings_fit_the_games_and_do_not_run_away():
+    wins, games_of = np.array([[0, 1e9], [1e10, 0]]), np.array([[0, 1.1e10], [1.1e10, 0]])
+    assert np.diff(fit_bradley_terry(wins, games_of)) == pytest.approx(400, abs=0.01)
+    pool = [Opponent(None, INITIAL_RATING, 0)]
+    for generation in range(1, 16):  # each beats the one before in all of 20 games
+        pool = rated_pool([*pool, Opponent(None, INITIAL_RATING, generation, [[generation - 1, 20.0, 20]])])
+    ratings = [opponent.rating for opponent in pool]
+    assert ratings[0] == INITIAL_RATING
+    assert ratings == sorted(ratings)
+    assert ratings[-1] < INITIAL_RATING + 15 * 150  # 20 wins of 20 alone would give more than 400 each time
+    assert rated_pool(pool[1:])[0].rating == INITIAL_RATING  # games against a team that has left do not count
+
+
+@pytest.mark.parametrize(("selection", "rounds"), [(None, 1), (TournamentSelection(2), 4)])
+def test_members_with_equal_ratings_play_more_games(selection, rounds):
+    """With one stone the first player always wins, so all ratings stay equal; a game has one step."""
+    env = make_multi_agent_vect_envs(partial(games.Nim, 1), 4, backend="sync")
+    teams = IPPO.population(
+        2,
+        env.single_observation_spaces,
+        env.single_action_spaces,
+        num_envs=4,
+        learn_step=16,
+        batch_size=8,
+        net_config=SMALL,
+        seed=0,
+    )
+    seen = []
+
+    class Records(Reporter):
+        def on_generation(self, context, record):
+            seen.extend(record.members)
+
+    train_multi_agent_on_policy(
+        env,
+        pop=teams,
+        max_steps=16,
+        evo_steps=16,
+        eval_loop=4,
+        fitness="rating",
+        verbose=False,
+        selection_strategy=selection,
+        reporters=[Records()],
+    )
+    assert [member.fitness for member in seen] == [pytest.approx(INITIAL_RATING, abs=1e-3)] * 2
+    assert [member.evaluation_steps for member in seen] == [rounds * 2 * 4] * 2
+
+
+def test_ratings_of_several_rounds_are_averaged_by_their_errors():
+    more = EvalResult([1000.0, 1100.0], [0.0] * 2, [100.0, 50.0], 8, [8, 8])
+    both = more.averaged([1], EvalResult([1000.0], [50.0], [50.0], 8, [8]))
+    assert both.fitness == [1000.0, 1050.0]
+    assert both.errors == [100.0, pytest.approx(50 / math.sqrt(2))]
+    assert both.steps == [8, 16]
 
 
 class EndlessWhenRerated(Duel):

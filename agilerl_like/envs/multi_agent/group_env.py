@@ -7,6 +7,7 @@ Rows are ordered by env, then by agent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -48,6 +49,16 @@ class AgentGroup:
             observation_space if self._one_hot is None else _space_with_agent_id(observation_space, len(self._one_hot))
         )
         """Of a row."""
+
+    def part(self, agent_ids: Sequence[str]) -> AgentGroup:
+        """Return the layout of some of its agents, with the ids that they have in the whole group."""
+        if tuple(agent_ids) == self.agent_ids:
+            return self
+        found = copy(self)
+        found.agent_ids = tuple(agent_ids)
+        if self._one_hot is not None:
+            found._one_hot = self._one_hot[[self.agent_ids.index(agent) for agent in agent_ids]]
+        return found
 
     def to_rows(self, by_agent: Mapping[str, Tree]) -> Tree:
         """Convert trees by agent `[N, …]` to rows `[N A, …]`."""
