@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
     from agilerl_like.evaluation import evaluate
-    from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection, TruncationSelection
+    from agilerl_like.hpo import (
+        Bool,
+        Choice,
+        HyperparameterConfig,
+        Mutations,
+        NumberArray,
+        RLParameter,
+        TournamentSelection,
+        TruncationSelection,
+    )
     from agilerl_like.registry import register
     from agilerl_like.saved_runs import Run, load_history
     from agilerl_like.training import train_multi_agent_on_policy, train_off_policy, train_on_policy
@@ -27,12 +36,15 @@ __all__ = [
     "IPPO",
     "PPO",
     "BPTTSequenceType",
+    "Bool",
     "CheckpointError",
+    "Choice",
     "ConfigurationError",
     "EnvStepError",
     "HyperparameterConfig",
     "MultiAgentPopulation",
     "Mutations",
+    "NumberArray",
     "Population",
     "PopulationDivergedError",
     "RLParameter",

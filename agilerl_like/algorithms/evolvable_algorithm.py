@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -21,7 +22,7 @@ from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, e
 from agilerl_like.algorithms.learner import WEIGHT_BYTES, LearnerHost
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
-from agilerl_like.algorithms.settings import check_ranges, validated, with_int_dtype
+from agilerl_like.algorithms.settings import check_ranges, validated, with_types
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
@@ -80,7 +81,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Set everything but the learners; the constructor, copies and `from_documents` share it."""
         self.observation_space, self.action_space = observation_space, action_space
         self.index = check_index(index)
-        self.hp_config = with_int_dtype(self.config, hp_config)
+        self.hp_config = with_types(self.config, hp_config)
         self.num_envs = to_builtin(num_envs)
         self.device = resolve_device(device)
         self.seed = fresh_seed() if seed is None else to_builtin(seed)
@@ -274,15 +275,15 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     # -- genome and mutation
 
     @property
-    def hyperparameters(self) -> dict[str, int | float]:
+    def hyperparameters(self) -> dict[str, Any]:
         """The current values of the hyperparameters that may evolve."""
-        return {name: getattr(self, name) for name in self.hp_config}
+        return {name: plain_setting(getattr(self, name)) for name in self.hp_config}
 
     @property
     def genome(self) -> Genome:
         """Everything that offspring inherit besides weights."""
         numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        return Genome(numbers, self.architecture)
+        return Genome({**numbers, **self.hyperparameters}, self.architecture)
 
     def register_mutation_hook(self, hook: Callable[[Any], None]) -> None:
         """Call `hook(agent)` after every mutation of this agent, and of its clones."""
@@ -304,7 +305,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self.apply_genome(genome, changes)
         return self
 
-    def _set_hyperparameters(self, hyperparameters: Mapping[str, int | float]) -> None:
+    def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does."""
         before = self.action_std_init, self.action_std_min, self.action_std_max
         for name, value in hyperparameters.items():
@@ -502,6 +503,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def recompile(self) -> None:
         """Do nothing: nothing compiled needs to be renewed."""
         return
+
+
+def plain_setting(value: Any) -> Any:
+    """Return a setting as plain data: the value of an enumeration."""
+    return value.value if isinstance(value, Enum) else value
 
 
 def genome_to_json(genome: Genome) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar, cast
@@ -34,7 +33,7 @@ from agilerl_like.algorithms.serialization import (
     read_flag,
     to_builtin,
 )
-from agilerl_like.algorithms.settings import validated
+from agilerl_like.algorithms.settings import number_range, validated
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
 from agilerl_like.errors import ConfigurationError
@@ -261,11 +260,10 @@ class Learner:
     def hp_config(self) -> HyperparameterConfig:
         """The algorithm's ranges, in this learner's rows."""
         ranges = self.algorithm.hp_config
-        if self.group_number is None or "learn_step" not in ranges:
+        steps = number_range(ranges, "learn_step")
+        if self.group_number is None or steps is None:
             return ranges
-        steps, count = ranges["learn_step"], self.num_agents
-        scaled = replace(steps, min=steps.min * count, max=steps.max * count, scale="linear")
-        return HyperparameterConfig(**{**ranges, "learn_step": scaled})
+        return HyperparameterConfig(**{**ranges, "learn_step": steps.times(self.num_agents)})
 
     def settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, with rows counted for this group and open values resolved."""

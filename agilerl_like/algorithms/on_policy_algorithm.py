@@ -11,6 +11,7 @@ from agilerl_like.algorithms.ppo_config import (
     fit_batch_to_rollout,
 )
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
+from agilerl_like.algorithms.settings import number_range
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.resources import check_memory
@@ -43,8 +44,9 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
         row = sum(learner.num_agents * row_bytes(learner.encoding) for learner in self.learners.values())
         check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
         check_memory(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
-        if "learn_step" in self.hp_config:
-            longest = int(self.hp_config["learn_step"].max)
+        lengths = number_range(self.hp_config, "learn_step")
+        if lengths is not None:
+            longest = int(lengths.max)
             check_memory(f"hp_config.learn_step.max={longest}", longest, row, "env steps")
         super()._check_memory()
 

@@ -25,7 +25,7 @@ from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.algorithms.settings import COMMON
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Explorer, HyperparameterConfig, Offspring, RLParameter
+from agilerl_like.hpo import Choice, Explorer, HyperparameterConfig, NumberArray, Offspring, Parameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -448,19 +448,19 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
     """
     if not hp_config or not count:
         return [{} for _ in range(count)]
-    engine = SobolEngine(len(hp_config), scramble=True, seed=integer(seed, Purpose.INITIAL_HYPERPARAMETERS))
-    shares = engine.draw(count, dtype=torch.float64).tolist()
-    return [
-        {name: range_.quantile(share) for (name, range_), share in zip(hp_config.items(), row, strict=True)}
-        for row in shares
-    ]
+    engine = SobolEngine(hp_config.size, scramble=True, seed=integer(seed, Purpose.INITIAL_HYPERPARAMETERS))
+    return [hp_config.sampled_at(shares) for shares in engine.draw(count, dtype=torch.float64).tolist()]
 
 
-def _start_in(range_: RLParameter, value: Any) -> Any:
-    """Return the nearest value in a range, any for None; the constructor checks values that are no numbers."""
+def _start_in(parameter: Parameter, value: Any) -> Any:
+    """Return the nearest value in a range, any for None; the constructor checks values of other types."""
+    if isinstance(parameter, Choice):
+        return value if parameter.matches(value, parameter.values) else parameter.values[0]
+    if isinstance(parameter, NumberArray):
+        return parameter.sampled_at([0.5] * parameter.size) if value is None else value
     if value is None:
-        return range_.min
-    return range_.clip(value) if isinstance(value, int | float) else value
+        return parameter.min
+    return parameter.clip(value) if isinstance(value, int | float) else value
 
 
 def population_documents(

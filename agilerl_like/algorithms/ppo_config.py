@@ -12,7 +12,16 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Count, LogStd, NonNegative, Positive, Schedules, Share
+from agilerl_like.algorithms.settings import (
+    STRICT,
+    Count,
+    LogStd,
+    NonNegative,
+    Positive,
+    Schedules,
+    Share,
+    number_range,
+)
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -118,8 +127,9 @@ class PPOAttributes:
 
 def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
     """Raise ConfigurationError unless the smallest standard deviation can never be above the largest."""
-    low = hp_config["action_std_min"].max if "action_std_min" in hp_config else settings["action_std_min"]
-    high = hp_config["action_std_max"].min if "action_std_max" in hp_config else settings["action_std_max"]
+    lowest, highest = number_range(hp_config, "action_std_min"), number_range(hp_config, "action_std_max")
+    low = settings["action_std_min"] if lowest is None else lowest.max
+    high = settings["action_std_max"] if highest is None else highest.min
     if low > high:
         raise ConfigurationError(f"action_std_min={low} must not be greater than action_std_max={high}")
 
@@ -141,8 +151,9 @@ def check_rollout(
             f"batch_size={batch_size} is larger than the rollout of learn_step={learn_step} "
             f"({steps} steps of num_envs={num_envs}{named}): allowed are at most {most}"
         )
-    smallest = hp_config["batch_size"].min if "batch_size" in hp_config else batch_size
-    longest = hp_config["learn_step"].max if "learn_step" in hp_config else learn_step
+    sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, "learn_step")
+    smallest = batch_size if sizes is None else sizes.min
+    longest = learn_step if lengths is None else lengths.max
     if smallest > math.ceil(longest / num_envs) * num_envs * agents:
         raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}{named}")
 
@@ -159,13 +170,10 @@ def fit_batch_to_rollout(
     rollout = math.ceil(values["learn_step"] / num_envs) * num_envs * agents
     if values["batch_size"] <= rollout:
         return values
-    sizes, lengths = hp_config.get("batch_size"), hp_config.get("learn_step")
+    sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, "learn_step")
     if sizes is not None:
-        largest = 2 ** (rollout.bit_length() - 1) if sizes.scale == "power_of_two" else rollout
-        values["batch_size"] = sizes.clip(largest)
+        values["batch_size"] = sizes.at_most(rollout)
     if lengths is not None and values["batch_size"] > rollout:
-        needed = math.ceil(values["batch_size"] / agents)
-        if lengths.scale == "power_of_two":
-            needed = 2 ** (needed - 1).bit_length()
-        values["learn_step"] = lengths.clip(needed)  # which is rounded up to a whole step of every env
+        # which is rounded up to a whole step of every env
+        values["learn_step"] = lengths.at_least(math.ceil(values["batch_size"] / agents))
     return values

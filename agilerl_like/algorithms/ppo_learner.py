@@ -15,7 +15,7 @@ from torch import Tensor
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
 from agilerl_like.algorithms.learner import Learner, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.settings import validated
+from agilerl_like.algorithms.settings import number_range, validated
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
@@ -153,9 +153,10 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> RolloutBuffer:
+        ranges = [number_range(learner.hp_config, "learn_step") for learner in self]
         longest = (
-            max(learner.hp_config["learn_step"].max if "learn_step" in learner.hp_config else 0, learner.learn_step)
-            for learner in self
+            max(0 if range_ is None else range_.max, learner.learn_step)
+            for range_, learner in zip(ranges, self, strict=True)
         )
         steps = [-(-int(rows) // learner.num_envs) for rows, learner in zip(longest, self, strict=True)]
         return RolloutBuffer(

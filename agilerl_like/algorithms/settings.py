@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParameter
 from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 
@@ -57,7 +58,16 @@ NOT_EVOLVABLE = (
     "gradient_steps",
     "memory_size",
 )
-"""Settings that are neither flags nor text, and cannot evolve all the same."""
+"""Settings that are neither flags nor text, and have no range all the same."""
+OF_NETWORKS = (
+    "share_encoders",
+    "recurrent",
+    "normalize_observation",
+    "normalize_value",
+    "observation_clip",
+    "observation_eps",
+)
+"""Settings that networks are built from: a clone, which inherits its parent's weights, cannot have another value."""
 
 
 @cache
@@ -65,6 +75,13 @@ def evolvable_settings(config: type[Any]) -> tuple[str, ...]:
     """Return the names of the settings that may evolve."""
     names = config.__dataclass_fields__
     return tuple(n for n in names if not isinstance(getattr(config, n), bool | str) and n not in NOT_EVOLVABLE)
+
+
+@cache
+def choosable_settings(config: type[Any]) -> tuple[str, ...]:
+    """Return the names of the settings that may be a choice: those that each member has for itself."""
+    of_all = {*COMMON, *OF_NETWORKS, *NOT_EVOLVABLE} - {"max_seq_len"}
+    return tuple(name for name in config.__dataclass_fields__ if name not in of_all)
 
 
 @cache
@@ -103,20 +120,59 @@ def check_ranges(
     config: type[Any], settings: Mapping[str, Any], hp_config: HyperparameterConfig, algorithm: str
 ) -> None:
     """Raise ConfigurationError unless the ranges are those of settings that may evolve, and their bounds are legal."""
-    evolvable = evolvable_settings(config)
-    for name in hp_config:
-        if name not in evolvable:
-            raise ConfigurationError(
-                f"hp_config {name!r} is not a number of {algorithm} that can evolve; allowed are {', '.join(evolvable)}"
-            )
-        for bound in ("min", "max"):
-            changed = {**settings, name: getattr(hp_config[name], bound)}
-            validated(config, changed, named=f"hp_config.{name}.{bound}")
+    for name, parameter in hp_config.items():
+        check_can_evolve(config, name, parameter, algorithm)
+        for label, value in parameter.legal_values().items():
+            validated(config, {**settings, name: value}, named=f"hp_config.{name}.{label}")
     hp_config.check({name: settings[name] for name in hp_config})
 
 
-def with_int_dtype(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
-    """Return the ranges with dtype int for settings that are integers, whatever dtype they were given."""
-    ranges = dict(hp_config or {})
-    counts = [name for name in evolvable_settings(config) if name in ranges and isinstance(getattr(config, name), int)]
-    return HyperparameterConfig(**{**ranges, **{name: replace(ranges[name], dtype=int) for name in counts}})
+def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorithm: str) -> None:
+    """Raise ConfigurationError unless evolution can change a setting as a parameter describes."""
+    known, choosable, evolvable = config.__dataclass_fields__, choosable_settings(config), evolvable_settings(config)
+    if isinstance(parameter, RLParameter) and name not in evolvable:
+        raise ConfigurationError(
+            f"hp_config {name!r} is not a number of {algorithm} that can evolve; allowed are {', '.join(evolvable)}"
+        )
+    if isinstance(parameter, RLParameter) or name in choosable:
+        return
+    reason = f"it is no setting of {algorithm}"
+    if name == "activation":
+        reason = (
+            "it belongs to the networks, whose weights fit one activation, and is no choice; mutation.activation "
+            "blends from one to another"
+        )
+    elif name in OF_NETWORKS:
+        reason = "it belongs to the networks, which a clone inherits, and is no choice"
+    elif name in known:
+        reason = "it is one for all members, which are computed together, and is no choice"
+    raise ConfigurationError(f"hp_config.{name}: {reason}; allowed are {', '.join(choosable)}")
+
+
+def number_range(hp_config: HyperparameterConfig, name: str) -> RLParameter | Choice | None:
+    """Return the range of a number, or the choice among numbers; None if evolution does not change it."""
+    parameter = hp_config.get(name)
+    return parameter if isinstance(parameter, RLParameter | Choice) and parameter.is_numeric else None
+
+
+def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
+    """Return the ranges with dtype int for settings that are integers, and choices with values of the setting's type.
+
+    A value that the setting does not allow stays as it is, for `check_ranges` to name.
+    """
+    typed = dict(hp_config or {})
+    for name, parameter in typed.items():
+        if isinstance(parameter, Choice) and name in config.__dataclass_fields__:
+            typed[name] = parameter.with_values(_converted(config, name, value) for value in parameter.values)
+        elif isinstance(parameter, RLParameter) and isinstance(getattr(config, name, None), int):
+            typed[name] = replace(parameter, dtype=int) if name in evolvable_settings(config) else parameter
+    return HyperparameterConfig(**typed)
+
+
+def _converted(config: type[Any], name: str, value: Any) -> Any:
+    """Return a value as a setting stores it: an int as a float, for example."""
+    try:
+        stored = getattr(_adapter(config).validate_python({name: value}), name)
+    except ValidationError:
+        return value
+    return stored.value if isinstance(stored, Enum) else stored

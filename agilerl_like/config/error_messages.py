@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agilerl_like.config.run_config import Config, InconsistentSettings
-from agilerl_like.config.schema import AUTO, COUNT, MutationConfig, RangeConfig, strategy_fields
+from agilerl_like.config.schema import (
+    AUTO,
+    COUNT,
+    PARAMETER_KINDS,
+    MutationConfig,
+    ParameterConfig,
+    RangeConfig,
+    strategy_fields,
+)
 from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed_error, unknown_name
 from agilerl_like.registry import registered
@@ -35,17 +43,20 @@ class ErrorFormatter:
         """Yield one problem, or several if settings are inconsistent."""
         loc = tuple(str(part) for part in found["loc"])
         loc = loc[:-1] if loc[:1] == ("run",) and loc[-1] in (AUTO, COUNT) else loc
+        kind = RangeConfig
+        if loc[:1] == ("hyperparameters",) and loc[2:3] and loc[2] in PARAMETER_KINDS:
+            kind, loc = PARAMETER_KINDS[loc[2]], (*loc[:2], *loc[3:])
         own = found.get("ctx", {}).get("error")
         if isinstance(own, ConfigurationError):
             for problem in own.problems if isinstance(own, InconsistentSettings) else (str(own),):
                 yield self._own_problem(loc, problem)
         else:
-            yield Problem(self._text(loc, found), self.location(loc))
+            yield Problem(self._text(loc, found, kind), self.location(loc))
 
-    def _text(self, loc: KeyPath, found: Any) -> str:
+    def _text(self, loc: KeyPath, found: Any, kind: type[ParameterConfig]) -> str:
         name, value = ".".join(loc), found["input"]
         if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc))
+            return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc, kind))
         if found["type"] == "literal_error":
             is_algorithm, choices = loc == ("algorithm", "name"), re.findall(r"'([^']*)'", found["ctx"]["expected"])
             return str(unknown_name(name, value, registered("config") if is_algorithm else choices))
@@ -53,11 +64,11 @@ class ErrorFormatter:
             return f"{name} is missing"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 
-    def _unknown_key(self, field: str, loc: KeyPath) -> ConfigurationError:
+    def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
         foreign = foreign_setting(loc[-1])
         if foreign is None or loc[0] == "hyperparameters":
-            return unknown_name(field, loc[-1], self._near(loc))
+            return unknown_name(field, loc[-1], self._near(loc, kind))
         stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])
         return renamed_error(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
@@ -79,12 +90,12 @@ class ErrorFormatter:
             path = (*self._sections_with(name)[:1], name)
         return Problem(f"{'.'.join(path)}{text.removeprefix(name)}", self.location(path))
 
-    def _near(self, loc: KeyPath) -> list[str]:
+    def _near(self, loc: KeyPath, kind: type[ParameterConfig]) -> list[str]:
         """Candidates for an unknown key: the settings of its section, and settings of that name in other sections."""
         elsewhere = [f"{section}.{loc[-1]}" for section in self._sections_with(loc[-1])]
         if len(loc) == 1:
             return [*self.config_class.model_fields, *elsewhere]
-        return [*(RangeConfig.model_fields if loc[0] == "hyperparameters" else self._names(loc[0])), *elsewhere]
+        return [*(kind.model_fields if loc[0] == "hyperparameters" else self._names(loc[0])), *elsewhere]
 
     def _sections_with(self, name: str) -> list[str]:
         return [section for section in self.config_class.model_fields if name in self._names(section)]

@@ -26,8 +26,8 @@ from agilerl_like.config.schema import (
     EnvironmentConfig,
     MutationConfig,
     NetworkConfig,
+    ParameterConfig,
     PopulationConfig,
-    RangeConfig,
     RunConfig,
     Section,
     SelectionConfig,
@@ -60,7 +60,7 @@ class InconsistentSettings(ConfigurationError):
 
 
 if TYPE_CHECKING:
-    PPORanges = dict[str, RangeConfig]
+    PPORanges = dict[str, ParameterConfig]
 else:
     PPORanges = ranges_of(PPO.config)
 
@@ -80,13 +80,13 @@ class Config(Section, frozen=True):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     population: PopulationConfig = PopulationConfig()
     hyperparameters: PPORanges = Field(default_factory=dict)
-    """Hyperparameters that evolve, with their ranges: name -> {min, max, ...}."""
+    """Hyperparameters that evolve, with their ranges or choices: name -> {min, max, ...}, {choices: [...]} or [...]."""
     network: NetworkConfig = NetworkConfig()
     evolution: Literal["auto"] | None = None
     """auto: selection and mutation that adapt to population and budget, and need no settings; none: as set in
     `selection` and `mutation`."""
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
-    mutation: MutationConfig | None = MutationConfig()
+    mutation: SerializeAsAny[MutationConfig] | None = MutationConfig()
     """none: no evolution; the members train independently."""
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()

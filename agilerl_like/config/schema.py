@@ -20,17 +20,29 @@ from pydantic import (
     Discriminator,
     Field,
     ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
     Tag,
     create_model,
+    model_serializer,
     model_validator,
 )
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.algorithms.settings import Count, Positive, evolvable_settings
+from agilerl_like.algorithms.settings import Count, Positive, choosable_settings, evolvable_settings
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.hpo import Explorer, Mutations, RLParameter, Selection, TournamentSelection, TruncationSelection
-from agilerl_like.hpo.hyperparameters import Scale
+from agilerl_like.hpo import (
+    Choice,
+    Explorer,
+    Mutations,
+    NumberArray,
+    Parameter,
+    RLParameter,
+    Selection,
+    TournamentSelection,
+    TruncationSelection,
+)
+from agilerl_like.hpo.hyperparameters import Scale, parameter_from_json
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
@@ -139,7 +151,29 @@ class PopulationConfig(Section, frozen=True):
     """Mutate every member once before the first generation."""
 
 
-class RangeConfig(Section, frozen=True):
+class ParameterConfig(Section, frozen=True):
+    """What evolution may do with one hyperparameter."""
+
+    when: dict[str, Any] = {}
+    """Choices on which the hyperparameter depends, and their values: it is changed only where these are met."""
+
+    @property
+    def parameter(self) -> Parameter:
+        """The range or choice as `HyperparameterConfig` takes it."""
+        return parameter_from_json({name: value for name, value in self if name != "when" or value})
+
+    @model_validator(mode="after")
+    def _check(self) -> ParameterConfig:
+        _ = self.parameter
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_condition(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `when` out where there is none."""
+        return {name: value for name, value in handler(self).items() if name != "when" or value}
+
+
+class RangeConfig(ParameterConfig, frozen=True):
     """Range and mutation of one hyperparameter."""
 
     min: int | float
@@ -157,35 +191,74 @@ class RangeConfig(Section, frozen=True):
     resample: float = RLParameter.resample
     """Probability that a mutation samples the whole range instead of taking a step."""
 
-    @property
-    def parameter(self) -> RLParameter:
-        """The range as `RLParameter`."""
-        return RLParameter(**dict(self))
 
-    @model_validator(mode="after")
-    def _check(self) -> RangeConfig:
-        _ = self.parameter
-        return self
+class ChoiceConfig(ParameterConfig, frozen=True):
+    """A hyperparameter that has one of some values."""
+
+    choices: list[Any]
+    """The values."""
+    ordered: bool = Choice.ordered
+    """Whether neighbours in the list are alike: a mutation then moves to a neighbour, or draws."""
+    resample: float = Choice.resample
+    """Probability that a mutation of an ordered choice draws."""
+
+
+class NumberArrayConfig(ParameterConfig, frozen=True):
+    """A hyperparameter that is a list of numbers."""
+
+    each: list[RangeConfig]
+    """The range of each number."""
+
+    @property
+    def parameter(self) -> Parameter:
+        """The ranges as `HyperparameterConfig` takes them."""
+        return NumberArray(tuple(cast(RLParameter, one.parameter) for one in self.each), when=self.when)
+
+
+PARAMETER_KINDS: dict[str, type[ParameterConfig]] = {
+    "range": RangeConfig,
+    "choice": ChoiceConfig,
+    "array": NumberArrayConfig,
+}
+
+
+def _kind_of_parameter(data: Any) -> str:
+    """Return which of `PARAMETER_KINDS` describes a section; a range if it has the keys of none."""
+    given = data if isinstance(data, Mapping) else vars(data) if isinstance(data, ParameterConfig) else {}
+    return "choice" if "choices" in given else "array" if "each" in given else "range"
+
+
+AnyParameterConfig = Annotated[
+    Annotated[RangeConfig, Tag("range")]
+    | Annotated[ChoiceConfig, Tag("choice")]
+    | Annotated[NumberArrayConfig, Tag("array")],
+    Discriminator(_kind_of_parameter),
+]
 
 
 def ranges_of(config: type[Any]) -> Any:
-    """Return the type of the ranges of an algorithm's settings that may evolve."""
+    """Return the type of the ranges and choices of an algorithm's settings that may evolve."""
+    names = (*evolvable_settings(config), *choosable_settings(config))
 
     def check(name: str) -> str:
-        if name not in evolvable_settings(config):
-            raise unknown_name("key", name, evolvable_settings(config))
+        if name not in (*config.__dataclass_fields__, "activation"):  # the algorithm has the error for those
+            raise unknown_name("key", name, dict.fromkeys(names))
         return name
 
     def infer_dtypes(ranges: Any) -> Any:
         if not isinstance(ranges, Mapping):
             return ranges
         whole = {name for name in config.__dataclass_fields__ if isinstance(getattr(config, name), int)}
-        return {
-            name: {"dtype": "int" if name in whole else "float", **range_} if isinstance(range_, Mapping) else range_
-            for name, range_ in ranges.items()
-        }
+        return {name: completed(range_, "int" if name in whole else "float") for name, range_ in ranges.items()}
 
-    return Annotated[dict[Annotated[str, AfterValidator(check)], RangeConfig], BeforeValidator(infer_dtypes)]
+    def completed(section: Any, dtype: str) -> Any:
+        """Return a section with the setting's type; a list is short for choices."""
+        if isinstance(section, list | tuple):
+            return {"choices": [*section]}
+        is_range = isinstance(section, Mapping) and _kind_of_parameter(section) == "range"
+        return {"dtype": dtype, **section} if is_range else section
+
+    return Annotated[dict[Annotated[str, AfterValidator(check)], AnyParameterConfig], BeforeValidator(infer_dtypes)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)

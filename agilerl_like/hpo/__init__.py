@@ -6,6 +6,7 @@ weights.
 
 from agilerl_like.hpo.auto import AUTO, AutoExplorer, AutoSelection
 from agilerl_like.hpo.bandit import BanditMutations
+from agilerl_like.hpo.choice import Bool, Choice
 from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.factor_steps import FactorSteps
@@ -15,7 +16,7 @@ from agilerl_like.hpo.gaussian_steps import GaussianSteps
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, Offspring, WeightMix
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperband import HyperbandSelection
-from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig, NumberArray, Parameter, RLParameter
 from agilerl_like.hpo.multi_frequency import MultiFrequencySelection
 from agilerl_like.hpo.mutation import Mutations
 from agilerl_like.hpo.pb2 import PB2
@@ -38,6 +39,8 @@ __all__ = [
     "AutoExplorer",
     "AutoSelection",
     "BanditMutations",
+    "Bool",
+    "Choice",
     "Explorer",
     "FactorSteps",
     "FrozenMapping",
@@ -50,7 +53,9 @@ __all__ = [
     "MultiFrequencySelection",
     "Mutation",
     "Mutations",
+    "NumberArray",
     "Offspring",
+    "Parameter",
     "PopulationView",
     "RLParameter",
     "RestartingSelection",

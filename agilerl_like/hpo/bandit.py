@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -128,7 +129,8 @@ def crossover(
     """Mix hyperparameters with those of another member, drawn from the better half of the last generation.
 
     On its own scale each hyperparameter lies at a random place on the line through both values, at most half of
-    their distance beyond either, so that the spread of the population is kept (Eshelman and Schaffer 1993: BLX-0.5).
+    their distance beyond either, so that the spread of the population is kept (Eshelman and Schaffer 1993: BLX-0.5). A
+    choice is that of either, and a hyperparameter that only the other member uses is the other's.
     """
     last = history.trials[-1].generation if history.trials else 0
     mates = [
@@ -140,13 +142,13 @@ def crossover(
     ]
     mates = sorted(mates, key=lambda trial: (-trial.fitness, trial.uid))[: -(-len(mates) // 2)]
     own = genome.hyperparameters
-    mates = [trial for trial in mates if any(trial.hyperparameters[name] != own[name] for name in hp_config)]
+    active = hp_config.active(own)
+    mates = [trial for trial in mates if any(trial.hyperparameters[name] != own[name] for name in active)]
     if not mates:
         return with_hyperparameters(genome, {}, repair, operator="crossover")
     other = mates[rng.integers(len(mates))].hyperparameters
-    mixed = {}
-    for name, range_ in hp_config.items():
-        here, there = range_.to_unit(own[name]), range_.to_unit(other[name])
-        place = np.clip(here + rng.uniform(-0.5, 1.5) * (there - here), 0.0, 1.0)
-        mixed[name] = range_.from_unit(float(place), rng)
-    return with_hyperparameters(genome, mixed, repair, operator="crossover")
+    mixed: dict[str, Any] = {}
+    for name, parameter in hp_config.active(other).items():
+        mixed[name] = parameter.blend(own[name], other[name], rng) if name in active else other[name]
+    resolved = hp_config.resolve(own, mixed, rng)
+    return with_hyperparameters(genome, resolved, repair, operator="crossover")

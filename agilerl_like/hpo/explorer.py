@@ -12,14 +12,14 @@ import numpy as np
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
-from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
-Repair: TypeAlias = Callable[[dict[str, Number]], Mapping[str, Number]]
+Repair: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Adjusts hyperparameters that depend on one another, such as batch_size and the length of a rollout."""
 
 
-def unchanged(hyperparameters: dict[str, Number]) -> Mapping[str, Number]:
+def unchanged(hyperparameters: dict[str, Any]) -> Mapping[str, Any]:
     """Return the hyperparameters as they are; for agents whose hyperparameters do not depend on one another."""
     return hyperparameters
 
@@ -68,7 +68,8 @@ class Explorer(ABC):
 
         It is called once for each offspring, in the order of the slots; `history.pending` holds the proposals that were
         made before in the same generation. Every random draw must come from `rng`, so that all processes get the same
-        result. An explorer of hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`.
+        result. An explorer of hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`, where
+        `hp_config.resolve(genome.hyperparameters, changed, rng)` returns the changes that conditions allow.
         """
 
     def draw(
@@ -82,14 +83,14 @@ class Explorer(ABC):
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome of a fresh member, with the architecture of `genome`.
 
-        By default each hyperparameter is sampled from its range.
+        By default each hyperparameter is sampled from its range or choice.
         """
         drawn, record = with_hyperparameters(genome, hp_config.sample(rng), repair, operator="draw")
         return drawn, (record,)
 
 
 def with_hyperparameters(
-    genome: Genome, changed: Mapping[str, Number], repair: Repair = unchanged, operator: str = "step"
+    genome: Genome, changed: Mapping[str, Any], repair: Repair = unchanged, operator: str = "step"
 ) -> tuple[Genome, Mutation]:
     """Return the genome with some hyperparameters changed and repaired, and the record of what differs: (old, new)."""
     old = genome.hyperparameters

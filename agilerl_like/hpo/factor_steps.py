@@ -16,7 +16,10 @@ from agilerl_like.registry import register
 @register("explorer", "factors")
 @dataclass(frozen=True)
 class FactorSteps(Explorer):
-    """Each hyperparameter is multiplied by its shrink or grow factor, or redrawn with its probability `resample`."""
+    """Each hyperparameter is multiplied by its shrink or grow factor, or redrawn with its probability `resample`.
+
+    A choice takes another of its values.
+    """
 
     def propose(
         self,
@@ -29,6 +32,7 @@ class FactorSteps(Explorer):
         pre_training: bool = False,
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome with all hyperparameters moved."""
-        moved = {name: range_.mutate(genome.hyperparameters[name], rng) for name, range_ in hp_config.items()}
-        child, record = with_hyperparameters(genome, moved, repair)
+        old = genome.hyperparameters
+        moved = {name: parameter.mutate(old[name], rng) for name, parameter in hp_config.active(old).items()}
+        child, record = with_hyperparameters(genome, hp_config.resolve(old, moved, rng), repair)
         return child, (record,)

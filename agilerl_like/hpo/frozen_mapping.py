@@ -18,7 +18,7 @@ class FrozenMapping(Mapping[str, V_co]):
     __slots__ = ("_entries",)
 
     def __init__(self, entries: Mapping[str, V_co] | None = None) -> None:
-        self._entries: dict[str, Any] = {name: _frozen(value) for name, value in sorted((entries or {}).items())}
+        self._entries: dict[str, Any] = {name: frozen(value) for name, value in sorted((entries or {}).items())}
 
     def __getitem__(self, name: str) -> V_co:
         return self._entries[name]
@@ -36,5 +36,6 @@ class FrozenMapping(Mapping[str, V_co]):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """Return lists as tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value

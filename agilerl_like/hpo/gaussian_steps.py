@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
-from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Number, RLParameter
+from agilerl_like.hpo.hyperparameters import HyperparameterConfig, Parameter
 from agilerl_like.hpo.mutation import draw_operator, mutate_architecture
 from agilerl_like.registry import register
 
@@ -35,7 +36,8 @@ def population_size(history: History) -> int:
 class GaussianSteps(Explorer):
     """Each hyperparameter with a range moves by N(0, `sd`) of its range, or is redrawn with probability `redraw`.
 
-    Steps are taken on the parameter's own scale and reflected at the ends of the range; integers are rounded at random.
+    Steps are taken on the parameter's own scale and reflected at the ends of the range; integers are rounded at random,
+    and unordered choices take no step: they are redrawn alone.
     `sd` and `redraw` may be left out: 0.1 and 0.1; with 64 members or more 0.05 and 0.05, from 16 on 0.1 and 0.05. With
     probability `architecture` the clone's architecture changes too, by one mutation that leaves the outputs unchanged.
     """
@@ -70,10 +72,9 @@ class GaussianSteps(Explorer):
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome with all hyperparameters moved, and perhaps one change of its architecture."""
         sd, redraw = self.sizes(population_size(history))
-        moved = {
-            name: step(range_, genome.hyperparameters[name], rng, sd, redraw) for name, range_ in hp_config.items()
-        }
-        child, record = with_hyperparameters(genome, moved, repair, operator="gaussian")
+        old = genome.hyperparameters
+        moved = {name: step(parameter, old[name], rng, sd, redraw) for name, parameter in hp_config.active(old).items()}
+        child, record = with_hyperparameters(genome, hp_config.resolve(old, moved, rng), repair, operator="gaussian")
         child, changes = self.with_architecture(child, rng)
         return child, ((record, *changes) if record.details or not changes else changes)
 
@@ -86,8 +87,8 @@ class GaussianSteps(Explorer):
         return child, (() if child == genome else (change,))
 
 
-def step(range_: RLParameter, value: Number, rng: np.random.Generator, sd: float, redraw: float) -> Number:
-    """Return a value that is a normal step away on the range's scale, or a new draw."""
+def step(parameter: Parameter, value: Any, rng: np.random.Generator, sd: float, redraw: float) -> Any:
+    """Return a value that is a normal step away on the parameter's scale, or a new draw."""
     if rng.random() < redraw:
-        return range_.resample_value(rng)
-    return range_.from_unit(range_.to_unit(value) + rng.normal(0.0, sd), rng)
+        return parameter.resample_value(rng)
+    return parameter.step(value, sd, rng)

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from agilerl_like.hpo.choice import plain
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.hyperparameters import Number
 
 OperatorKind: TypeAlias = Literal["layer", "node", "activation"]
 MutationKind: TypeAlias = Literal["none", "architecture", "parameters", "activation", "rl_hp"]
@@ -70,7 +70,7 @@ class Mutation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
-        details = {name: list(value) if isinstance(value, tuple) else value for name, value in self.details.items()}
+        details = {name: plain(value) for name, value in self.details.items()}
         return {"kind": self.kind, "operator": self.operator, "details": details}
 
     @classmethod
@@ -83,7 +83,7 @@ class Mutation:
 class Genome:
     """All that an offspring inherits besides weights."""
 
-    hyperparameters: Mapping[str, Number]
+    hyperparameters: Mapping[str, Any]
     architecture: Architecture
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class Offspring:
             "parent_slot": self.parent_slot,
             "survives": self.survives,
             "mutations": [mutation.to_json() for mutation in self.mutations],
-            "hyperparameters": dict(self.genome.hyperparameters),
+            "hyperparameters": {name: plain(value) for name, value in self.genome.hyperparameters.items()},
             "architecture": self.genome.architecture.describe(),
         }
 

@@ -13,7 +13,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agilerl_like.errors import CheckpointError
-from agilerl_like.storage.validation import NonNegativeInt, Number, Score, Text, short_repr, validate_record
+from agilerl_like.storage.validation import (
+    HyperparameterValue,
+    NonNegativeInt,
+    Score,
+    Text,
+    short_repr,
+    validate_record,
+)
 
 MAX_TRIALS = 1024
 """The oldest rows beyond this number are dropped."""
@@ -27,8 +34,8 @@ class Trial:
     uid: NonNegativeInt
     parent_uid: Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
     """The member that this one was cloned from; -1 for an initial member."""
-    hyperparameters: Mapping[str, Number]
-    """Values of the hyperparameters that have a range."""
+    hyperparameters: Mapping[str, HyperparameterValue]
+    """Values of the hyperparameters that have a range or a choice."""
     architecture: Text
     mutation: Text
     """Label of the last mutation, "None" without one."""

@@ -124,15 +124,16 @@ def mutate_hyperparameters(
 ) -> tuple[Genome, Mutation]:
     """Move each hyperparameter with probability 1/2, and at least one; record every value that changed."""
     old = genome.hyperparameters
-    moves = rng.random(len(hp_config)) < 0.5
+    active = hp_config.active(old)
+    moves = rng.random(len(active)) < 0.5
     if len(moves) and not moves.any():
         moves[rng.integers(len(moves))] = True
     moved = {
         name: parameter.mutate(old[name], rng)
-        for (name, parameter), moves_now in zip(hp_config.items(), moves, strict=True)
+        for (name, parameter), moves_now in zip(active.items(), moves, strict=True)
         if moves_now
     }
-    return with_hyperparameters(genome, moved, repair)
+    return with_hyperparameters(genome, hp_config.resolve(old, moved, rng), repair)
 
 
 def mutate_architecture(

@@ -9,6 +9,7 @@ generation, and the bonus is a standard deviation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,8 @@ from agilerl_like.hpo.selection import require_members
 from agilerl_like.registry import register
 
 CANDIDATES = 300
+CATEGORY_DISTANCE = 0.7
+"""Distance of two values of a choice, in units of a range."""
 WINDOW = 160
 """The last trials that the process is fitted to."""
 RELIABLE_GAIN = 4.0
@@ -74,11 +77,10 @@ class PB2(GaussianSteps):
         uses_steps = rng.random() < self.gaussian
         if uses_steps or len(trials) < self.min_trials or not hp_config or not (self.always or is_reliable(history)):
             return super().propose(genome, history, rng, hp_config=hp_config, repair=repair, pre_training=pre_training)
-        here = np.array([range_.to_unit(genome.hyperparameters[name]) for name, range_ in hp_config.items()])
+        old = genome.hyperparameters
+        here = np.array(hp_config.to_units(old))
         best = self._best_candidate(here, trials, history, hp_config, rng)
-        moved = {
-            name: range_.from_unit(unit, rng) for (name, range_), unit in zip(hp_config.items(), best, strict=True)
-        }
+        moved = hp_config.resolve(old, hp_config.from_units(best.tolist(), rng), rng)
         child, record = with_hyperparameters(genome, moved, repair, operator="pb2")
         child, changes = self.with_architecture(child, rng)
         return child, (record, *changes)
@@ -96,26 +98,57 @@ class PB2(GaussianSteps):
         low, span = before.min(), np.ptp(before) or 1.0
 
         def inputs(of: list[Trial]) -> np.ndarray:
-            rows = [(*units(trial, hp_config), (trial.fitness_before - low) / span) for trial in of]
-            return np.array(rows).reshape(len(of), len(hp_config) + 1)
+            before = [(trial.fitness_before - low) / span for trial in of]
+            return np.column_stack([encoded(coordinates(of, hp_config), hp_config), before])
 
         times = [trial.generation for trial in trials]
         gains = [trial.fitness - trial.fitness_before for trial in trials]
         process = GaussianProcess(inputs(trials), np.array(times), np.array(gains))
         pending = [trial for trial in history.pending if math.isfinite(trial.fitness_before)]
         process = process.with_pending(inputs(pending), np.array([trial.generation for trial in pending]))
-        lower, upper = np.maximum(here - self.radius, 0.0), np.minimum(here + self.radius, 1.0)
-        candidates = rng.uniform(lower, upper, size=(CANDIDATES, len(here)))
+        candidates = self._candidates(here, hp_config, rng)
         context = (parent_fitness(history, hp_config, here) - low) / span
         now = np.full(CANDIDATES, max(times) + 1)
-        mean, spread = process.predict(np.column_stack([candidates, np.full(CANDIDATES, context)]), now)
+        rows = np.column_stack([encoded(candidates, hp_config), np.full(CANDIDATES, context)])
+        mean, spread = process.predict(rows, now)
         bonus = math.sqrt(0.2 * math.log(max(0.4 * len(trials), math.e)))
         return candidates[int(np.argmax(mean + bonus * spread))]
 
+    def _candidates(self, here: np.ndarray, hp_config: HyperparameterConfig, rng: np.random.Generator) -> np.ndarray:
+        """Return points `[N, D]` of the box around the parent's; a choice is the parent's, or drawn, equally often."""
+        known = np.isfinite(here)
+        lower = np.where(known, np.maximum(here - self.radius, 0.0), 0.0)
+        upper = np.where(known, np.minimum(here + self.radius, 1.0), 1.0)
+        candidates = rng.uniform(lower, upper, size=(CANDIDATES, len(here)))
+        for place, count in enumerate(hp_config.categories):
+            if count:
+                drawn = (rng.integers(count, size=CANDIDATES) + 0.5) / count
+                keeps = (rng.random(CANDIDATES) < 0.5) & known[place]
+                candidates[:, place] = np.where(keeps, here[place], drawn)
+        return hp_config.without_inactive(candidates)
 
-def units(trial: Trial, hp_config: HyperparameterConfig) -> list[float]:
-    """Return where a trial's hyperparameters lie in their ranges."""
-    return [range_.to_unit(trial.hyperparameters[name]) for name, range_ in hp_config.items()]
+
+def coordinates(trials: Sequence[Trial], hp_config: HyperparameterConfig) -> np.ndarray:
+    """Return where the trials' hyperparameters lie in their ranges, `[N, D]`; nan where they were inactive."""
+    rows = [hp_config.to_units(trial.hyperparameters) for trial in trials]
+    return np.array(rows, dtype=float).reshape(len(trials), hp_config.size)
+
+
+def encoded(units: np.ndarray, hp_config: HyperparameterConfig) -> np.ndarray:
+    """Return the process's inputs for coordinates `[N, D]`.
+
+    Each value of a choice has a column, so that all values are equally far apart; the middle of the range stands for a
+    number that is inactive.
+    """
+    columns = []
+    for column, count in zip(units.T, hp_config.categories, strict=True):
+        if count:
+            columns += [
+                CATEGORY_DISTANCE / math.sqrt(2) * (np.floor(column * count) == value) for value in range(count)
+            ]
+        else:
+            columns.append(np.where(np.isfinite(column), column, 0.5))
+    return np.column_stack(columns) if columns else np.zeros((len(units), 0))
 
 
 def is_measured(trial: Trial, hp_config: HyperparameterConfig) -> bool:
@@ -129,8 +162,10 @@ def parent_fitness(history: History, hp_config: HyperparameterConfig, here: np.n
     last = [
         trial for trial in last if math.isfinite(trial.fitness) and hp_config.keys() <= trial.hyperparameters.keys()
     ]
-    distance = [float(((np.array(units(trial, hp_config)) - here) ** 2).sum()) for trial in last]
-    return last[int(np.argmin(distance))].fitness if last else 0.0
+    if not last:
+        return 0.0
+    places = encoded(np.vstack([here, coordinates(last, hp_config)]), hp_config)
+    return last[int(np.argmin(((places[1:] - places[0]) ** 2).sum(axis=1)))].fitness
 
 
 def is_reliable(history: History) -> bool:

@@ -14,7 +14,7 @@ from agilerl_like.hpo.gaussian_steps import check_probability
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
-from agilerl_like.hpo.pb2 import units
+from agilerl_like.hpo.pb2 import coordinates
 from agilerl_like.registry import register
 
 CANDIDATES = 24
@@ -68,39 +68,58 @@ class TPE(Explorer):
         if len(jobs) < self.min_jobs or rng.random() < self.random:
             return super().draw(genome, history, rng, hp_config=hp_config, repair=repair)
         num_good = max(2, math.ceil(GOOD_SHARE * len(jobs)))
-        pending = [units(trial, hp_config) for trial in history.pending]
-        good = Density(jobs[:num_good])
-        rest = Density(np.array([*jobs[num_good:], *pending]))  # so that proposals differ from one another
-        candidates = good.sample(CANDIDATES, rng)
+        pending = coordinates(history.pending, hp_config)
+        good = Density(jobs[:num_good], hp_config.categories)
+        rest = Density(np.vstack([jobs[num_good:], pending]), hp_config.categories)  # so that proposals differ
+        candidates = hp_config.without_inactive(good.sample(CANDIDATES, rng))
         best = candidates[int(np.argmax(good.log(candidates) - rest.log(candidates)))]
-        drawn = {
-            name: range_.from_unit(unit, rng) for (name, range_), unit in zip(hp_config.items(), best, strict=True)
-        }
+        old = genome.hyperparameters
+        drawn = hp_config.resolve(old, hp_config.from_units(best.tolist(), rng), rng)
         child, record = with_hyperparameters(genome, drawn, repair, operator="tpe")
         return child, (record,)
 
 
 class Density:
-    """A mixture of a normal kernel at each of the points `[N, D]`, and of the uniform density on [0, 1]."""
+    """A mixture of a kernel at each of the points `[N, D]`, and of the uniform density on [0, 1].
 
-    def __init__(self, points: np.ndarray) -> None:
+    A kernel is normal in the coordinates of numbers. In that of a choice, for which `categories` has the number of its
+    values, it has the weight `1 - bandwidth` at the point's value, and the rest is uniform; all densities are relative
+    to the uniform one. A coordinate that is nan, because its hyperparameter is inactive, is uniform.
+    """
+
+    def __init__(self, points: np.ndarray, categories: tuple[int, ...] = ()) -> None:
         self.points = points
         count, dimensions = points.shape
+        self.categories = np.array(categories or (0,) * dimensions)
         self.bandwidth = np.full(dimensions, BANDWIDTH * count ** (-1 / (4 + dimensions)))
 
     def log(self, places: np.ndarray) -> np.ndarray:
         """Return the logarithm of the density at places `[M, D]`."""
-        distance = (places[:, None] - self.points) / self.bandwidth
-        kernels = np.exp(-0.5 * (distance**2).sum(axis=-1)) / np.prod(self.bandwidth * math.sqrt(2 * math.pi))
+        width = self.bandwidth
+        log_kernels = -0.5 * ((places[:, None] - self.points) / width) ** 2 - np.log(width * math.sqrt(2 * math.pi))
+        for place, count in enumerate(self.categories.tolist()):
+            if count:
+                is_equal = np.isclose(places[:, None, place], self.points[:, place])
+                unknown = np.isnan(places[:, None, place] + self.points[:, place])
+                log_kernels[..., place] = np.log((1 - width[place]) * count * is_equal + width[place])
+                log_kernels[unknown, place] = np.nan
+        kernels = np.exp(np.nansum(log_kernels, axis=-1))
         return np.log((1 + kernels.sum(axis=1)) / (1 + len(self.points)))
 
     def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw places `[M, D]` from the kernels, reflected at the ends of [0, 1]."""
-        drawn = (
-            self.points[rng.integers(len(self.points), size=count)]
-            + rng.normal(size=(count, len(self.bandwidth))) * self.bandwidth
-        )
-        return 1 - np.abs(1 - drawn % 2)
+        centres = self.points[rng.integers(len(self.points), size=count)]
+        drawn = centres + rng.normal(size=(count, len(self.bandwidth))) * self.bandwidth
+        drawn = 1 - np.abs(1 - drawn % 2)
+        for place, values in enumerate(self.categories.tolist()):
+            if values:
+                uniform = (rng.integers(values, size=count) + 0.5) / values
+                is_drawn = (rng.random(count) < self.bandwidth[place]) | np.isnan(centres[:, place])
+                drawn[:, place] = np.where(is_drawn, uniform, centres[:, place])
+        unknown = np.isnan(drawn)
+        if unknown.any():
+            drawn[unknown] = rng.random(int(unknown.sum()))
+        return drawn
 
 
 def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -> np.ndarray:
@@ -123,4 +142,4 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
         return -min(age, len(trials)), -fitness if math.isfinite(fitness) else math.inf
 
     known = [trials for trials in by_job.values() if len(trials) >= age or trials[-1].generation < now]
-    return np.array([units(trials[0], hp_config) for trials in sorted(known, key=key)]).reshape(-1, len(hp_config))
+    return coordinates([trials[0] for trials in sorted(known, key=key)], hp_config)

@@ -239,6 +239,8 @@ class LineageReporter(FileReporter[OffspringRecord]):
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, other columns as float (or nan).
 
+    A hyperparameter that is a choice, and no number, is text.
+
     Raises:
         ConfigurationError: there is no such file, or it is not a metrics file.
         CheckpointError: the file is damaged; names the line, the column, the value and what is allowed.
@@ -248,7 +250,11 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     try:
         columns = tuple(next(table, ()))
         if columns[: len(_IDENTITY)] == _IDENTITY and len(set(columns)) == len(columns) <= MAX_COLUMNS:
-            return [_read_row(columns, fields) for fields in table]
+            rows: list[dict[str, Any]] = []
+            for fields in table:
+                rows.append(_read_row(columns, fields))
+                _check_kinds(rows[0], rows[-1])
+            return rows
     except (csv.Error, ValueError) as error:
         raise CheckpointError(f"path={str(path)!r}, line {table.line_num}: {error!s:.300}") from error
     raise ConfigurationError(
@@ -367,8 +373,17 @@ def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
     return row
 
 
-def _number(name: str, text: str) -> float:
+def _check_kinds(first: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Raise ValueError for text in a column that begins with numbers; a choice may be among numbers and none."""
+    for name, value in row.items():
+        if name.startswith("hp/") and isinstance(value, str) and value != "none" and not isinstance(first[name], str):
+            raise ValueError(f"{name}={value!r:.100}; allowed are numbers")
+
+
+def _number(name: str, text: str) -> float | str:
     try:
         return float(text) if text else math.nan
     except ValueError:
+        if name.startswith("hp/") and text.isprintable():
+            return text
         raise ValueError(f"{name}={text!r:.100}; allowed are numbers") from None

@@ -10,9 +10,13 @@ from typing import Any
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def hyperparameter(value: float | int, *, scientific: bool = False) -> str:
-    """Return a hyperparameter in about seven characters: `2048`, `0.995`, `3.2e-4`."""
-    if isinstance(value, Integral):
+def hyperparameter(value: Any, *, scientific: bool = False) -> str:
+    """Return a hyperparameter in about seven characters: `2048`, `0.995`, `3.2e-4`; choices as in YAML: `true`."""
+    if isinstance(value, bool) or value is None:
+        return "none" if value is None else str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(hyperparameter, value))}]"
+    if isinstance(value, Integral | str):
         return str(value)
     if math.isfinite(value) and value != 0 and (scientific or not 0.01 <= abs(value) < 10_000):
         mantissa, exponent = f"{value:.1e}".split("e")
@@ -20,10 +24,17 @@ def hyperparameter(value: float | int, *, scientific: bool = False) -> str:
     return f"{value:.4g}" if 0.9 <= abs(value) < 1 else f"{value:.3g}"  # the last digit of a discount matters
 
 
-def hyperparameters(values: Sequence[float | int]) -> list[str]:
+def hyperparameters(values: Sequence[Any]) -> list[str]:
     """Return the values of one hyperparameter in the same notation, so that they can be compared at a glance."""
+    if not all(is_number(value) for value in values):
+        return [hyperparameter(value) for value in values]
     tiny = any(0 < abs(value) < 0.01 for value in values)
     return [hyperparameter(value, scientific=tiny and abs(value) < 1) for value in values]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and no flag."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def returns(values: Iterable[float], *, signed: bool = False) -> list[str]:
@@ -86,7 +97,7 @@ def mutation(record: Mapping[str, Any]) -> str:
     return f"{label} ({arguments})" if arguments else label
 
 
-def _change(name: str, change: Sequence[float | int]) -> str:
+def _change(name: str, change: Sequence[Any]) -> str:
     before, after = hyperparameters(list(change))
     return f"{name} {before} → {after}"
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord
 
 
-def member_metrics(member: MemberRecord) -> dict[str, float]:
-    """Return the metrics of one member."""
+def member_metrics(member: MemberRecord) -> dict[str, float | str]:
+    """Return the metrics of one member; a hyperparameter that is no number is text."""
     return {
         "eval/mean_reward": member.fitness,
         "eval/std_reward": member.fitness_std,
         "eval/episodes": member.episodes,
         "rollout/ep_rew_mean": member.train_return,
-        **{f"hp/{name}": value for name, value in member.hyperparameters.items()},
+        **{f"hp/{name}": _number_or_text(value) for name, value in member.hyperparameters.items()},
         **{f"train/{name}": value for name, value in member.losses.items()},
     }
 
@@ -50,9 +52,14 @@ def population_metrics(record: GenerationRecord) -> dict[str, float]:
 
 def scalars(record: GenerationRecord) -> dict[str, float]:
     """Return every finite number of a generation by tag, members as `member/<slot>/…`."""
-    tagged = dict(population_metrics(record))
+    tagged: dict[str, float | str] = dict(population_metrics(record))
     for member in record.members:
         own = {"env_steps": member.env_steps, "uid": member.uid, "parameters": member.parameters}
         for name, value in {**own, **member_metrics(member)}.items():
             tagged[f"member/{member.slot}/{name}"] = value
-    return {tag: float(value) for tag, value in tagged.items() if math.isfinite(value)}
+    numbers = {tag: value for tag, value in tagged.items() if not isinstance(value, str)}
+    return {tag: float(value) for tag, value in numbers.items() if math.isfinite(value)}
+
+
+def _number_or_text(value: Any) -> float | str:
+    return value if formatting.is_number(value) else formatting.hyperparameter(value)

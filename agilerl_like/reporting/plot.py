@@ -182,6 +182,8 @@ def _draw_panel(axes: Axes, name: str, history: RunHistory, norm: Normalize) -> 
     _scale(axes, values)
     if name == "parameters":
         axes.yaxis.set_major_formatter(lambda value, _: formatting.count(value))
+    if categories := history.categories(name):
+        axes.set_yticks(range(len(categories)), [formatting.hyperparameter(value)[:12] for value in categories])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _style_axes(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
 

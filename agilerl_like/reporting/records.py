@@ -15,7 +15,16 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from agilerl_like.errors import CheckpointError
-from agilerl_like.storage.validation import Flag, NonNegativeInt, Number, Score, Text, short_repr, validate_record
+from agilerl_like.storage.validation import (
+    Flag,
+    HyperparameterValue,
+    NonNegativeInt,
+    Score,
+    Text,
+    is_plain_value,
+    short_repr,
+    validate_record,
+)
 
 NO_PARENT = -1
 """The `parent_uid` of the members of the initial population."""
@@ -33,9 +42,7 @@ def _checked_mutation(change: Mapping[str, Any]) -> Mapping[str, Any]:
     if change.keys() - MUTATION_KEYS:
         raise ValueError(f"allowed keys are {', '.join(sorted(MUTATION_KEYS))}")
     pairs = details.values() if kind == "rl_hp" else ()
-    if not all(
-        isinstance(pair, list | tuple) and [type(n) in (int, float) for n in pair] == [True] * 2 for pair in pairs
-    ):
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and is_plain_value(pair) for pair in pairs):
         raise ValueError("allowed are details of [value before, value after] for each hyperparameter")
     return change
 
@@ -80,7 +87,7 @@ class MemberRecord:
     fitness_std: Score
     episodes: NonNegativeInt
     train_return: Score
-    hyperparameters: Mapping[str, Number]
+    hyperparameters: Mapping[str, HyperparameterValue]
     architecture: Text
     parameters: NonNegativeInt
     mutation: Text
@@ -121,9 +128,9 @@ class OffspringRecord:
     parent_uid: ParentUid
     survives: Flag
     mutations: tuple[Annotated[Mapping[str, Any], AfterValidator(_checked_mutation)], ...]
-    hyperparameters: Mapping[str, Number]
+    hyperparameters: Mapping[str, HyperparameterValue]
     architecture: Text
-    parent_hyperparameters: Mapping[str, Number]
+    parent_hyperparameters: Mapping[str, HyperparameterValue]
     parent_architecture: Text
     parent_fitness: Score
     reason: Text = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,8 @@ def _schedule(run: RunHistory, name: str) -> str:
     ]
     marks.append(path(chart.points(generation[run.lineage], values[run.lineage]), colour=DARK, width=2))
     shown = formatting.count if name == "parameters" else formatting.hyperparameter
+    if categories := run.categories(name):
+        shown = partial(_category, categories)
     return chart.drawn(*marks, x_label="generation", x_format=_short, y_format=shown, label=name)
 
 
@@ -394,7 +397,9 @@ def _configuration(run: RunHistory) -> str:
 def _genome(run: RunHistory, row: int) -> str:
     own = run.rows[row]
     values = [
-        f"{name[3:]} {formatting.hyperparameter(own[name])}" for name in run.hyperparameters if math.isfinite(own[name])
+        f"{name[3:]} {formatting.hyperparameter(own[name])}"
+        for name in run.hyperparameters
+        if isinstance(own[name], str) or math.isfinite(own[name])
     ]
     return "; ".join(filter(None, (", ".join(values), own["architecture"])))
 
@@ -424,6 +429,12 @@ def _table(
 def _legend(entries: Sequence[tuple[str, str]]) -> str:
     shown = " ".join(f'<u style="background:{colour}"></u>{escape(label)}' for colour, label in entries)
     return f'<p class="legend">{shown}</p>'
+
+
+def _category(categories: Sequence[Any], place: float) -> str:
+    """Return the value of a choice at a place on the axis; "" between two."""
+    is_at = abs(place - round(place)) < 1e-6 and 0 <= round(place) < len(categories)
+    return formatting.hyperparameter(categories[round(place)])[:8] if is_at else ""
 
 
 def _short(value: float) -> str:

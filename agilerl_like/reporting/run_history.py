@@ -100,9 +100,19 @@ class RunHistory:
         """The columns of hyperparameters."""
         return [name for name in self.rows[0] if name.startswith("hp/")]
 
+    def categories(self, name: str) -> list[Any]:
+        """Return the different values of a hyperparameter that is a choice, numbers first; [] if all are numbers."""
+        values = {row.get(name, math.nan) for row in self.rows}
+        if not any(isinstance(value, str) for value in values):
+            return []
+        known = [value for value in values if isinstance(value, str) or math.isfinite(value)]
+        return sorted(known, key=lambda value: (isinstance(value, str), value))
+
     def column(self, name: str) -> np.ndarray:
-        """Return a number of every row; nan without the column."""
-        return np.array([row.get(name, math.nan) for row in self.rows], dtype=float)
+        """Return a number of every row; nan without the column. For a choice it is the place among `categories`."""
+        values = [row.get(name, math.nan) for row in self.rows]
+        places = {value: place for place, value in enumerate(self.categories(name))}
+        return np.array([places.get(value, math.nan) for value in values] if places else values, dtype=float)
 
     def per_generation(self, name: str) -> np.ndarray:
         """Return a number that is equal in all rows of a generation, by generation."""
