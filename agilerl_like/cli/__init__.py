@@ -31,6 +31,7 @@ from agilerl_like.cli import (
     report,
     runs,
     train,
+    tune,
 )
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.errors import (
@@ -72,6 +73,7 @@ def _parsed(name: str, function: Callable[..., int]) -> Command:
 COMMANDS: Mapping[str, Command] = {
     "train": Command(train.train, train.Train),
     "resume": Command(train.resume, train.Resume),
+    "tune": _parsed("tune", tune.tune),
     "configs": _parsed("configs", configs.configs),
     "eval": _parsed("eval", evaluate.evaluate),
     "plot": _parsed("plot", plot.plot),

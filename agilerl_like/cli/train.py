@@ -42,7 +42,7 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
-from agilerl_like.reporting.callback import CallbackError, CallbackList, Reporter
+from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter
 from agilerl_like.reporting.plot import plot_run
@@ -117,11 +117,16 @@ def train(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE
+    return train_config(config)
+
+
+def train_config(config: Config, *, callbacks: Iterable[Callback] = ()) -> int:
+    """Train from a configuration in a new folder, with further callbacks; return the exit code."""
     with _launched(config) as process_group:
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
-        return _run(config, process_group, lambda: _create_run_dir(config), resume=False)
+        return _run(config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks)
 
 
 def resume(arguments: Sequence[str]) -> int:
@@ -164,7 +169,14 @@ def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]
     return distributed_session(cpu=cpu) if is_launched() else contextlib.nullcontext(SingleProcess())
 
 
-def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], Path], *, resume: bool) -> int:
+def _run(
+    config: Config,
+    process_group: ProcessGroup,
+    find_folder: Callable[[], Path],
+    *,
+    resume: bool,
+    callbacks: Iterable[Callback] = (),
+) -> int:
     """Train from the start or from the newest checkpoint; only the main process has a folder."""
     setup = build(config, process_group.device(config.run.torch_device))
     with contextlib.ExitStack() as stack:
@@ -184,6 +196,7 @@ def _run(config: Config, process_group: ProcessGroup, find_folder: Callable[[], 
             setup = setup._replace(settings=config.to_json())
         list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
         own = [registered("callback").build("run.callbacks", given) for given in config.run.callbacks]
+        own += callbacks
         shown = find_folder() if process_group.is_main else None
         trust = f" {TRUST}" if untrusted_import_paths(config) else ""
         command = f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
@@ -251,17 +264,22 @@ def _create_run_dir(config: Config) -> Path:
     run = config.run
     if run.name:
         return run.dir / run.name
-    make_folder(run.dir)
-    env = re.sub(r"[^\w.]+", "-", config.environment.id)
-    stem = f"{env}-{config.algorithm.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder, number = run.dir / stem, 1
+    return new_folder(run.dir, f"{config.environment.id}-{config.algorithm.name}")
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a folder whose name has the time, and a number if there is one of that name."""
+    make_folder(parent)
+    name = re.sub(r"[^\w.]+", "-", name)
+    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, number = parent / stem, 1
     while True:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
-            sync_folder(run.dir)
+            sync_folder(parent)
             return folder
         number += 1
-        folder = run.dir / f"{stem}-{number}"
+        folder = parent / f"{stem}-{number}"
 
 
 def _remove_if_empty(run_dir: Path | None) -> None:

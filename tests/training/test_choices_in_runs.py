@@ -1,4 +1,4 @@
-"""Choices and conditions in runs: initial members, records, checkpoints, YAML, and errors before any environment is made."""
+"""Choices and conditions in runs: initial members, records, checkpoints, YAML, and errors before an env is made."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ RANGES = """
 """
 RUN = f"""
 environment: {{id: CartPole-v1, num_envs: 2, backend: sync}}
-algorithm: {{learn_step: 32, batch_size: 32, recurrent: true, target_kl: 0.02, max_seq_len: 8, lr: 1e-4, per_member: true}}
-network: {{encoder_config: {{hidden_size: [16]}}, latent_dim: 8, head_config: {{hidden_size: [16]}}, memory_config: {{hidden_state_size: 16}}}}
+algorithm:
+  {{learn_step: 32, batch_size: 32, recurrent: true, target_kl: 0.02, max_seq_len: 8, lr: 1e-4, per_member: true}}
+network:
+  encoder_config: {{hidden_size: [16]}}
+  latent_dim: 8
+  head_config: {{hidden_size: [16]}}
+  memory_config: {{hidden_state_size: 16}}
 population: {{size: 4}}
 hyperparameters: {RANGES}
 selection: {{name: truncation, fraction: 0.5}}

@@ -1,0 +1,212 @@
+"""`agilerl-like tune`: search for hyperparameters and architecture of an environment, without a configuration."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional
+
+from agilerl_like.algorithms.serialization import to_builtin
+from agilerl_like.cli.output import PROGRAM, checked_seed, write_line
+from agilerl_like.cli.train import new_folder, train_config
+from agilerl_like.config import Config, Draft, build
+from agilerl_like.config.bundled import find_config
+from agilerl_like.config.search_space import SMALLEST_ROLLOUT, UPDATES_IN_GENERATION, search_space
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
+from agilerl_like.reporting.files import METRICS
+from agilerl_like.reporting.records import GenerationRecord
+from agilerl_like.saved_runs import Run
+from agilerl_like.seeding import fresh_seed
+from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.training_arguments import OutputPaths
+from agilerl_like.yaml_writer import to_yaml
+
+BUDGET = 2e6
+GENERATIONS = 30
+"""Generations of a search: fewer leave selection little to do, more make each evaluation a larger share of the time."""
+LEAST_GENERATIONS = 4
+FOUND = "found.yaml"
+SEEDS = 4
+"""Members of the configuration that is written: independent seeds, of which the best is kept."""
+
+
+def tune(
+    env: Positional[str],
+    /,
+    budget: float | None = None,
+    minutes: float | None = None,
+    population: int = 8,
+    dir: Path = Path("runs"),
+    seed: int | None = None,
+    out: Path | None = None,
+) -> int:
+    """Search for the hyperparameters and the architecture of an environment while a population learns in it.
+
+    Ranges follow from the algorithm and the action space, selection and mutation from population and budget
+    (evolution: auto). At the end a YAML of what was found is written, ready for `agilerl-like train`. The run itself is
+    in its folder as any other: report, metrics, checkpoints.
+
+    Args:
+        env: An environment's id, a bundled configuration, or a YAML file, whose other settings are kept.
+        budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
+        minutes: Time of the search in place of a budget; speed is measured first.
+        population: Number of members.
+        dir: Parent folder of the run.
+        seed: Seed of the run; none: a random one.
+        out: File for what was found; none: found.yaml in the run's folder.
+    """
+    if budget is not None and minutes is not None:
+        raise ConfigurationError(f"minutes={minutes!r} and budget={budget!r} exclude one another; allowed is one")
+    for name, value in (("budget", budget), ("minutes", minutes)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigurationError(f"{name}={value!r} must be finite and greater than 0")
+    if population < 2:
+        raise ConfigurationError(f"population={population!r} is too small for tune, which compares members; at least 2")
+    if out is not None and out.exists():
+        raise ConfigurationError(f"out={str(out)!r} exists; allowed is a new file")
+    draft, seed = find_config(env), fresh_seed() if seed is None else checked_seed(seed)
+    steps = BUDGET if budget is None else budget
+    if minutes is not None:
+        probe = search_config(draft, steps=BUDGET, population=population, seed=seed)
+        rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
+        steps = rate * 60 * minutes
+        write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
+    config = search_config(draft, steps=steps, population=population, seed=seed)
+    folder = new_folder(dir, f"tune-{config.environment.id}")
+    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": dir, "name": folder.name})})
+    code = train_config(config, callbacks=[] if minutes is None else [Deadline(60 * minutes)])
+    if not (folder / METRICS).is_file():
+        return code
+    target = out or folder / FOUND
+    replace_file(target, found_yaml(Run.open(folder), config).encode())
+    write_line(f"\nfound    {target}")
+    write_line(f"to train {PROGRAM} train {target}")
+    write_line(f"         {PROGRAM} replay {folder}: whether the find transfers to new seeds")
+    return code
+
+
+def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> Config:
+    """Return the configuration of a search with a budget of env steps of all members together.
+
+    Raises:
+        ConfigurationError: the budget is shorter than a few generations of all members.
+    """
+    shortest = UPDATES_IN_GENERATION * SMALLEST_ROLLOUT
+    each = int(steps // population)
+    if each < LEAST_GENERATIONS * shortest:
+        raise ConfigurationError(
+            f"budget={steps:.4g} gives {each} env steps to each of {population} members; allowed are at least "
+            f"{LEAST_GENERATIONS * shortest * population}: {LEAST_GENERATIONS} generations of {shortest} steps"
+        )
+    evo_steps = max(shortest, each // GENERATIONS)
+    base = draft.validate()
+    given = base.algorithm.settings()
+    env_setup = base.env_setup(num_envs=1)
+    try:
+        action_space = env_setup.spaces[-1]
+    finally:
+        env_setup.env.close()
+    ranges, start = search_space(
+        base.algorithm_class.config, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
+    )
+    data = {**draft.data}
+    data["algorithm"] = {**(data.get("algorithm") or {}), **start}
+    data["population"] = {"size": population, "sample_hyperparameters": True}
+    data["hyperparameters"] = ranges
+    data["training"] = {**(data.get("training") or {}), "max_steps": each, "evo_steps": evo_steps, "target": None}
+    data["training"].pop("checkpoint", None)
+    data |= {"evolution": "auto", "seed": seed}
+    for name in ("selection", "mutation"):
+        data.pop(name, None)
+    return Draft(data).validate()
+
+
+class Stopwatch(Callback):
+    """Measures env steps per second of all members for some seconds, and stops the run then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.started, self.rate = seconds, time.perf_counter(), math.nan
+
+    def on_run_begin(self, run: RunContext) -> None:
+        self.started = time.perf_counter()
+
+    def on_step(self, run: RunContext) -> None:
+        elapsed = time.perf_counter() - self.started
+        if elapsed > self.seconds and run.env_steps:
+            self.rate = run.env_steps / elapsed
+            run.stop("measured")
+
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
+        self.rate = run.env_steps / (time.perf_counter() - self.started)
+
+
+class Deadline(Callback):
+    """Stops a run at the end of the generation after which no whole one would fit into the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.started, self.last = seconds, time.perf_counter(), time.perf_counter()
+
+    def on_run_begin(self, run: RunContext) -> None:
+        self.started = self.last = time.perf_counter()
+
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
+        now = time.perf_counter()
+        if now - self.started + (now - self.last) > self.seconds:
+            run.stop("the time is over")
+        self.last = now
+
+
+def steps_per_second(config: Config, seconds: float) -> float:
+    """Return the env steps per second of all members in a run of some seconds, which leaves no files."""
+    experiment = build(config)
+    stopwatch = Stopwatch(seconds)
+    try:
+        evolve_on_policy(
+            experiment.env_setup,
+            experiment.population,
+            experiment.plan(),
+            output_paths=OutputPaths(),
+            callbacks=CallbackList([stopwatch]),
+        )
+    finally:
+        experiment.env.close()
+    return stopwatch.rate
+
+
+def found_yaml(run: Run, config: Config) -> str:
+    """Return a configuration with the settings and the architecture of a run's best agent, without evolution."""
+    best, rows, data = run.best(), run.records, config.to_json()
+    defaults = config.algorithm_class.config()
+    differs = {name: its for name, its in data["algorithm"].items() if its != getattr(defaults, name, None)}
+    network = _without_blends(to_builtin(best.architecture.to_config()))
+    found: dict[str, Any] = {
+        "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
+        "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
+        "network": {"groups": network} if best.team_settings() else network,
+        "population": {"size": SEEDS, "sample_hyperparameters": False},
+        "mutation": None,
+        "training": {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")},
+    }
+    last, own = rows.rows[-1], rows.rows[rows.best_row]
+    fitness = formatting.fitness(last["population/best_ever"])
+    changes = max(0, len(run.ancestry()) - 1)
+    lines = (
+        f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
+        f"mean return {fitness} on fresh episodes.",
+        f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
+        "all of them in turn.",
+    )
+    return "".join(f"# {line}\n" for line in lines) + to_yaml(found)
+
+
+def _without_blends(network: Any) -> Any:
+    """Return the settings of a network without the activations that a mutation is blending out."""
+    if isinstance(network, dict):
+        return {name: _without_blends(its) for name, its in network.items() if name != "fading"}
+    return network

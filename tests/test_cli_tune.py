@@ -1,0 +1,125 @@
+"""`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
+
+import gymnasium
+import pytest
+import yaml
+
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.cli import main, tune
+from agilerl_like.config import load
+from agilerl_like.config.bundled import find_config
+from agilerl_like.config.search_space import search_space
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting.callback import RunContext
+from agilerl_like.saved_runs import Run
+
+MINE = """
+environment: {id: CartPole-v1, num_envs: 16}
+algorithm: {clip_coef_vf: 0.3}
+selection: {name: truncation}
+training: {eval_steps: 20, target: 475}
+run: {plot: false, report: false}
+"""
+DISCRETE, CONTINUOUS = gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+
+def space(action_space, given=None, evo_steps=8192):
+    return search_space(PPOConfig, action_space, given or {}, evo_steps=evo_steps, num_envs=16)
+
+
+def test_only_continuous_actions_have_ranges_of_their_noise():
+    noise = {"action_std_init", "action_noise_correlation"}
+    assert not noise & space(DISCRETE)[0].keys()
+    for actions in (CONTINUOUS, gymnasium.spaces.Dict(a=DISCRETE, b=CONTINUOUS)):
+        ranges, _ = space(actions)
+        assert noise <= ranges.keys()
+        assert ranges["ent_coef"]["max"] < space(DISCRETE)[0]["ent_coef"]["max"]
+
+
+def test_rollouts_leave_four_updates_to_a_generation():
+    assert space(DISCRETE, evo_steps=8192)[0]["learn_step"]["max"] == 2048
+    ranges, start = space(DISCRETE, {"learn_step": 2048, "batch_size": 256}, evo_steps=1000)
+    assert ranges["learn_step"]["max"] == ranges["batch_size"]["max"] == 128  # the power of two below 250
+    assert start == {"learn_step": 128, "batch_size": 128}
+
+
+def test_given_values_are_in_their_ranges():
+    ranges, start = space(DISCRETE, {"lr": 0.02, "gamma": 0.5, "gae_lambda": 1.0, "ent_coef": 0.0, "update_epochs": 40})
+    assert (ranges["lr"]["max"], ranges["gamma"]["min"], ranges["update_epochs"]["max"]) == (0.02, 0.5, 40)
+    assert start["ent_coef"] == ranges["ent_coef"]["min"] == 1e-5  # zero has no logarithm
+    assert start["gae_lambda"] == ranges["gae_lambda"]["max"] == 0.995  # nor has 1 - 1
+
+
+def test_a_budget_is_divided_into_thirty_generations_of_all_members():
+    config = tune.search_config(find_config("Pendulum-v1"), steps=2e6, population=8, seed=1)
+    assert (config.training.max_steps, config.training.evo_steps, config.population.size) == (250_000, 8333, 8)
+    assert config.evolution == "auto"
+    assert "action_std_init" in config.hyperparameters
+    short = tune.search_config(find_config("CartPole-v1"), steps=8192, population=8, seed=1)
+    assert (short.training.max_steps, short.training.evo_steps) == (1024, 256)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "8191"], "budget=8191 gives 1023 env steps to each of 8 members; allowed are at least 8192"),
+        (["--budget", "-1"], "budget=-1.0 must be finite and greater than 0"),
+        (["--minutes", "nan"], "minutes=nan must be finite and greater than 0"),
+        (["--budget", "1e6", "--minutes", "3"], "minutes=3.0 and budget=1000000.0 exclude one another"),
+        (["--population", "1"], "population=1 is too small for tune"),
+        (["--seed", "-1"], "seed=-1 must be at least 0"),
+        (["--out", "README.md"], "out='README.md' exists; allowed is a new file"),
+    ],
+)
+def test_wrong_options_are_one_error(options, message, capsys):
+    assert main(["tune", "CartPole-v1", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_environment_is_one_error(capsys):
+    assert main(["tune", "CartPol-v1x"]) == 2
+    assert "is no file, no configuration" in capsys.readouterr().err
+
+
+def test_what_was_found_can_be_trained(tmp_path, capsys):
+    out, file = tmp_path / "found.yaml", tmp_path / "mine.yaml"
+    file.write_text(MINE)  # its settings are kept, except those that are searched
+    options = ["--budget", "2048", "--population", "2", "--seed", "1", "--dir", str(tmp_path), "--out", str(out)]
+    assert main(["tune", str(file), *options]) == 0
+    printed = capsys.readouterr().out
+    assert f"found    {out}" in printed
+    assert f"agilerl-like train {out}" in printed
+    (folder,) = tmp_path.glob("tune-CartPole-v1-*")
+    run = Run.open(folder)
+    found, best = load(out), run.best()
+    assert (found.algorithm.clip_coef_vf, found.training.eval_steps) == (0.3, 20)
+    for name, value in best.hyperparameters.items():
+        assert getattr(found.algorithm, name) == pytest.approx(value)
+    assert found.network.net_config()["latent_dim"] == best.architecture.latent_dim
+    assert (found.mutation, found.population.size, found.training.max_steps) == (None, 4, 1024)
+    assert yaml.safe_load(out.read_text())["environment"] == {"id": "CartPole-v1", "num_envs": 16}
+    assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
+
+
+def test_minutes_are_converted_by_the_measured_speed_and_end_the_run(monkeypatch):
+    clock = iter([0.0, 0.0, 10.0, 20.0, 40.0])
+    monkeypatch.setattr(tune.time, "perf_counter", lambda: next(clock))
+    deadline = tune.Deadline(45.0)  # two readings
+    deadline.started = deadline.last = 0.0
+    context = RunContext(None)
+    for at, stops in ((10.0, False), (20.0, False), (40.0, True)):  # 10, 10, then 20 s: a fourth would end at 60
+        deadline.on_generation(context, None)
+        assert (context.stop_reason is not None) == stops, at
+
+
+def test_the_speed_is_that_of_a_short_run():
+    config = tune.search_config(find_config("CartPole-v1"), steps=2048, population=2, seed=1)
+    assert 10 < tune.steps_per_second(config, seconds=0.01) < 1e6
+
+
+def test_teams_are_searched_too():
+    config = tune.search_config(find_config("mpe2.simple_spread_v3"), steps=1e5, population=4, seed=1)
+    assert config.algorithm.name == "IPPO"
+    assert {"lr", "gamma", "learn_step"} <= config.hyperparameters.keys()
+    with pytest.raises(ConfigurationError, match="budget"):
+        tune.search_config(find_config("mpe2.simple_spread_v3"), steps=1e3, population=4, seed=1)
