@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, Share
+from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, Share, number_range
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -101,7 +101,8 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
     """Raise ConfigurationError unless the replay can hold what learning needs, whatever evolves."""
     size = settings["memory_size"]
     for name in ("learning_starts", "n_step"):
-        largest = int(hp_config[name].max) if name in hp_config else settings[name]
+        range_ = number_range(hp_config, name)
+        largest = settings[name] if range_ is None else int(range_.max)
         if largest > size:
             raise ConfigurationError(f"{name}={largest} is more than memory_size={size}; allowed are at most {size}")
     for name in settings["schedules"]:
