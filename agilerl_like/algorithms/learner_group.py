@@ -44,6 +44,10 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     """The metrics of an update that are reported; every report also has `healthy`."""
     keeps_experience: ClassVar[bool] = False
     """Whether its buffer outlives resets of the envs, so that members stay on their process."""
+    details: ClassVar[tuple[str, ...]] = ()
+    """Further metrics of an update that are computed if `detailed`."""
+    detailed: bool = False
+    """Whether updates are logged one by one, with `details`."""
     placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     """A small action space that the algorithm supports, for checks before there is an env."""
 

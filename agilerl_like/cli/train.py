@@ -44,7 +44,7 @@ from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, Popu
 from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import CsvReporter, LineageReporter
+from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
@@ -207,7 +207,11 @@ def _run(
             outcome = evolve_on_policy(
                 setup.env_setup,
                 setup.population,
-                replace(setup.plan(name="" if run_dir is None else run_dir.name, resume=command), layout=choice.line),
+                replace(
+                    setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
+                    layout=choice.line,
+                    log_every=config.run.log_every,
+                ),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
                 callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir), *own]),
                 process_group=process_group,
@@ -234,6 +238,8 @@ def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
     yield ConsoleReporter()
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)
+    if config.run.log_every == "update":
+        yield UpdatesReporter(run_dir)
     yield ProvenanceReporter(run_dir)
     if config.run.report:
         yield HtmlReporter(run_dir)

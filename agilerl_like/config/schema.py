@@ -47,7 +47,7 @@ from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
 from agilerl_like.registry import registered
-from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.training.training_arguments import LogEvery, TrainingArguments
 
 ENCODER_KEYS = ("encoder", "simba", "encoder_config")
 """The keys of an encoder in a `net_config`."""
@@ -468,6 +468,8 @@ class RunConfig(Section, frozen=True):
     options} gives options."""
     callbacks: tuple[str | dict[str, Any], ...] = ()
     """Registered callbacks, by name or as {name: ..., its arguments}."""
+    log_every: LogEvery = "generation"
+    """update: write updates.csv too, with gradient norms, KL, entropy and return of every update of every member."""
     plot: bool = True
     """Plot the run to evolution.png at its end, if matplotlib is installed."""
     report: bool = True

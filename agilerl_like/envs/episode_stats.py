@@ -33,9 +33,13 @@ class EpisodeTracker:
             self._returns += self._backend.where(ended, self.running, 0.0)
             self.running = self._backend.where(~ended, self.running, 0.0)
 
+    def peek(self) -> FinishedEpisodes:
+        """Return the episodes that ended since the last `take`; waits for the device if there is one."""
+        return FinishedEpisodes(*(self._backend.to_numpy(array).copy() for array in (self._counts, self._returns)))
+
     def take(self) -> FinishedEpisodes:
         """Return the episodes that ended since the last call; waits for the device if there is one."""
-        taken = FinishedEpisodes(*(self._backend.to_numpy(array).copy() for array in (self._counts, self._returns)))
+        taken = self.peek()
         self._counts[:] = 0
         self._returns[:] = 0.0
         return taken

@@ -68,8 +68,18 @@ METRICS = (
 """Metrics of a PPO update, `[P]` each; `healthy` is 1 if loss, gradients and weights are finite."""
 
 
+DETAILS = (
+    "actor_grad_norm",
+    "critic_grad_norm",
+    "actor_grad_norm_clipped",
+    "critic_grad_norm_clipped",
+    "gradient_steps",
+)
+"""Further metrics of a detailed update, `[P]` each: mean norms of the gradients' halves before and after the clip."""
+
+
 class PPOUpdate:
-    """One PPO update of stacked networks."""
+    """One PPO update of stacked networks; with `detailed` its metrics include `DETAILS`."""
 
     def __init__(
         self,
@@ -77,6 +87,8 @@ class PPOUpdate:
         hyperparams: Hyperparams,
         execution: Execution,
         gradient_sync: GradientSync = NO_SYNC,
+        *,
+        detailed: bool = False,
     ) -> None:
         self.stacked, self.hyperparams, self.execution, self.gradient_sync = (
             stacked,
@@ -84,6 +96,7 @@ class PPOUpdate:
             execution,
             gradient_sync,
         )
+        self.detailed = detailed
         coefs = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
         self.coefs = LossCoefs(
             *(coef.unsqueeze(1) for coef in coefs),
@@ -110,7 +123,10 @@ class PPOUpdate:
         healthy = self.healthy(metrics)
         metrics["entropy_loss"] = -metrics["entropy"]
         metrics |= {"explained_variance": explained_variance, "epochs": epochs, "healthy": healthy.float()}
-        return TensorDict({name: metrics[name] for name in METRICS}, batch_size=[len(epochs)])
+        if self.detailed:
+            metrics["gradient_steps"] = epochs * minibatches
+        names = (*METRICS, *DETAILS) if self.detailed else METRICS
+        return TensorDict({name: metrics[name] for name in names}, batch_size=[len(epochs)])
 
     def healthy(self, metrics: Mapping[str, Tensor]) -> Tensor:
         """Return whether metrics and weights are finite, `[P]`."""
@@ -162,7 +178,9 @@ class PPOUpdate:
             rows = continues.nonzero().squeeze(1)
             if len(rows):
                 part = self.stacked.take(rows)
-                more, epochs = PPOUpdate(part, self.hyperparams[rows], self.execution, self.gradient_sync).epochs(
+                more, epochs = PPOUpdate(
+                    part, self.hyperparams[rows], self.execution, self.gradient_sync, detailed=self.detailed
+                ).epochs(
                     batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
@@ -202,7 +220,13 @@ class PPOUpdate:
         sums = self.gradient_sync.all_reduce_(torch.stack([*metrics.values()]))
         found = dict(zip(metrics, sums / len(minibatches), strict=True))
         found["grad_norm"] = torch.stack(norms).sum(1).mean(0)  # of the gradient of all processes
-        return found
+        return found | self.gradient_norms(torch.stack(norms)) if self.detailed else found
+
+    def gradient_norms(self, norms: Tensor) -> dict[str, Tensor]:
+        """Return the mean of the steps' norms `[steps, 2, P]` of actor and critic, before and after the clip."""
+        clipped = norms * (self.hyperparams.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0)  # as `clip_` scales
+        (actor, critic), (actor_clipped, critic_clipped) = norms.mean(0), clipped.mean(0)
+        return dict(zip(DETAILS, (actor, critic, actor_clipped, critic_clipped), strict=False))
 
     def step(self, samples: Samples, targets: Tensor, adam_step: AdamStep) -> tuple[list[Tensor], Tensor]:
         """Take one gradient step on a minibatch with `Targets` `[5, P, S L]`.
@@ -280,6 +304,7 @@ class RolloutUpdate:
     shuffle: Shuffle
     cut: SequenceSplit = SINGLE_STEP
     precomputed: Precomputed | None = None
+    detailed: bool = False
 
     def of_members(self, members: Tensor) -> RolloutUpdate:
         """Return the update of some members, in this order."""
@@ -299,5 +324,5 @@ class RolloutUpdate:
 
     def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
         """Update weights, moments and normalisers in place; return `METRICS`."""
-        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync)
+        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync, detailed=self.detailed)
         return update.run(self.rollout, self.batch_size, self.cut, self.shuffle, self.precomputed)

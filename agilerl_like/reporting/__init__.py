@@ -5,7 +5,14 @@ Everything here receives plain records and depends on no agent or algorithm. Imp
 
 from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter, RunContext
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import CsvReporter, LineageReporter, read_lineage, read_metrics
+from agilerl_like.reporting.files import (
+    CsvReporter,
+    LineageReporter,
+    UpdatesReporter,
+    read_lineage,
+    read_metrics,
+    read_updates,
+)
 from agilerl_like.reporting.plot import figure, plot_run
 from agilerl_like.reporting.records import (
     NO_PARENT,
@@ -15,6 +22,7 @@ from agilerl_like.reporting.records import (
     OffspringRecord,
     RunRecord,
     SummaryRecord,
+    UpdateRecord,
     fittest,
 )
 from agilerl_like.reporting.trackers import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
@@ -37,11 +45,14 @@ __all__ = [
     "SummaryRecord",
     "TensorBoardReporter",
     "TrackerReporter",
+    "UpdateRecord",
+    "UpdatesReporter",
     "WandbReporter",
     "figure",
     "fittest",
     "plot_run",
     "read_lineage",
     "read_metrics",
+    "read_updates",
     "tracker_reporter",
 ]

@@ -33,12 +33,14 @@ from agilerl_like.storage.durable_io import (
 T = TypeVar("T")
 
 METRICS = "metrics.csv"
+UPDATES = "updates.csv"
 LINEAGE = "lineage.jsonl"
 DAMAGED = ".damaged"
 """Suffix of the copy of a file from which damaged lines were removed."""
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
+_UPDATE_IDENTITY = ("generation", "slot", "uid", "update", "env_steps")
 _TEXT = frozenset({"mutation", "architecture"})
-_WHOLE = tuple(name for name in _IDENTITY if name not in _TEXT)
+_WHOLE = frozenset((*_IDENTITY, *_UPDATE_IDENTITY)) - _TEXT
 MAX_COLUMNS = 1000
 """Most columns of `metrics.csv`."""
 
@@ -152,6 +154,8 @@ class CsvReporter(FileReporter[dict[str, Any]]):
     """
 
     file_name = METRICS
+    identity: ClassVar[tuple[str, ...]] = _IDENTITY
+    """The first columns."""
 
     def __init__(self, run_dir: Path | str):
         super().__init__(run_dir)
@@ -161,10 +165,10 @@ class CsvReporter(FileReporter[dict[str, Any]]):
         """Make the folder; ConfigurationError if it holds another file of that name."""
         super().start(run)
         self._columns = ()
-        if self.path.is_file() and not begins_as_metrics(self.path):
+        if self.path.is_file() and not _begins_with(self.path, self.identity):
             raise ConfigurationError(
                 f"{self.path} is in the way: it begins with {', '.join(_header(self.path)[:8])} and not "
-                f"{', '.join(_IDENTITY)}"
+                f"{', '.join(self.identity)}"
             )
 
     def generation(self, record: GenerationRecord) -> None:
@@ -201,6 +205,25 @@ class CsvReporter(FileReporter[dict[str, Any]]):
 
     def _rewrite(self, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
         self._file.replace(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
+
+
+class UpdatesReporter(CsvReporter):
+    """Writes `updates.csv`: the updates of a generation after its end, one row for each member and update.
+
+    Columns: `generation, slot, uid, update, env_steps`, `rollout/ep_rew_mean` (of the episodes since the last update),
+    and the metrics of the update as `train/…`.
+    """
+
+    file_name = UPDATES
+    identity = _UPDATE_IDENTITY
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Append one row per update."""
+        for update in record.updates:
+            values = record.generation, update.slot, update.uid, update.number, update.env_steps
+            row = {**dict(zip(self.identity, values, strict=True)), "rollout/ep_rew_mean": update.train_return}
+            self._pending.append(row | {f"train/{name}": value for name, value in update.metrics.items()})
+        self._write()
 
 
 class LineageReporter(FileReporter[OffspringRecord]):
@@ -245,11 +268,27 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         ConfigurationError: there is no such file, or it is not a metrics file.
         CheckpointError: the file is damaged; names the line, the column, the value and what is allowed.
     """
-    path = _existing(Path(run_dir) / METRICS)
+    return _read_table(_existing(Path(run_dir) / METRICS), _IDENTITY)
+
+
+def read_updates(run_dir: Path | str) -> list[dict[str, Any]]:
+    """Return the rows of a run's `updates.csv`: columns as float (or nan).
+
+    Raises:
+        ConfigurationError: there is no such file, because the run did not log its updates; or it is another file.
+        CheckpointError: as `read_metrics`.
+    """
+    path = Path(run_dir) / UPDATES
+    if not path.exists():
+        raise ConfigurationError(f"{path} does not exist: only a run with run.log_every: update writes it")
+    return _read_table(path, _UPDATE_IDENTITY)
+
+
+def _read_table(path: Path, identity: tuple[str, ...]) -> list[dict[str, Any]]:
     table = csv.reader(safe_folder.read_lines(path))
     try:
         columns = tuple(next(table, ()))
-        if columns[: len(_IDENTITY)] == _IDENTITY and len(set(columns)) == len(columns) <= MAX_COLUMNS:
+        if columns[: len(identity)] == identity and len(set(columns)) == len(columns) <= MAX_COLUMNS:
             rows: list[dict[str, Any]] = []
             for fields in table:
                 rows.append(_read_row(columns, fields))
@@ -258,7 +297,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     except (csv.Error, ValueError) as error:
         raise CheckpointError(f"path={str(path)!r}, line {table.line_num}: {error!s:.300}") from error
     raise ConfigurationError(
-        f"{path} is no metrics file of a run: its first columns must be {', '.join(_IDENTITY)}, and its columns at "
+        f"{path} is no metrics file of a run: its first columns must be {', '.join(identity)}, and its columns at "
         f"most {MAX_COLUMNS} different ones"
     )
 
@@ -282,8 +321,17 @@ def read_birth(line: str, where: str) -> OffspringRecord:
 
 def begins_as_metrics(path: Path) -> bool:
     """Return whether a file is empty or begins as `metrics.csv` does."""
+    return _begins_with(path, _IDENTITY)
+
+
+def begins_as_updates(path: Path) -> bool:
+    """Return whether a file is empty or begins as `updates.csv` does."""
+    return _begins_with(path, _UPDATE_IDENTITY)
+
+
+def _begins_with(path: Path, identity: tuple[str, ...]) -> bool:
     columns = _header(path)
-    return not columns or columns[: len(_IDENTITY)] == _IDENTITY
+    return not columns or columns[: len(identity)] == identity
 
 
 def _header(path: Path) -> tuple[str, ...]:
@@ -367,7 +415,7 @@ def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: text if name in _TEXT else _number(name, text) for name, text in zip(columns, fields, strict=True)
     }
-    for name in _WHOLE:
+    for name in _WHOLE & row.keys():
         if not row[name].is_integer():
             raise ValueError(f"{name}={row[name]!r}; allowed are whole numbers")
     return row

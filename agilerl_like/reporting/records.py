@@ -167,6 +167,22 @@ def offspring_from_json(data: Any, where: str) -> tuple[OffspringRecord, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UpdateRecord:
+    """One learning update of one member.
+
+    `number` counts the member's updates, `env_steps` are its env steps so far, and `train_return` is the mean return of
+    its training episodes that ended since its last update, on the process that trains it.
+    """
+
+    slot: NonNegativeInt
+    uid: NonNegativeInt
+    number: NonNegativeInt
+    env_steps: NonNegativeInt
+    train_return: Score
+    metrics: Mapping[str, Score]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
     """The end of one generation: generations count from 1, steps and seconds from the start of the run.
 
@@ -185,6 +201,8 @@ class GenerationRecord:
     members: tuple[MemberRecord, ...]
     best: BestRecord
     target: float | None = None
+    updates: tuple[UpdateRecord, ...] = ()
+    """The updates of this generation, in the order of their steps, if they are logged one by one."""
 
     @property
     def best_fitness_ever(self) -> float:

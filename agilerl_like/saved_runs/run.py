@@ -14,7 +14,7 @@ from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import registered
-from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage
+from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_updates
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
 from agilerl_like.storage import safe_folder
@@ -122,6 +122,10 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.csv, one for each member and generation."""
         return self.records.rows
+
+    def updates(self) -> list[dict[str, Any]]:
+        """Return the rows of updates.csv, one for each member and update; ConfigurationError without the file."""
+        return read_updates(self.folder)
 
     def lineage(self) -> tuple[OffspringRecord, ...]:
         """Return the records of lineage.jsonl, oldest first."""

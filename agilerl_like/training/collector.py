@@ -23,7 +23,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.envs.episode_stats import EpisodeTracker
+from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.experience import ExperienceWriter
@@ -87,6 +87,8 @@ class Collector:
         self.population, self.env = population, env
         self.envs = env.num_envs // members
         """Envs of each member on this rank; its `num_envs` counts those of all replicas."""
+        self._seen = np.zeros((2, 0))
+        """Of the episodes since the last `pop_scores`, those that `returns_since` has returned, `[2, P]`."""
         group_envs = self._group_envs()
         for agent in population:
             agent.num_envs = self.envs * population.gradient_sync.num_ranks
@@ -108,6 +110,7 @@ class Collector:
         """Start new episodes; seeds of a member's envs derive from the run's seed, its slot and `keys`."""
         population = self.population
         columns = population.gradient_sync.env_slice(population[0].num_envs)
+        self._seen = np.zeros((2, 0))
         seeds: list[int] | None = [
             seed
             for slot in slots
@@ -151,14 +154,31 @@ class Collector:
 
     def pop_scores(self) -> list[float]:
         """Mean return of each member's training episodes that ended since the last call; nan if none did."""
-        gradient_sync, members = self.population.gradient_sync, len(self.population)
-        taken = [episodes.take() for episodes in self._episodes]  # counts and summed returns, row by row
-        sums = [
-            np.concatenate([array.reshape(members, -1) for array in arrays], axis=1).sum(axis=1)
-            for arrays in zip(*taken, strict=True)
-        ]
-        counts, returns = gradient_sync.all_reduce_(torch.tensor(np.array(sums), dtype=torch.float64)).tolist()
-        return [total / count if count else math.nan for total, count in zip(returns, counts, strict=True)]
+        sums = self._sums([episodes.take() for episodes in self._episodes])
+        self._seen = np.zeros_like(sums)
+        return _quotients(*self.population.gradient_sync.all_reduce_(torch.tensor(sums)).tolist())
+
+    def returns_since(self, places: Sequence[int]) -> list[float]:
+        """Mean return of some members' training episodes that ended since the last call for them; nan if none did.
+
+        Only envs of this process count.
+        """
+        sums = self._sums([episodes.peek() for episodes in self._episodes])
+        seen = np.zeros_like(sums) if self._seen.shape != sums.shape else self._seen
+        fresh = (sums - seen)[:, places]
+        self._seen = seen
+        self._seen[:, places] = sums[:, places]
+        return _quotients(*fresh.tolist())
+
+    def _sums(self, episodes: Sequence[FinishedEpisodes]) -> np.ndarray:
+        """Return how many episodes of each member ended, and the sum of their returns, `[2, P]`."""
+        return np.array(
+            [
+                np.concatenate([array.reshape(len(self.population), -1) for array in arrays], axis=1).sum(axis=1)
+                for arrays in zip(*episodes, strict=True)
+            ],
+            dtype=np.float64,
+        )
 
 
 class GroupCollector:
@@ -330,6 +350,10 @@ class GroupCollector:
     def _by_member(self, rows: Tensor) -> Tensor:
         """Reshape rows `[P e, …]` of an env group to `[P, e, …]`, on the device."""
         return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
+
+
+def _quotients(counts: Sequence[float], totals: Sequence[float]) -> list[float]:
+    return [total / count if count else math.nan for count, total in zip(counts, totals, strict=True)]
 
 
 def _mean(reports: Sequence[TensorDict]) -> TensorDict:

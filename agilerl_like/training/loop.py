@@ -35,6 +35,7 @@ from agilerl_like.reporting.records import (
     OffspringRecord,
     RunRecord,
     SummaryRecord,
+    UpdateRecord,
     fittest,
 )
 from agilerl_like.resources import release_free_memory
@@ -100,6 +101,7 @@ class TrainingLoop:
         checkpoint_manager: CheckpointManager,
         callbacks: CallbackList,
         record: RunRecord,
+        logs_updates: bool = False,
     ) -> None:
         self.members, self.evaluator, self.training_args = members, evaluator, training_args
         self.selection, self.mutations = selection, mutations
@@ -121,6 +123,10 @@ class TrainingLoop:
         """What selection knows besides the history."""
         self.metrics: dict[int, list[dict[str, float]]] = {}
         """Metrics of this generation's updates on this process, by slot."""
+        self.updates: dict[int, list[UpdateRecord]] | None = {} if logs_updates else None
+        """This generation's updates on this process, by slot; None if they are not logged."""
+        for group in self.population.by_group.values():
+            group.detailed = logs_updates
         self.replacements: list[OffspringRecord] = []
         """Replacements of diverged members in this generation, on this process."""
         self.unreplaced: set[int] = set()
@@ -255,6 +261,7 @@ class TrainingLoop:
         progress.generation += 1
         progress.evolved = False
         self.metrics = {slot: [] for slot in self.members.shard.slots}
+        self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
         envs = self.members.first.num_envs
         last = progress.ticks + max(1, min(-(-self.training_args.evo_steps // envs), self._vector_steps_left()))
@@ -303,9 +310,39 @@ class TrainingLoop:
         }
         for slot, of_member in metrics.items():
             self.metrics[slot].append(of_member)
+        if self.updates is not None:
+            self._log_updates(self.updates, reports)
         self._replace_diverged([place for place, report in reports.items() if not bool(report["healthy"][0])])
         with self.timer("report"):
             self.callbacks.on_update(self._update_context(), metrics)
+
+    def _log_updates(self, updates: dict[int, list[UpdateRecord]], reports: Mapping[int, TensorDict]) -> None:
+        """Record an update of some members with all its metrics."""
+        for (place, report), train_return in zip(
+            reports.items(), self.collector.returns_since([*reports]), strict=True
+        ):
+            agent, slot = self.population[place], self.members.shard.slots[place]
+            names = (*_reported(agent), *agent.group_class.details)
+            record = UpdateRecord(
+                slot=slot,
+                uid=agent.index,
+                number=next(iter(agent.learners.values())).updates,
+                env_steps=self.steps,
+                train_return=train_return,
+                metrics={name: float(report[name][0]) for name in names},
+            )
+            updates[slot].append(record)
+
+    def _all_updates(self) -> tuple[UpdateRecord, ...]:
+        """Return this generation's updates of all members, if they are logged."""
+        if self.updates is None:
+            return ()
+        of_slot = self.members.all_gather_by_slot(
+            self.updates.values(),
+            encode=lambda its: [asdict(one) for one in its],
+            decode=lambda its: [UpdateRecord(**one) for one in its],
+        )
+        return tuple(sorted((one for its in of_slot for one in its), key=lambda one: (one.env_steps, one.slot)))
 
     def _replace_diverged(self, diverged: Sequence[int]) -> None:
         """Replace members whose loss or weights are not finite by clones of the best members of this process."""
@@ -685,7 +722,7 @@ class TrainingLoop:
         ]
 
     def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
-        progress, members = self.progress, len(records)
+        progress, members, updates = self.progress, len(records), self._all_updates()
         now = perf_counter()
         with self.timer("report"):
             record = GenerationRecord(
@@ -699,6 +736,7 @@ class TrainingLoop:
                 members=tuple(records),
                 best=best,
                 target=self.training_args.target,
+                updates=updates,
             )
             self.callbacks.on_generation(self._update_context(), record)
 

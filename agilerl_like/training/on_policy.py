@@ -19,7 +19,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import CsvReporter, LineageReporter
+from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
 from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
@@ -29,7 +29,7 @@ from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
-from agilerl_like.training.training_arguments import Fitness, OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import Fitness, LogEvery, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 
@@ -72,6 +72,7 @@ def train_on_policy(
     processes: int | Literal["auto"] = 1,
     reporters: Iterable[Reporter] = (),
     callbacks: Iterable[Callback] = (),
+    log_every: LogEvery = "generation",
     trackers: Iterable[str | Mapping[str, Any]] = (),
     INIT_HP: Mapping[str, Any] | None = None,  # noqa: N803  # the name that AgileRL's older releases have for it
     MUT_P: Mapping[str, Any] | None = None,  # noqa: N803  # likewise
@@ -118,9 +119,11 @@ def train_on_policy(
     saves and has callbacks.
 
     `callbacks` receive the events of the run, and may stop it (see `reporting.Callback`); `reporters` receive its
-    records only. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or of registered ones, or
-    {"name": …, its options}. `env_name` and `algo` are labels and inferred when left out; `init_hp` and `mut_p` are
-    AgileRL's dictionaries for its logs, recorded with the run's settings; `INIT_HP` and `MUT_P` are their older names.
+    records only. With `log_every="update"` the run folder has an updates.csv with a row for each member and update, and
+    records of generations have their updates. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or
+    of registered ones, or {"name": …, its options}. `env_name` and `algo` are labels and inferred when left out;
+    `init_hp` and `mut_p` are AgileRL's dictionaries for its logs, recorded with the run's settings; `INIT_HP` and
+    `MUT_P` are their older names.
     `wandb_api_key`, of older releases, is ignored, or refused with `wb`: W&B finds a key itself.
 
     Raises:
@@ -164,6 +167,7 @@ def train_on_policy(
         name=name,
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
+        log_every=log_every,
     )
     process_group = process_group_of(accelerator)
     choice = choose_layout(
@@ -181,6 +185,7 @@ def train_on_policy(
         sinks += [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
         if population is not None:
             sinks.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
+        sinks += [UpdatesReporter(run_dir)] if log_every == "update" else []
     log_dir = run_dir or Path("runs") / name
     if tensorboard:
         sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))

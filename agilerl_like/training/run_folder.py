@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.callback import Reporter
-from agilerl_like.reporting.files import LINEAGE, METRICS, begins_as_metrics
+from agilerl_like.reporting.files import LINEAGE, METRICS, UPDATES, begins_as_metrics, begins_as_updates
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.report import REPORT
@@ -200,6 +200,7 @@ RUN_FILES: Mapping[str, RunFile] = {
     CONFIG: RunFile(lambda path: _first_line(path).startswith(HEADER)),
     METRICS: RunFile(begins_as_metrics),
     LINEAGE: RunFile(_is_birth),
+    UPDATES: RunFile(begins_as_updates),
     CHECKPOINTS: SharedFolder(lambda path: _is_stored(path, FOLDER, KIND)),
     HISTORY: SharedFolder(lambda path: _is_stored(path, HISTORY_ENTRY, "population")),
     BEST: StoredFolder("agent"),

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -26,7 +26,7 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, unknown_name
 from agilerl_like.hpo import Explorer, Mutations, Selection
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.reporting.callback import CallbackList
@@ -51,7 +51,7 @@ from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
 from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
 from agilerl_like.training.sharding import LocalState, ShardedPopulation
-from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import LogEvery, OutputPaths, TrainingArguments
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,13 @@ class RunPlan:
     """The command that resumes the run."""
     layout: str = ""
     """Processes and threads, and why `processes="auto"` chose them."""
+    log_every: LogEvery = "generation"
+    """Whether the records of a generation hold its updates, too."""
 
     def __post_init__(self) -> None:
-        """Check the activations before envs are made."""
+        """Check the names before envs are made."""
+        if self.log_every not in get_args(LogEvery):
+            raise unknown_name("log_every", self.log_every, get_args(LogEvery))
         for activation in self.mutations.activation_selection if isinstance(self.mutations, Mutations) else ():
             check_activation("activation_selection", activation)
 
@@ -315,6 +319,7 @@ class ProcessRun:
             checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
             callbacks=self.callbacks,
             record=self._record(training_env, members),
+            logs_updates=plan.log_every == "update",
         )
 
     def _eval_env(self, stack: contextlib.ExitStack, members: int) -> Any:

@@ -11,6 +11,7 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Selection
 
 Fitness = Literal["return", "rating"]
+LogEvery = Literal["generation", "update"]
 MAX_HISTORY = 10_000
 """Most entries of a run's history."""
 
