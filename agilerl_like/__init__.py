@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING
 from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from agilerl_like.algorithms import DQN, IPPO, PPO, BPTTSequenceType, MultiAgentPopulation, Population, Teams
+    from agilerl_like.algorithms import (
+        DQN,
+        IPPO,
+        PPO,
+        BPTTSequenceType,
+        MultiAgentPopulation,
+        Population,
+        RolloutBuilder,
+        Teams,
+    )
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
-    from agilerl_like.evaluation import evaluate
+    from agilerl_like.evaluation import evaluate, export_trajectories
     from agilerl_like.hpo import (
         Bool,
         Choice,
@@ -48,11 +57,13 @@ __all__ = [
     "Population",
     "PopulationDivergedError",
     "RLParameter",
+    "RolloutBuilder",
     "Run",
     "Teams",
     "TournamentSelection",
     "TruncationSelection",
     "evaluate",
+    "export_trajectories",
     "load_history",
     "make_multi_agent_vect_envs",
     "make_vect_envs",

@@ -12,11 +12,22 @@ from agilerl_like.algorithms.dqn import DQN
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
-__all__ = ["DQN", "IPPO", "PPO", "BPTTSequenceType", "MultiAgentPopulation", "PPOConfig", "Population", "Teams"]
+__all__ = [
+    "DQN",
+    "IPPO",
+    "PPO",
+    "BPTTSequenceType",
+    "MultiAgentPopulation",
+    "PPOConfig",
+    "Population",
+    "RolloutBuilder",
+    "Teams",
+]
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, ("ippo",))

@@ -16,6 +16,7 @@ from agilerl_like.algorithms.population import Population, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.errors import check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
@@ -206,7 +207,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
     def learn(
         self,
-        experiences: Experiences | None = None,
+        experiences: Experiences | RolloutBuilder | None = None,
         action_masks: Sequence[Any] | None = None,
         hidden_state: Mapping[str, Tensor] | None = None,
         acting: Sequence[Any] | None = None,
@@ -215,9 +216,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
         lists over time of arrays `[E, …]`. `dones[t]` is 1 if step t *starts* an episode (the flag is taken before
-        the step), and `next_done` the same of the step that would follow. Hand-written loops with one done flag cannot
-        tell a time limit from an end; `train_on_policy` can. `action_masks` are those that `get_action` was given, a
-        list over time of arrays `[E, choices]`. `acting`, a list over time of flags `[E]`, is False where no action
+        the step), and `next_done` the same of the step that would follow. One done flag cannot tell a time limit from
+        an end; a `RolloutBuilder` in the place of the tuple can, and holds the other arguments, too. `action_masks` are
+        those that `get_action` was given, a list over time of arrays `[E, choices]`. `acting`, a list over time of
+        flags `[E]`, is False where no action
         was taken: such rows are excluded from the update and may hold NaN.
 
         A recurrent agent takes `hidden_state`, what `get_action` was given at the first of these steps; it is reset

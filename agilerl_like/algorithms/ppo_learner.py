@@ -15,12 +15,13 @@ from torch import Tensor
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
 from agilerl_like.algorithms.learner import Learner, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.settings import number_range, validated
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.schedules import factor
-from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate
+from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate
 from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.seeding import Purpose
@@ -107,7 +108,7 @@ class PPOLearner(Learner):
 
     def learn(
         self,
-        experiences: Experiences | None = None,
+        experiences: Experiences | RolloutBuilder | None = None,
         action_masks: Sequence[Any] | None = None,
         hidden_state: Mapping[str, Tensor] | None = None,
         acting: Sequence[Any] | None = None,
@@ -116,14 +117,18 @@ class PPOLearner(Learner):
         validated(
             self.algorithm.config, self.algorithm.settings()
         )  # any of them may have been set since the last update
-        rollout, precomputed = as_rollout(
-            experiences,
-            self.encode,
-            self.distribution,
-            hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
-            action_masks=action_masks,
-            acting=acting,
-        )
+        if isinstance(experiences, RolloutBuilder):
+            rollout, precomputed = experiences.rollout(self.encode, self.distribution, self._state_before_rollout)
+            experiences.clear()
+        else:
+            rollout, precomputed = as_rollout(
+                experiences,
+                self.encode,
+                self.distribution,
+                hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
+                action_masks=action_masks,
+                acting=acting,
+            )
         snapshot = self.cohort.snapshot(self.row)
         update = RolloutUpdate(
             rollout, hyperparams_of([self]), self.batch_size, shuffle_of([self]), self.cut, precomputed
@@ -149,6 +154,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
 
     learner_class = PPOLearner
     metrics = tuple(name for name in METRICS if name != "healthy")
+    details = DETAILS
 
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
@@ -188,7 +194,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             learners = [self[place] for place in together]
             rollout = self.gradient_sync.all_gather(experience(together, steps))
             hyperparams = hyperparams_of(learners)
-            update = RolloutUpdate(rollout, hyperparams, batch_size, shuffle_of(learners), cut)
+            update = RolloutUpdate(rollout, hyperparams, batch_size, shuffle_of(learners), cut, detailed=self.detailed)
             metrics = self.cohort.learn(together, update).cpu()
             for name in {name for learner in learners for name in learner.algorithm.schedules}:
                 metrics.set(name, getattr(hyperparams, name).cpu())  # as scheduled

@@ -1,0 +1,206 @@
+"""The rollout of a hand-written loop in which time limits are bootstrapped, as in `train_on_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
+from agilerl_like.envs.pytree import tree_map
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.learning.advantages import Precomputed
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
+
+Encode = Callable[[Any], Tensor]
+
+
+class _Step(NamedTuple):
+    """One step of E envs."""
+
+    obs: Any
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    acting: np.ndarray
+    log_prob: np.ndarray | None
+    value: np.ndarray | None
+    mask: np.ndarray | None
+    final: tuple[np.ndarray, Any]
+    """Rows that were truncated and not terminated, and what their actions led to."""
+
+
+class RolloutBuilder:
+    """Collects the steps of a hand-written loop; `agent.learn(builder)` does an update from them and empties it.
+
+    AgileRL's tuple has one done flag, which cannot tell a time limit from a termination. `add` takes both flags, and
+    the value of the last observation of a truncated episode is bootstrapped.
+
+    How the envs reset is read from `env.metadata["autoreset_mode"]`, or given as `autoreset`. In "NextStep" the step
+    after the end of an episode ignores its action, and is excluded from the update; in "SameStep" `infos` have the last
+    observation; in "Disabled" the loop resets the envs.
+    """
+
+    def __init__(
+        self, agent: Any, env: gymnasium.vector.VectorEnv | None = None, *, autoreset: str | AutoresetMode | None = None
+    ) -> None:
+        if not hasattr(agent, "learner"):
+            raise ConfigurationError(f"agent={agent!r:.100}; allowed is an agent of one policy, such as PPO")
+        modes = [mode.value for mode in AutoresetMode]
+        given = (getattr(env, "metadata", None) or {}).get("autoreset_mode") if autoreset is None else autoreset
+        try:
+            self._mode = AutoresetMode(given)
+        except ValueError:
+            if given is None:
+                raise ConfigurationError(
+                    f"autoreset is missing, and env={env!r:.100} has no metadata['autoreset_mode']; allowed are {modes}"
+                ) from None
+            raise unknown_name("autoreset", given, modes) from None
+        self._ended: np.ndarray | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all steps; the next one continues the running episodes."""
+        self._steps: list[_Step] = []
+        self._next_obs: Any = None
+        self._starts: np.ndarray | None = self._ended
+        """Flags of the envs whose episode begins with the first step; None: of all."""
+        self._hidden_state: Mapping[str, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_obs: Any,
+        infos: Mapping[str, Any] | None = None,
+        *,
+        log_prob: Any = None,
+        value: Any = None,
+        action_mask: Any = None,
+        acting: Any = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Add one step of E envs; arrays are `[E, …]`, `obs` and `next_obs` as the env returned them.
+
+        `action` is that of `get_action`, not clipped. `infos` of `env.step` is needed with "SameStep", where it has
+        the last observations of ended episodes. `log_prob` and `value` are those of `get_action`; left out, they are
+        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken; left out, it
+        follows from `autoreset`. `hidden_state` is what `get_action` was given, of a recurrent agent.
+
+        Raises:
+            ConfigurationError: the last observation of a truncated episode is missing.
+        """
+        action = _host(action)
+        shape = action.shape[:1]
+        ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
+        skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
+        acts = ~skipped if acting is None else np.broadcast_to(np.asarray(acting, np.bool_), shape)
+        terminated, truncated = (
+            np.array(_host(flag), np.bool_).reshape(shape) & acts for flag in (terminated, truncated)
+        )
+        ended, cut = terminated | truncated, np.flatnonzero(truncated & ~terminated)
+        if not self._steps:
+            self._hidden_state = hidden_state
+        self._steps.append(
+            _Step(
+                tree_map(lambda part: np.array(_host(part)), obs),
+                np.array(action),
+                np.array(_host(reward), np.float32).reshape(shape),
+                terminated,
+                truncated,
+                acts,
+                None if log_prob is None else np.array(_host(log_prob), np.float32).reshape(shape),
+                None if value is None else np.array(_host(value), np.float32).reshape(shape),
+                None if action_mask is None else np.array(_host(action_mask), np.bool_),
+                (cut, self._last_observations(cut, next_obs, infos or {})),
+            )
+        )
+        self._next_obs, self._ended = tree_map(lambda part: np.array(_host(part)), next_obs), ended
+
+    def _last_observations(self, rows: np.ndarray, next_obs: Any, infos: Mapping[str, Any]) -> Any:
+        """Return what the last actions of truncated episodes led to, `[K, …]`; None without any."""
+        if not len(rows):
+            return None
+        if self._mode is not AutoresetMode.SAME_STEP:
+            return tree_map(lambda part: np.array(_host(part))[rows], next_obs)
+        final = infos.get("final_obs")
+        if final is None:
+            raise ConfigurationError(
+                "infos has no final_obs, though an episode was truncated and the envs reset in the same step; "
+                "allowed are the infos of env.step, which have the last observations of ended episodes"
+            )
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            return tree_map(lambda *parts: np.stack(parts), *final[rows])
+        return tree_map(lambda part: np.array(_host(part))[rows], final)
+
+    def rollout(
+        self, encode: Encode, distribution: Any, state_before: Callable[[Any, Tensor], Tensor]
+    ) -> tuple[Rollout, Precomputed | None]:
+        """Return the steps as a rollout, and the log-probabilities and values of the loop, if all steps have them.
+
+        `state_before(hidden_state, starts)` returns the hidden state before the first step.
+
+        Raises:
+            ConfigurationError: there are no steps, or an array does not fit.
+        """
+        if not self._steps:
+            raise ConfigurationError("the rollout is empty: call add(…) after every env.step before learn")
+        steps, envs = self._steps, len(self._steps[0].action)
+        ended = [step.terminated | step.truncated for step in steps]
+        first = np.ones(envs, np.bool_) if self._starts is None else self._starts
+        known = all(step.log_prob is not None and step.value is not None for step in steps)
+        nothing = np.zeros(envs, np.float32)
+        masked = any(step.mask is not None for step in steps)
+        if masked and any(step.mask is None for step in steps):
+            raise ConfigurationError("action_mask is missing in some steps; allowed are masks in all steps or in none")
+        experiences: Experiences = (
+            [step.obs for step in steps],
+            [step.action for step in steps],
+            [step.log_prob if known else nothing for step in steps],
+            [step.reward for step in steps],
+            [first, *ended[:-1]],
+            [step.value if known else nothing for step in steps],
+            self._next_obs,
+            ended[-1],
+        )
+        rollout, precomputed = as_rollout(
+            experiences,
+            encode,
+            distribution,
+            hidden_state_before=lambda starts: state_before(self._hidden_state, starts),
+            action_masks=[step.mask for step in steps] if masked else None,
+            acting=None if all(step.acting.all() for step in steps) else [step.acting for step in steps],
+        )
+        rollout = _with_limits(rollout, [step.final for step in steps], encode)
+        return rollout, precomputed if known else None
+
+
+def _with_limits(rollout: Rollout, final: list[tuple[np.ndarray, Any]], encode: Encode) -> Rollout:
+    """Return a rollout whose truncated steps, given by rows and last observations, are not terminations."""
+    places = [(time, rows, last) for time, (rows, last) in enumerate(final) if len(rows)]
+    if not places:
+        return rollout
+    time = torch.cat([torch.full((len(rows),), t) for t, rows, _ in places]).to(rollout.ended.device)
+    env = torch.from_numpy(np.concatenate([rows for _, rows, _ in places])).to(rollout.ended.device)
+    terminated = rollout.terminated.clone()
+    terminated[time, 0, env] = 0.0
+    observations = torch.cat([encode(last) for *_, last in places])
+    return rollout._replace(
+        terminated=terminated, final_observations=FinalObservations(time, torch.zeros_like(time), env, observations)
+    )
+
+
+def _host(values: Any) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -1,0 +1,163 @@
+"""`RolloutBuilder`: time limits of a hand-written loop are bootstrapped, as in `train_on_policy`."""
+
+import contextlib
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from agilerl_like import IPPO, PPO, ConfigurationError, RolloutBuilder, make_vect_envs, train_on_policy
+from agilerl_like.learning import ppo_update
+from agilerl_like.seeding import Purpose, integers
+
+NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+SETTINGS = {"net_config": NET, "num_envs": 2, "seed": 3, "learn_step": 64, "batch_size": 64, "update_epochs": 1}
+SETTINGS |= {"normalize_observation": False}
+LIMIT = 9
+
+
+class Counter(gym.Env):
+    """Observes the number of the step; ends after 4 steps of an odd episode, never of an even one; pays 1."""
+
+    observation_space, action_space = gym.spaces.Box(0, 100, (1,)), gym.spaces.Discrete(2)
+    episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.step_number = self.episode + 1, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.step_number += 1
+        over = self.episode % 2 == 1 and self.step_number == 4
+        return np.full(1, self.step_number, np.float32), 1.0, over, False, {}
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The advantages and returns of every update from now on."""
+    found, plain = [], ppo_update.compute_advantages
+
+    def recorded(*args, **kwargs):
+        batch, explained = plain(*args, **kwargs)
+        found.append((batch.advantages.clone(), batch.returns.clone(), batch.weight.clone()))
+        return batch, explained
+
+    monkeypatch.setattr(ppo_update, "compute_advantages", recorded)
+    return found
+
+
+def agent_for(env, **settings):
+    return PPO(env.single_observation_space, env.single_action_space, **{**SETTINGS, **settings})
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("gives_values", [False, True])
+@pytest.mark.parametrize("autoreset", ["SameStep", "NextStep"])
+def test_advantages_equal_those_of_train_on_policy(captured, autoreset, recurrent, gives_values, monkeypatch):
+    """The same actions in the same envs, by `train_on_policy` and by a loop that adds both flags."""
+    rollouts = []
+    monkeypatch.setattr(
+        ppo_update.RolloutUpdate,
+        "run",
+        lambda self, *args, plain=ppo_update.RolloutUpdate.run: rollouts.append(self.rollout) or plain(self, *args),
+    )
+    options = {
+        "wrappers": [{"name": "TimeLimit", "max_episode_steps": LIMIT}],
+        "backend": "sync",
+        "autoreset": autoreset,
+    }
+    with contextlib.closing(make_vect_envs("CartPole-v1", 2, **options)) as env:
+        agent = agent_for(env, recurrent=recurrent, max_seq_len=8 if recurrent else None)
+        copy = agent.clone()
+        train_on_policy(env, pop=agent, max_steps=64, evo_steps=64, eval_loop=1, verbose=False)
+    (rollout,) = rollouts
+    truncated = rollout.ended - rollout.terminated
+    assert truncated.sum() >= 4
+    with contextlib.closing(make_vect_envs("CartPole-v1", 2, **options)) as env:
+        builder = RolloutBuilder(copy, env)
+        obs, _ = env.reset(seed=integers(2, 3, Purpose.TRAINING_ENVS, 0))
+        state = copy.get_initial_hidden_state(2) if recurrent else None
+        for step in range(copy.rollout_steps):
+            action = rollout.actions[step, 0, :, 0].numpy()
+            more = {"hidden_state": state} if recurrent else {}
+            if gives_values:
+                more["log_prob"] = copy.evaluate_actions(obs, action, state)[0]
+                more["value"] = copy.get_action(obs, hidden_state=state)[3]
+            next_obs, reward, terminated, truncated, infos = env.step(action)
+            builder.add(obs, action, reward, terminated, truncated, next_obs, infos, **more)
+            if recurrent:
+                state = copy.get_action(obs, hidden_state=state)[-1]
+                goes_on = torch.tensor(~(terminated | truncated) & builder._steps[-1].acting).view(-1, 1, 1)
+                state = {name: x * goes_on for name, x in state.items()}
+            obs = next_obs
+        assert len(builder) == 32
+        copy.learn(builder)
+        assert len(builder) == 0
+    (theirs, their_returns, their_weight), (ours, our_returns, our_weight) = captured
+    assert torch.equal(our_weight, their_weight)
+    counts = their_weight > 0
+    torch.testing.assert_close(ours[counts], theirs[counts], atol=1e-6 if not recurrent else 2e-6, rtol=1e-6)
+    torch.testing.assert_close(our_returns[counts], their_returns[counts], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [*AutoresetMode])
+def test_every_autoreset_mode_gives_the_same_targets(captured, mode):
+    """With a constant value of 8 the return k steps before a limit is R(k) = 1 + R(k - 1) / 2 from R(0) = 8, or 0."""
+    vector = SyncVectorEnv([lambda: gym.wrappers.TimeLimit(Counter(), 5)], autoreset_mode=mode)
+    settings = {
+        "num_envs": 1,
+        "learn_step": 12,
+        "batch_size": 12,
+        "gamma": 0.5,
+        "gae_lambda": 1.0,
+        "normalize_value": False,
+    }
+    agent = agent_for(vector, **settings)
+    with torch.no_grad():
+        for parameter in agent.critic.parameters():
+            parameter.zero_()
+        last_bias = [x for name, x in agent.critic.named_parameters() if name.endswith("bias")][-1]
+        last_bias.fill_(8.0)
+    builder = RolloutBuilder(agent, vector)
+    obs, _ = vector.reset(seed=1)
+    for _ in range(12):
+        next_obs, reward, terminated, truncated, infos = vector.step(np.zeros(1, np.int64))
+        builder.add(obs, np.zeros(1, np.int64), reward, terminated, truncated, next_obs, infos)
+        if mode is AutoresetMode.DISABLED and (terminated | truncated).any():
+            next_obs, _ = vector.reset(options={"reset_mask": terminated | truncated})
+        obs = next_obs
+    agent.learn(builder)
+    ((_, returns, weight),) = captured
+    limit, end = [], []
+    for bootstrap, steps, into in ((8.0, 5, limit), (0.0, 4, end)):
+        value = bootstrap
+        for _ in range(steps):
+            value = 1 + 0.5 * value
+            into.insert(0, value)
+    assert returns[weight > 0][:9].tolist() == pytest.approx(limit + end)
+
+
+def test_refuses():
+    env = gym.make_vec("CartPole-v1", 2)
+    agent = agent_for(env)
+    with pytest.raises(ConfigurationError, match=r"the rollout is empty: call add"):
+        agent.learn(RolloutBuilder(agent, env))
+    with pytest.raises(ConfigurationError, match="autoreset='never' is unknown"):
+        RolloutBuilder(agent, autoreset="never")
+    with pytest.raises(ConfigurationError, match=r"autoreset is missing, and env=None has no metadata"):
+        RolloutBuilder(agent)
+    team = IPPO({"a": env.single_observation_space}, {"a": env.single_action_space}, net_config=NET)
+    with pytest.raises(ConfigurationError, match="allowed is an agent of one policy"):
+        RolloutBuilder(team, env)
+    builder = RolloutBuilder(agent, autoreset="SameStep")
+    zeros, flags = np.zeros((2, 4), np.float32), np.array([True, False])
+    with pytest.raises(ConfigurationError, match="infos has no final_obs, though an episode was truncated"):
+        builder.add(zeros, [0, 0], [1, 1], ~flags & flags, flags, zeros)
+    builder = RolloutBuilder(agent, env)
+    builder.add(zeros, [0, 0], [1, 1], [0, 0], [0, 0], zeros, action_mask=np.ones((2, 2), np.bool_))
+    builder.add(zeros, [0, 0], [1, 1], [0, 0], [0, 0], zeros)
+    with pytest.raises(ConfigurationError, match="action_mask is missing in some steps"):
+        agent.learn(builder)
