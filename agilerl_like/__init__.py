@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
-    from agilerl_like.evaluation import evaluate, export_trajectories
+    from agilerl_like.evaluation import evaluate, export_trajectories, record_film
     from agilerl_like.hpo import (
         Bool,
         Choice,
@@ -67,6 +67,7 @@ __all__ = [
     "load_history",
     "make_multi_agent_vect_envs",
     "make_vect_envs",
+    "record_film",
     "register",
     "train_multi_agent_on_policy",
     "train_off_policy",

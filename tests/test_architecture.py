@@ -38,7 +38,18 @@ ALONE = {
     "pettingzoo": {"envs/multi_agent/pettingzoo.py", "envs/multi_agent/turn_based.py"},
     "accelerate": {"distributed/process_group.py", "reporting/trackers.py"},
 }
-OPTIONAL = ("envpool", "gymnax", "jax", "tensorboard", "wandb", "matplotlib", "onnxruntime", "onnxscript")
+OPTIONAL = (
+    "envpool",
+    "gymnax",
+    "jax",
+    "tensorboard",
+    "wandb",
+    "matplotlib",
+    "onnxruntime",
+    "onnxscript",
+    "minari",
+    "imageio_ffmpeg",
+)
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

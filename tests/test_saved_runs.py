@@ -239,3 +239,49 @@ class TestEval:
         shutil.rmtree(run_dir / "history")
         assert main(["eval", str(run_dir), "--history"]) == 2
         assert "has no history: an older version wrote it" in capsys.readouterr().err
+
+
+class TestTrajectories:
+    def test_of_the_best_agent_and_of_all_members(self, runs, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        assert main(["trajectories", str(runs / "s3"), "--steps", "50", "--seed", "1"]) == 0
+        assert capsys.readouterr().out == "s3.npz\n"
+        data, run = np.load("s3.npz"), Run.open(runs / "s3")
+        assert set(data["episode_agent"]) == {run.best().index}
+        assert set(data["episode_generation"]) == {run.metrics()[-1]["population/best_ever_generation"]}
+        assert data["episode_length"].max() <= 20  # the TimeLimit of the run's configuration
+        options = ["--population", "--steps", "10", "--sampling", "greedy"]
+        assert main(["trajectories", str(runs / "s3"), "all.npz", *options]) == 0
+        data = np.load("all.npz")
+        assert set(data["episode_agent"]) == {agent.index for agent in run.population()}
+        assert set(data["episode_generation"]) == {5}
+
+    def test_of_the_history(self, runs, tmp_path, capsys):
+        file = str(tmp_path / "h.npz")
+        assert main(["trajectories", str(runs / "s3"), file, "--history", "--steps", "10", "--num-envs", "2"]) == 0
+        assert sorted(set(np.load(file)["episode_generation"])) == [0, 1, 2, 3, 4, 5]
+
+    def test_refuses(self, runs, tmp_path, capsys):
+        assert main(["trajectories", str(runs / "s3"), str(tmp_path / "t.csv")]) == 2
+        assert "allowed is a file that ends in .npz" in capsys.readouterr().err
+        assert main(["trajectories", str(runs / "s3"), "--population", "--checkpoint", "5"]) == 2
+        assert "checkpoint=5 and population exclude each other" in capsys.readouterr().err
+
+
+class TestFilm:
+    def test_of_the_best_agent_and_of_the_history(self, runs, tmp_path, monkeypatch, capsys):
+        ffmpeg, _ = pytest.importorskip("imageio_ffmpeg"), pytest.importorskip("pygame")
+        monkeypatch.chdir(tmp_path)
+        assert main(["film", str(runs / "s3"), "--seed", "1"]) == 0
+        assert capsys.readouterr().out == "s3.mp4\n"
+        assert ffmpeg.count_frames_and_secs("s3.mp4")[0] <= 21
+        assert main(["film", str(runs / "s3"), "all.mp4", "--history", "--grid", "--max-steps", "3"]) == 0
+        names = [f"all-{percent:03d}.mp4" for percent in (0, 20, 40, 60, 80, 100)]
+        assert capsys.readouterr().out.split() == names
+        assert {ffmpeg.count_frames_and_secs(name)[0] for name in names} == {4}
+
+    def test_of_an_environment_without_frames(self, runs, tmp_path, capsys):
+        pytest.importorskip("imageio_ffmpeg")
+        best = str(runs / "s3" / "best")
+        assert main(["film", best, str(tmp_path / "f.mp4"), "--env", "test_film:Blind", "--trust"]) == 2
+        assert "has no rendering mode 'rgb_array', which a film needs; its modes: ansi" in capsys.readouterr().err

@@ -25,12 +25,14 @@ from agilerl_like.cli import (
     doctor,
     evaluate,
     export,
+    film,
     plot,
     probe,
     replay,
     report,
     runs,
     train,
+    trajectories,
     tune,
 )
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
@@ -83,6 +85,8 @@ COMMANDS: Mapping[str, Command] = {
     "replay": _parsed("replay", replay.replay),
     "demo": _parsed("demo", demo.demo),
     "export": _parsed("export", export.export),
+    "trajectories": _parsed("trajectories", trajectories.trajectories),
+    "film": _parsed("film", film.film),
     "probe": _parsed("probe", probe.probe),
     "check": _parsed("check", check.check),
     "bench": _parsed("bench", bench.bench),

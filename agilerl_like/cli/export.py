@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from agilerl_like.cli.evaluate import saved_agent
 from agilerl_like.cli.output import write_line
+from agilerl_like.cli.players import saved_agent
 from agilerl_like.errors import ExitCode
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from agilerl_like.evaluation.film import record_film
     from agilerl_like.evaluation.returns import evaluate
+    from agilerl_like.evaluation.trajectories import export_trajectories
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "export_trajectories", "record_film"]
 
-__getattr__, __dir__ = lazy_attributes(__name__, __all__, ("returns",))
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, ("returns", "trajectories", "film"))

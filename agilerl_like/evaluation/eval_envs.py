@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from agilerl_like import training
 from agilerl_like.algorithms.evaluation import EvalEnv
@@ -28,7 +29,7 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
         ConfigurationError: the agent was made for other spaces.
     """
     with contextlib.ExitStack() as stack:
-        setup = _setup_of(env)
+        setup = setup_of(env)
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
@@ -42,7 +43,19 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
         yield setup.adapt(made)
 
 
-def _setup_of(env: EvaluationEnv) -> EnvSetup:
+def single_env_spec_of(adapter: EvalEnv) -> EnvSpec | None:
+    """Return the spec of one env of a vector env, if it can be written as text."""
+    spec = getattr(adapter.env, "spec", None)
+    if spec is not None and "vectorization_mode" in spec.kwargs:  # of a native vector env
+        spec = gymnasium.spec(spec.id)
+    try:
+        return spec if spec is not None and spec.to_json() else None
+    except (TypeError, ValueError):  # arguments that are no plain data
+        return None
+
+
+def setup_of(env: EvaluationEnv) -> EnvSetup:
+    """Return the setup of an env."""
     if isinstance(env, EnvSetup):
         return env
     if isinstance(env, str):

@@ -6,6 +6,8 @@ other episodes are played beside it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,14 +37,16 @@ class SeededEpisodes:
     def __init__(self, env: EvalEnv) -> None:
         self._adapter = env
         self.seeds: list[int] = []
-        """The seed of each row's episode; a new list after every reset."""
+        """The seed of each row's episode."""
+        self.rounds = 0
+        """How often `reset` was called."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
 
     def reset(self, seeds: Any = None) -> Any:
         """Start an episode in each row."""
-        self.seeds = list(seeds)
+        self.seeds, self.rounds = list(seeds), self.rounds + 1
         return self._adapter.reset(seeds)
 
     def step(self, actions: Any) -> Any:
@@ -54,13 +58,30 @@ class SeededEpisodes:
         return self._adapter.last_info(row, ended=ended)
 
 
+class OneRow:
+    """The episode in one row."""
+
+    def __init__(self, episodes: SeededEpisodes, row: int) -> None:
+        self._episodes, self._row = episodes, row
+
+    @property
+    def seeds(self) -> list[int]:
+        """Its seed."""
+        return [self._episodes.seeds[self._row]]
+
+    @property
+    def rounds(self) -> int:
+        """How often the envs were reset."""
+        return self._episodes.rounds
+
+
 class SampledPolicy:
     """The policy of one group of agents, as `algorithms.evaluation.Policy`, with actions drawn by a `Sampling`."""
 
-    def __init__(self, learner: Learner, sampling: Sampling, episodes: SeededEpisodes) -> None:
+    def __init__(self, learner: Learner, sampling: Sampling, episodes: SeededEpisodes | OneRow) -> None:
         sampling.check(learner.distribution)
         self.learner, self._sampling, self._episodes = learner, sampling, episodes
-        self._seeds: list[int] = []
+        self._round = 0
         self._generators: list[torch.Generator] = []
         self._block, self._used = torch.zeros(0), 0
 
@@ -88,17 +109,73 @@ class SampledPolicy:
 
     def _next_noise(self) -> Tensor:
         """Return the noise `[N, …]` of the next step of all rows."""
-        learner, seeds = self.learner, self._episodes.seeds
-        if self._seeds is not seeds:
+        learner, episodes = self.learner, self._episodes
+        if self._round != episodes.rounds:
             keys = learner.index, learner.group_number or 0
-            self._generators = [torch_generator(learner.device, seed, Purpose.ACTION_NOISE, *keys) for seed in seeds]
-            self._seeds, self._used = seeds, NOISE_STEPS
+            self._generators = [
+                torch_generator(learner.device, seed, Purpose.ACTION_NOISE, *keys) for seed in episodes.seeds
+            ]
+            self._round, self._used = episodes.rounds, NOISE_STEPS
         if self._used == NOISE_STEPS:
             shape = NOISE_STEPS, learner.num_agents
             blocks = [learner.distribution.noise(shape, generator) for generator in self._generators]
             self._block, self._used = torch.stack(blocks, 1).flatten(1, 2), 0
         self._used += 1
         return self._block[self._used - 1]
+
+
+class SideBySide:
+    """The policies of several agents, each of which acts in a row of its own."""
+
+    def __init__(self, policies: Sequence[SampledPolicy], episodes: SeededEpisodes) -> None:
+        self._policies, self._episodes = policies, episodes
+        self._round, self._states = 0, list[Tensor]()
+
+    def __call__(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Any, Tensor]:
+        """Return the env's actions for rows `[N, D]`; hidden states are held here, because their sizes may differ."""
+        if self._round != self._episodes.rounds:
+            self._round = self._episodes.rounds
+            self._states = [
+                its.learner.initial_hidden_state.expand(its.learner.num_agents, -1, -1, -1) for its in self._policies
+            ]
+        actions, start = [], 0
+        for place, policy in enumerate(self._policies):
+            rows = slice(start, start + policy.learner.num_agents)
+            action, self._states[place] = policy(
+                encoded[rows], None if mask is None else mask[rows], self._states[place]
+            )
+            actions.append(action)
+            start = rows.stop
+        return np.concatenate(actions), state
+
+
+def play_side_by_side(
+    agents: Sequence[EvolvableAlgorithm],
+    episodes: SeededEpisodes,
+    seed: int,
+    sampling: Sampling,
+    *,
+    max_steps: int | None = None,
+) -> Episodes:
+    """Play one episode of the same seed with each agent, in as many rows at once."""
+    groups = agents[0].group_policies
+    policies = {
+        group: SideBySide(
+            [SampledPolicy(its.learners[group], sampling, OneRow(episodes, row)) for row, its in enumerate(agents)],
+            episodes,
+        )
+        for group in groups
+    }
+    with contextlib.ExitStack() as stack:
+        for agent in agents:
+            stack.enter_context(eval_mode(agent))
+        return evaluate(
+            [groups[group]._replace(policy=policy) for group, policy in policies.items()],
+            episodes,
+            [seed],
+            members=len(agents),
+            max_steps=max_steps,
+        )
 
 
 def play(

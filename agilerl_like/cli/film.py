@@ -1,0 +1,58 @@
+"""`agilerl-like film`: write episodes of a run's agents as video files."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import groupby
+from pathlib import Path
+
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.cli.players import config_of, players_of
+from agilerl_like.errors import ExitCode
+from agilerl_like.evaluation.film import MAX_STEPS, record_film
+from agilerl_like.seeding import fresh_seed
+
+
+def film(
+    run: Positional[Path],
+    file: Path | None = None,
+    /,
+    grid: FlagCreatePairsOff[bool] = False,
+    history: FlagCreatePairsOff[bool] = False,
+    checkpoint: int | None = None,
+    sampling: str = "greedy",
+    max_steps: int = MAX_STEPS,
+    seed: int | None = None,
+    env: str = "",
+    trust: FlagCreatePairsOff[bool] = False,
+) -> int:
+    """Write an episode of a run's best agent to an .mp4 file (needs the extra `video`).
+
+    The environment needs the rendering mode rgb_array.
+
+    Args:
+        run: Folder of a run or of a saved agent.
+        file: The file, by default the run's name with .mp4.
+        grid: Show all members of the last generation as tiles; the tile of a finished episode keeps its last frame.
+        history: Write a film for each entry of the run's history, with its share of the budget in the name; of the
+            fittest member, or of all members with --grid.
+        checkpoint: Show the best agent of the checkpoint of this generation.
+        sampling: How actions are drawn: greedy (no exploration), sample, temperature(t), top_k(k) or bottom_k(k).
+        max_steps: Steps after which a film ends if the episode does not.
+        seed: Seed of the episode; none: a random one.
+        env: Another env than the run's, as in `environment.id`.
+        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+    """
+    players = players_of(run, checkpoint=checkpoint, history=history, population=grid)
+    config = config_of(run, env, players[0].agent.algo, trust=trust)
+    path = file or Path(f"{run.resolve().name}.mp4")
+    seed = fresh_seed() if seed is None else checked_seed(seed)
+    env_setup = config.env_setup(num_envs=1)
+    with contextlib.closing(env_setup.env):
+        for share, together in groupby(players, key=lambda player: player.share):
+            its_path = path.with_name(f"{path.stem}-{round(100 * share):03d}{path.suffix}") if history else path
+            agents = [player.agent for player in together]
+            write_line(str(record_film(agents, env_setup, its_path, seed=seed, sampling=sampling, max_steps=max_steps)))
+    return ExitCode.DONE

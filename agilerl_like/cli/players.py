@@ -1,0 +1,116 @@
+"""The agents of a run that a command plays with, and the configuration of their environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.cli.train import CONFIG
+from agilerl_like.config import Config, Draft, check_trust
+from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.evaluation.trajectories import UNKNOWN
+from agilerl_like.saved_runs import Run
+from agilerl_like.storage.checkpoint_folder import FOLDER
+from agilerl_like.training.run_folder import CHECKPOINTS
+
+
+class Player(NamedTuple):
+    """An agent with its place in the run."""
+
+    agent: EvolvableAlgorithm
+    generation: int = UNKNOWN
+    """The last generation before."""
+    share: float = 1.0
+    """Share of the run's budget before."""
+
+
+def players_of(
+    run: Path, *, checkpoint: int | None = None, history: bool = False, population: bool = False
+) -> list[Player]:
+    """Return the best agent of a run, of a checkpoint, or a saved agent; of the history the fittest of each entry.
+
+    With `population` all members are returned: of the last generation, or of each entry. Of the initial members, which
+    have not been evaluated, the first counts as the fittest.
+
+    Raises:
+        ConfigurationError: two of these exclude each other; or the run has no such checkpoint or history.
+    """
+    if checkpoint is not None and (history or population):
+        other = "history" if history else "population"
+        raise ConfigurationError(f"checkpoint={checkpoint!r} and {other} exclude each other; pass one of them")
+    if history:
+        return [
+            Player(agent, entry.generation, entry.share)
+            for entry in Run.open(run).history()
+            for members in [entry.population()]
+            for agent in (members if population else [members.fittest])
+        ]
+    if population:
+        opened = Run.open(run)
+        return [Player(agent, opened.generations()) for agent in opened.population()]
+    if checkpoint is not None:
+        return [Player(saved_agent(checkpoint_of(run, checkpoint)), checkpoint)]
+    return [Player(saved_agent(run))]
+
+
+def best_generation(run: Path) -> int:
+    """Return the generation of a run's best agent; -1 of a folder without readable metrics."""
+    try:
+        records = Run.open(run).records
+    except (CheckpointError, ConfigurationError):
+        return UNKNOWN
+    return int(records.rows[records.best_row]["generation"])
+
+
+def checkpoint_of(run: Path, generation: int) -> Path:
+    """Return the folder of a run's checkpoint.
+
+    Raises:
+        ConfigurationError: the run has no checkpoint of this generation.
+    """
+    path = run / CHECKPOINTS / f"gen-{generation:06d}"
+    if not path.is_dir():
+        found = sorted(its.name for its in (run / CHECKPOINTS).glob("gen-*") if FOLDER.fullmatch(its.name))
+        there = ", ".join(str(int(name.removeprefix("gen-"))) for name in found) or "none: the run has no checkpoint"
+        raise ConfigurationError(f"checkpoint={generation!r} is not in {run}; allowed are {there}")
+    return path
+
+
+def saved_agent(path: Path) -> EvolvableAlgorithm:
+    """Load an agent of the class that its file names."""
+    document, _ = read_agent(path)
+    algorithm = document.get("algorithm") if isinstance(document, dict) else None
+    return class_by_name(algorithm, str(path)).load(path)
+
+
+def config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
+    """Return the configuration of a run, or of another env if one is given."""
+    if env:
+        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
+    for folder in (run, run.parent):
+        if (folder / CONFIG).is_file():
+            config = _environment_in(folder / CONFIG)
+            if not trust:
+                check_trust(config, folder / CONFIG)
+            return config
+    raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
+
+
+def _environment_in(file: Path) -> Config:
+    """The sections `environment` and `algorithm` of a run's file; others may need the script that registered names.
+
+    Raises:
+        ConfigurationError: there is no environment.id, because the run's script made its env by a local function.
+    """
+    draft = Draft.read(file)
+    environment = draft.data.get("environment")
+    if not isinstance(environment, dict) or "id" not in environment:
+        raise ConfigurationError(
+            f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
+            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
+        )
+    sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
+    return replace(draft, data=sections).validate()

@@ -1,0 +1,162 @@
+"""`record_film`: a film of an episode of T steps has T + 1 frames."""
+
+import subprocess
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    evaluate,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    record_film,
+)
+from agilerl_like.evaluation.film import Film, tiled
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+
+
+class Fading(gym.Env):
+    """37 steps; a frame of 30 x 41 pixels is as bright as the step's number; with `member_ends` after its action's."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == (37 if action == 0 else 11), False, {}
+
+    def render(self):
+        assert self.render_mode == "rgb_array"
+        return np.full((30, 41, 3), 5 * self.steps, np.uint8)
+
+
+class Texts(Fading):
+    metadata = {"render_modes": ["human", "ansi"]}  # noqa: RUF012
+
+
+class Blind(CartPoleEnv):
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+
+
+def choosing(action, env=Fading, **settings):
+    """An agent that always chooses one action."""
+    space = env.observation_space, env.action_space
+    agent = PPO(*space, seed=0, **settings)
+    head = [x for name, x in agent.actor.named_parameters() if name.endswith("bias")][-1]
+    head.data[action] += 100
+    return agent
+
+
+def frames_of(path, height, width):
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    data = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(data, np.uint8).reshape(-1, height, width, 3)
+
+
+def test_37_steps_give_38_frames(tmp_path):
+    path = record_film(choosing(0), make_vect_envs(Fading, 1), tmp_path / "films" / "f.mp4", seed=1)
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert frames == 38
+    assert seconds == pytest.approx(38 / 20, abs=0.06)
+    found = frames_of(path, 30, 42)  # the width is even
+    assert len(found) == 38
+    np.testing.assert_allclose(found.mean((1, 2, 3)), 5.0 * np.arange(38), atol=4)
+    assert [its.name for its in path.parent.iterdir()] == ["f.mp4"]
+
+
+def test_tiles_of_several_agents(tmp_path):
+    """A member that ends after 11 steps keeps its last frame."""
+    agents = [choosing(0), choosing(1, index=1), choosing(1, index=2)]
+    found = frames_of(record_film(agents, make_vect_envs(Fading, 1), tmp_path / "f.mp4", seed=1), 60, 82)
+    assert len(found) == 38
+    places = {(0, 0): 5 * 37, (0, 1): 55, (1, 0): 55, (1, 1): 0}
+    for (row, column), brightness in places.items():
+        tile = found[-1, 30 * row + 4 : 30 * row + 26, 41 * column + 4 : 41 * column + 36]
+        assert tile.mean() == pytest.approx(brightness, abs=4)
+
+
+def test_wide_tiles_are_thinned_out():
+    frames = [np.full((400, 600, 3), number, np.uint8) for number in range(9)]
+    assert tiled(frames).shape == (3 * 200, 3 * 300, 3)  # 1,800 pixels would be wider than 1,280
+    assert tiled(frames[:1]).shape == (400, 600, 3)
+    assert tiled([np.zeros((3, 5, 4))]).shape == (4, 6, 3)
+
+
+def test_cartpole_recurrent_agents_and_sampling(tmp_path):
+    pytest.importorskip("pygame")
+    env = make_vect_envs("CartPole-v1", 2)  # gymnasium's native vector env renders no single rows
+    spaces_ = env.single_observation_space, env.single_action_space
+    for number, settings in enumerate([{}, {"recurrent": True}]):
+        agent = PPO(*spaces_, seed=3, **settings)
+        for sampling in ("greedy", "sample"):
+            path = record_film(agent, env, tmp_path / f"{number}{sampling}.mp4", seed=4, sampling=sampling)
+            length = int(evaluate(agent, env, 1, 4, sampling).lengths[0, 0])
+            assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == length + 1
+
+
+def test_a_long_episode_is_cut(tmp_path):
+    path = record_film(choosing(0), make_vect_envs(Fading, 1), tmp_path / "f.mp4", max_steps=5)
+    assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 6
+
+
+def test_teams(tmp_path):
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
+    env = make_multi_agent_vect_envs(spread.parallel_env, 1, max_cycles=4)
+    team = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=0)
+    path = record_film(team, env, tmp_path / "f.mp4", seed=1)
+    assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 5
+
+
+def test_names_the_rendering_modes_that_exist(tmp_path):
+    agent = choosing(0)
+    with pytest.raises(ConfigurationError, match=r"has no rendering mode 'rgb_array', .*; its modes: human, ansi$"):
+        record_film(agent, make_vect_envs(Texts, 1), tmp_path / "f.mp4")
+    with pytest.raises(ConfigurationError, match="its modes: none"):
+        record_film(agent, make_vect_envs(Silent, 1), tmp_path / "f.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Silent(Fading):
+    metadata = {}  # noqa: RUF012
+
+
+def test_refuses(tmp_path, monkeypatch):
+    agent, env = choosing(0), make_vect_envs(Fading, 1)
+    with pytest.raises(ConfigurationError, match=r"allowed is a file that ends in \.mp4"):
+        record_film(agent, env, tmp_path / "f.avi")
+    with pytest.raises(ConfigurationError, match="max_steps=0 must be at least 1"):
+        record_film(agent, env, tmp_path / "f.mp4", max_steps=0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'agilerl-like\[video\]'"):
+        record_film(agent, env, tmp_path / "f.mp4")
+
+
+def test_no_file_is_left_if_the_env_or_ffmpeg_fails(tmp_path):
+    frame = np.zeros((4, 4, 3), np.uint8)
+
+    def fail_after_a_frame(film):
+        film.add([frame])
+        raise KeyError
+
+    with pytest.raises(KeyError), Film(tmp_path / "f.mp4", 20) as film:
+        fail_after_a_frame(film)
+    with pytest.raises(OSError, match="could not be written"), Film(tmp_path / "none" / "f.mp4", 20) as film:
+        film.add([frame])
+    with Film(tmp_path / "f.mp4", 20):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,165 @@
+"""`export_trajectories`: an episode's seed and actions give it again, and its rewards are those of `evaluate`."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+def agents_for(env_id, size=2, **settings):
+    env = gym.make(env_id)
+    return PPO.population(size, env.observation_space, env.action_space, **{"net_config": SMALL, "seed": 2, **settings})
+
+
+def replayed(env_id, data, number):
+    """The observations and rewards of one episode in a fresh env."""
+    with_actions = data["actions"][data["episode"] == number]
+    env = gym.make(env_id)
+    observations, rewards = [env.reset(seed=int(data["episode_seed"][number]))[0]], []
+    for step, action in enumerate(with_actions, 1):
+        observation, reward, terminated, truncated, _ = env.step(action)
+        observations.append(observation)
+        rewards.append(reward)
+        assert (terminated or truncated) == (step == len(with_actions))
+    return np.stack(observations), np.array(rewards, np.float32)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_replayed_by_seed_and_action(tmp_path, env_id, num_envs):
+    agents = agents_for(env_id)
+    path = export_trajectories(agents, env_id, tmp_path / "t.npz", steps=250, num_envs=num_envs, seed=5)
+    data = np.load(path)
+    assert set(data["episode_agent"]) == {0, 1}
+    for number in range(len(data["episode_seed"])):
+        here = data["episode"] == number
+        observations, rewards = replayed(env_id, data, number)
+        np.testing.assert_array_equal(data["observations"][here], observations[:-1])
+        np.testing.assert_array_equal(data["next_observations"][here], observations[1:])
+        np.testing.assert_array_equal(data["rewards"][here], rewards)
+        assert data["step"][here].tolist() == [*range(data["episode_length"][number])]
+    for agent in (0, 1):
+        lengths = data["episode_length"][data["episode_agent"] == agent]
+        assert lengths.sum() >= 250 > lengths[:-1].sum()
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sample", "temperature(2)"])
+def test_sums_equal_the_returns_of_evaluate(tmp_path, sampling):
+    agents = agents_for("CartPole-v1")
+    path = export_trajectories(agents, "CartPole-v1", tmp_path / "t.npz", 120, 2, sampling, seed=9)
+    data = np.load(path)
+    returns = evaluate(agents, "CartPole-v1", 20, 9, sampling).returns
+    for agent in (0, 1):
+        its = data["episode_agent"] == agent
+        count = int(its.sum())
+        np.testing.assert_array_equal(data["episode_return"][its], returns[agent, :count])
+        sums = [data["rewards"][data["episode"] == number].sum() for number in np.flatnonzero(its)]
+        np.testing.assert_array_equal(sums, returns[agent, :count])
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_log_probabilities_and_values_are_the_agents(tmp_path, recurrent):
+    """Those of `get_action`'s network, step by step along the first episode."""
+    agent = agents_for("CartPole-v1", 1, recurrent=recurrent)[0]
+    data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, seed=1, generation=7))
+    assert set(data["episode_generation"]) == {7}
+    state = agent.get_initial_hidden_state(1) if recurrent else None
+    agent.set_training_mode(False)
+    for step in range(int(data["episode_length"][0])):
+        observation = data["observations"][step : step + 1]
+        log_prob = agent.evaluate_actions(observation, data["actions"][step : step + 1], state)[0]
+        _, _, _, value, *after = agent.get_action(observation, hidden_state=state)
+        assert data["log_probs"][step] == pytest.approx(float(log_prob.detach()), abs=1e-6)
+        assert data["values"][step] == pytest.approx(float(value[0]), abs=1e-6)
+        state = after[0] if recurrent else None
+
+
+class Rooms(gym.Env):
+    """Dict observations and masks: action 1 is illegal; ends after 6 steps, or never with `endless`."""
+
+    observation_space = spaces.Dict({"here": spaces.Discrete(3), "far": spaces.Box(-1, 1, (2,))})
+    action_space = spaces.Discrete(2)
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+
+    def __init__(self, endless=False):
+        self.endless = endless
+
+    def _look(self):
+        look = {"here": self.steps % 3, "far": np.full(2, self.steps / 10, np.float32)}
+        return look, {"action_mask": np.array([1, 0], np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look()
+
+    def step(self, action):
+        assert action == 0
+        self.steps += 1
+        observation, info = self._look()
+        return observation, float(self.steps), self.steps == 6 and not self.endless, False, info
+
+
+def test_dictionaries_and_masks(tmp_path):
+    env = make_vect_envs(Rooms, 2, backend="sync")
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
+    data = np.load(export_trajectories(agent, env, tmp_path / "t.npz", 12, 2, seed=1))
+    assert data["observations/here"].tolist() == [0, 1, 2, 0, 1, 2] * 2
+    np.testing.assert_allclose(data["next_observations/far"][:, 0], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6] * 2, rtol=1e-6)
+    assert data["terminated"].tolist() == ([False] * 5 + [True]) * 2
+    assert data["episode_return"].tolist() == [21.0, 21.0]
+    assert (data["log_probs"] == 0).all()  # the only legal action
+    env.close()
+
+
+def test_endless_episodes_are_truncated(tmp_path):
+    env = make_vect_envs(Rooms, 1, backend="sync", endless=True)
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
+    data = np.load(export_trajectories(agent, env, tmp_path / "t.npz", 8, seed=1))
+    assert data["episode_length"].tolist() == [8]
+    assert data["truncated"].tolist() == [False] * 7 + [True]
+    env.close()
+
+
+def test_minari_reads_them(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    agents = agents_for("CartPole-v1")
+    arguments = {"env": "CartPole-v1", "steps": 60, "seed": 3, "generation": [4, 5]}
+    data = np.load(export_trajectories(agents, path=tmp_path / "t.npz", **arguments))
+    export_trajectories(agents, path=tmp_path / "sets" / "evolved-v0", format="minari", **arguments)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    dataset = minari.load_dataset("evolved-v0")
+    assert dataset.total_episodes == len(data["episode_seed"])
+    for episode in dataset.iterate_episodes():
+        here = data["episode"] == episode.id
+        np.testing.assert_array_equal(episode.observations[:-1], data["observations"][here])
+        np.testing.assert_array_equal(episode.observations[1:], data["next_observations"][here])
+        for name in ("actions", "rewards"):
+            np.testing.assert_array_equal(getattr(episode, name), data[name][here])
+        np.testing.assert_array_equal(episode.infos["log_prob"], data["log_probs"][here])
+        assert set(episode.infos["generation"]) == {data["episode_generation"][episode.id]}
+    env = dataset.recover_environment()
+    assert env.spec.id == "CartPole-v1"
+    with pytest.raises(ConfigurationError, match="allowed is a new name such as evolved-v0"):
+        export_trajectories(agents, path=tmp_path / "sets" / "evolved-v0", format="minari", **arguments)
+
+
+def test_refuses(tmp_path):
+    agent = agents_for("CartPole-v1", 1)[0]
+    for problem, arguments in (
+        ("steps=0 must be at least 1", {"steps": 0}),
+        ("num_envs=0 must be at least 1", {"num_envs": 0}),
+        ("format='csv' is unknown", {"format": "csv"}),
+        (r"allowed is a file that ends in \.npz", {"path": tmp_path / "t"}),
+        ("generation has 2 entries", {"generation": [1, 2]}),
+    ):
+        with pytest.raises(ConfigurationError, match=problem):
+            export_trajectories(agent, "CartPole-v1", **{"path": tmp_path / "t.npz", **arguments})
+    team = IPPO({"a": agent.observation_space}, {"a": agent.action_space}, net_config=SMALL)
+    with pytest.raises(ConfigurationError, match="trajectories of teams are not written"):
+        export_trajectories(team, "CartPole-v1", tmp_path / "t.npz")
