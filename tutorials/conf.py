@@ -213,8 +213,9 @@ class Commands(SphinxDirective):
         lines = []
         for name, command in COMMANDS.items():
             text, _, arguments = (inspect.getdoc(command.documented) or "").partition("\nArgs:\n")
-            rows = [line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip()]
-            lines += [f"## {name}", "", text, "", *(f"- `{row[0]}`: {row[-1]}" for row in rows), ""]
+            rows = re.split(r"\n(?=\S)", inspect.cleandoc(arguments))  # a further line of an entry is indented
+            entries = [" ".join(row.split()).split(": ", 1) for row in rows if row]
+            lines += [f"## {name}", "", text, "", *(f"- `{argument}`: {its}" for argument, its in entries), ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
