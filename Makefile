@@ -34,7 +34,7 @@ lint: .venv/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: .venv/installed
-	$(BIN)/python -m sphinx -q -W --keep-going -b html tutorials build/docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html tutorials build/docs
 	@echo build/docs/index.html
 
 bench: .venv/installed
