@@ -270,6 +270,12 @@ class TestProbe:
         for words in ("does the critic learn a constant?", "V(0) = 1", "ActionSign", "a(0) = 1", "yes"):
             assert words in said
 
+    def test_probe_trains_other_algorithms(self, capsys):
+        assert main(["probe", "ConstantReward", "--algorithm", "DQN"]) == 0
+        assert main(["probe", "MemoryCue", "--algorithm", "DQN"]) == 2
+        assert main(["probe", "--algorithm", "QDN"]) == 2
+        assert "did you mean 'DQN'" in capsys.readouterr().err
+
     def test_exit_code_1_if_a_probe_is_not_solved(self, capsys, monkeypatch):
         right = PROBES["ConstantReward"]
         monkeypatch.setattr(

@@ -136,7 +136,7 @@ class DQN(OffPolicyAlgorithm[DQNLearner]):
         given = locals()
         for name in unknown:
             raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        if not isinstance(action_space, gymnasium.spaces.Discrete):
+        if not self.supports(action_space):
             raise ConfigurationError(f"action_space={action_space} is not for DQN; allowed is Discrete")
         self._init_agent(
             observation_space,
@@ -150,6 +150,10 @@ class DQN(OffPolicyAlgorithm[DQNLearner]):
             seed=seed,
         )
         self.mut = mut or "None"
+
+    @classmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        return isinstance(action_space, gymnasium.spaces.Discrete)
 
     @property
     def epsilon(self) -> float:
@@ -172,14 +176,3 @@ class DQN(OffPolicyAlgorithm[DQNLearner]):
                 cast(QNetwork, learner.network).q_values(x), noise, learner._mask(action_mask, len(x))
             )
             return learner.distribution.to_env(raw)
-
-    def predict(
-        self,
-        obs: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` for a batch or a single observation, as SB3 does; the action is the best one."""
-        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)

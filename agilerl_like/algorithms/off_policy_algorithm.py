@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -60,6 +62,30 @@ class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
         return Population(
             make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
         )
+
+    @classmethod
+    @abstractmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        """Return whether agents can act in a space."""
+
+    def value(self, obs: Any) -> np.ndarray:
+        """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
+        with torch.no_grad():
+            return self.network.value(self.learner.normalize(obs)).cpu().numpy()
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Return `(action, state)` for a batch or a single observation, as SB3 does.
+
+        Of discrete actions it is the best one, `deterministic` or not.
+        """
+        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)
 
     def check(self) -> None:
         super().check()

@@ -106,8 +106,8 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
         if largest > size:
             raise ConfigurationError(f"{name}={largest} is more than memory_size={size}; allowed are at most {size}")
     for name in settings["schedules"]:
-        if name not in settings:
-            raise ConfigurationError(f"schedules={name!r} is no setting of this algorithm; allowed is 'lr'")
+        if name != "lr":
+            raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
 
 
 def check_budget(settings: dict[str, Any], max_steps: int, longest_episode: int | None) -> None:

@@ -44,7 +44,7 @@ class OffPolicyLearner(Learner):
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
         settings = self.algorithm.settings()
         values = {name: float(settings[name]) for name in self.hyperparam_names}
-        for name, schedule in self.algorithm.schedules.items():
+        for name, schedule in self.algorithm.schedules.items():  # `check_replay` allows lr alone
             values[name] *= factor(name, schedule, self.algorithm.progress)
         return tuple(values.values())
 
@@ -147,6 +147,8 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             learners = [self[place] for place in together]
             update = self.make_update(learners, together, experience, steps)
             metrics = self.cohort.learn(together, update)
+            for name in {name for learner in learners for name in learner.algorithm.schedules}:
+                metrics.set(name, update.hyperparams[name])  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates
                 learner.updates += steps

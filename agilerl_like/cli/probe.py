@@ -13,33 +13,47 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from agilerl_like.cli.output import checked_seed
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES, MultiAgentProbe
 from agilerl_like.envs.probe_envs import PROBES, Probe
-from agilerl_like.errors import ExitCode, unknown_name
+from agilerl_like.errors import ConfigurationError, ExitCode, unknown_name
+from agilerl_like.registry import registered
 from agilerl_like.reporting.console import is_terminal
-from agilerl_like.training.probe import Answer, ProbeRecord, solve
+from agilerl_like.training.probe import Answer, ProbeRecord, solve, suits
 
 NARROW, QUESTION = 80, 26
 """Width of a narrow console, and of its first column, which gets half of any further width."""
 
 
-def probe(names: Positional[tuple[str, ...]] = (), /, seed: int = 0, teams: FlagCreatePairsOff[bool] = False) -> int:
-    """Train PPO in tiny environments with known answers; exit code 1 if one is not solved.
+def probe(
+    names: Positional[tuple[str, ...]] = (),
+    /,
+    seed: int = 0,
+    teams: FlagCreatePairsOff[bool] = False,
+    algorithm: str = "PPO",
+) -> int:
+    """Train an algorithm in tiny environments with known answers; exit code 1 if one is not solved.
 
     Args:
-        names: Environments; all of them if left out.
+        names: Environments; all of them that the algorithm supports if left out.
         seed: Seed of all random streams.
         teams: Train IPPO in multi-agent environments.
+        algorithm: PPO or DQN; or IPPO, which is --teams.
     """
+    algorithms = registered("algorithm")
+    if algorithm not in algorithms:
+        raise unknown_name("algorithm", algorithm, algorithms)
+    teams = teams or algorithm == "IPPO"
     probes: Mapping[str, Probe | MultiAgentProbe] = MULTI_AGENT_PROBES if teams else PROBES
     seed = checked_seed(seed)
     for name in names:
         if name not in probes:
             raise unknown_name("probe", name, probes)
+        if not teams and not suits(PROBES[name], algorithm):
+            raise ConfigurationError(f"probe={name!r} has actions, or needs memory, that {algorithm} does not support")
     console = _console()
     table = _table(probes, console.width)
     records: list[ProbeRecord] = []
     with Live(table, console=console, auto_refresh=False) as live:
-        for name in names or probes:
-            record = solve(probes[name], seed=seed)
+        for name in names or [name for name in probes if teams or suits(PROBES[name], algorithm)]:
+            record = solve(probes[name], seed=seed) if teams else solve(probes[name], seed=seed, algorithm=algorithm)
             records.append(record)
             for row in _rows(record):
                 table.add_row(*row)

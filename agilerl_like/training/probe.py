@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
 
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.envs.factory import make_vect_envs
@@ -23,6 +24,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
 from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, Observation, Probe, as_observation, describe
 from agilerl_like.envs.spaces import tree_map
+from agilerl_like.registry import registered
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
@@ -30,6 +32,17 @@ from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Chosen to train within seconds; all other settings are the defaults."""
+OFF_POLICY: dict[str, Any] = {
+    "lr": 1e-2,
+    "learn_step": NUM_ENVS,
+    "gradient_steps": 8,
+    "batch_size": 64,
+    "tau": 0.05,
+    "learning_starts": 256,
+}
+"""The same of algorithms that learn from a replay."""
+EXPLORATION: dict[str, dict[str, Any]] = {"DQN": {"eps_end": 1.0}}
+"""What makes such an algorithm explore to the end: all actions are random, and their values still those of the best."""
 HIGH_ENTROPY = {"ent_coef": 1.0}
 """For discrete actions: without entropy, an action abandoned too early is never tried again."""
 RECURRENT = {"recurrent": True, "max_seq_len": 8}
@@ -76,17 +89,28 @@ class ProbeRecord:
         return all(answer.is_correct for answer in self.answers)
 
 
-def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, **settings: Any) -> ProbeRecord:
-    """Train PPO, or IPPO in a multi-agent probe, for the probe's step budget and check the answers.
+def suits(probe: Probe, algorithm: str) -> bool:
+    """Return whether an algorithm can solve a probe: it supports the actions, and has memory if that is needed."""
+    kind: Any = registered("algorithm").find("algorithm", algorithm)
+    is_on_policy = not issubclass(kind, OffPolicyAlgorithm)
+    return is_on_policy or (probe.needs == "" and kind.supports(probe.make().action_space))
+
+
+def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO.algo, **settings: Any) -> ProbeRecord:
+    """Train an algorithm, or IPPO in a multi-agent probe, for the probe's step budget and check the answers.
 
     `settings` are arguments of the algorithm.
     """
     start = perf_counter()
     env_setup = _env_setup(probe)
     with closing(env_setup.env) as env:
-        algorithm = PPO if isinstance(probe, Probe) else IPPO
-        given = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1]), "gamma": probe.gamma, **settings}
-        agent = algorithm(*env_setup.spaces, num_envs=NUM_ENVS, seed=seed, **given)
+        kind: Any = registered("algorithm").find("algorithm", algorithm) if isinstance(probe, Probe) else IPPO
+        if issubclass(kind, OffPolicyAlgorithm):
+            defaults = {**OFF_POLICY, **EXPLORATION[kind.algo], **_layout_of(probe)}
+        else:
+            defaults = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1])}
+        given = {**defaults, "gamma": probe.gamma, **settings}
+        agent = cast(Any, kind)(*env_setup.spaces, num_envs=NUM_ENVS, seed=seed, **given)
         timer = PhaseTimer(("env", "act", "learn"))
         collector = env_setup.make_collector(env_setup.population([agent]), env_setup.adapt(env), timer)
         collector.reset([0])
@@ -110,20 +134,23 @@ def _probe_settings(probe: Probe | MultiAgentProbe, action_space: Any) -> dict[s
     settings = {} if any(isinstance(space, gymnasium.spaces.Box) for space in spaces) else dict(HIGH_ENTROPY)
     if isinstance(probe, Probe):
         settings |= RECURRENT if probe.needs == "memory" else {}
-        settings |= {"swap_channels": True} if probe.channels_last else {}
-    return settings
+    return settings | _layout_of(probe)
 
 
-def _answers(probe: Probe | MultiAgentProbe, agent: PPO | IPPO) -> Iterator[Answer]:
+def _layout_of(probe: Probe | MultiAgentProbe) -> dict[str, Any]:
+    return {"swap_channels": True} if isinstance(probe, Probe) and probe.channels_last else {}
+
+
+def _answers(probe: Probe | MultiAgentProbe, agent: Any) -> Iterator[Answer]:
     agent.set_training_mode(False)
     by_agent = {"": probe.expectations} if isinstance(probe, Probe) else probe.expectations
     for name, expectations in by_agent.items():
-        learner = agent if isinstance(agent, PPO) else agent.learner_of(name)
+        learner = agent.learner_of(name) if isinstance(agent, IPPO) else agent
         yield from (replace(answer, agent=name) for answer in check_expectations(learner, expectations))
 
 
 def check_expectations(
-    agent: PPO | PPOLearner, expectations: Iterable[ExpectedValue | ExpectedAction]
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any], expectations: Iterable[ExpectedValue | ExpectedAction]
 ) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
     for expected in expectations:
@@ -138,9 +165,14 @@ def check_expectations(
 
 
 def _act_and_value(
-    agent: PPO | PPOLearner, episode: Iterable[Observation], mask: tuple[bool, ...] = ()
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any], episode: Iterable[Observation], mask: tuple[bool, ...] = ()
 ) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
+    if isinstance(agent, OffPolicyAlgorithm):
+        *_, last = episode
+        batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(last))
+        action, _ = agent.predict(batch, deterministic=True, action_masks=np.array([mask]) if mask else None)
+        return action[0], agent.value(batch)[0]
     reply: tuple[Any, ...] = ()
     for obs in episode:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))

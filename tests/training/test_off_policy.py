@@ -161,6 +161,23 @@ def test_members_collect_and_learn_together_as_alone(mode):
             assert torch.equal(left[1], right[1])
 
 
+class Rates(Callback):
+    """Collects the learning rates of all updates that are reported."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_update(self, context, metrics):
+        self.found += [its["lr"] for its in metrics.values()]
+
+
+def test_a_schedule_is_a_factor_on_the_members_own_rate():
+    pop, rates = population(1, schedules={"lr": "linear"}), Rates()
+    train_off_policy(make(), pop=pop, callbacks=[rates], **{**RUN, "max_steps": 400})
+    # gradient step 64 follows vector step 73 (the first 9 are without), whose rollout began at step 72 of 100
+    assert rates.found == pytest.approx([1e-3 * (1 - 72 / 100)])
+
+
 def test_agilerls_arguments_set_the_members_settings():
     pop = population(2)
     with pytest.raises(ConfigurationError, match="learning_starts=500 is not below max_steps=320"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agilerl_like.envs.probe_envs import PROBES, describe
-from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve
+from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve, suits
 
 TRANSFORMER = {"cell": "transformer", "d_model": 32, "num_layers": 1, "context": 8}
 KINDS = [
@@ -76,3 +76,26 @@ def test_every_component_of_an_answer_must_be_correct():
     assert Answer("action", "0", (0.5, -0.5), (0.4, -0.6), tolerance=0.11).is_correct
     assert not Answer("action", "0", (0.5, -0.5), (0.4, -0.65), tolerance=0.11).is_correct
     assert not Answer("value", "0", (1.0,), (float("nan"),), tolerance=0.1).is_correct
+
+
+DQN_PROBES = ("DiscountedReward", "ActionByObservation", "EndlessTruncation", "AutoresetLeak", "ActionMask")
+
+
+@pytest.mark.parametrize("name", [*DQN_PROBES, "ImagePosition"])
+def test_dqn_solves_probes(name):
+    record = solve(PROBES[name], seed=1, algorithm="DQN")
+    for answer in record.answers:
+        np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
+
+
+@pytest.mark.parametrize("options", [{"dueling": True}, {"n_step": 3}, {"double": False, "tau": 1.0}], ids=str)
+def test_dqns_options_solve_probes(options):
+    probe = replace(PROBES["DiscountedReward"], steps=4_000)
+    assert solve(probe, seed=1, algorithm="DQN", target_update_interval=4, **options).solved
+
+
+def test_an_algorithm_is_tried_where_it_suits():
+    assert suits(PROBES["ActionMask"], "DQN")
+    assert suits(PROBES["MemoryCue"], "PPO")
+    assert not suits(PROBES["MemoryCue"], "DQN")
+    assert not suits(PROBES["ContinuousBounds"], "DQN")
