@@ -100,9 +100,12 @@ class PublicNames(SphinxDirective):
                 kind = "autoexception" if issubclass(own, Exception) else "autoclass"
             else:
                 kind = "autofunction" if callable(own) and hasattr(own, "__name__") else "autodata"
-            inherited = [f"   :inherited-members: {FOREIGN}"] if package in INHERITING and kind == "autoclass" else []
-            inherited += ["   :no-value:"] if kind == "autodata" else []
-            lines += [f"## {name}", "````{eval-rst}", f".. {kind}:: {package}.{name}", *inherited, "````", ""]
+            options = [f"   :inherited-members: {FOREIGN}"] if package in INHERITING and kind == "autoclass" else []
+            options += ["   :no-value:"] if kind == "autodata" else []
+            settings = fields_of(own) if kind == "autoclass" else {}
+            options += [f"   :exclude-members: {', '.join(settings)}"] if settings else []  # a table has them
+            lines += [f"## {name}", "````{eval-rst}", f".. {kind}:: {package}.{name}", *options, "````", ""]
+            lines += [*Settings.table(own), ""] if settings and package != "agilerl_like.config" else []
         also = f"Described elsewhere: {', '.join(elsewhere)}." if elsewhere else ""
         return self.parse_text_to_nodes("\n".join([*lines, also]), allow_section_headings=True)
 
@@ -152,8 +155,12 @@ def default_of(field: Any) -> str:
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "required"
+    if hasattr(value, "__pydantic_fields__"):
+        return f"its own, `{type(value).__name__}`"
     value = value.value if isinstance(value, Enum) else value
-    if isinstance(value, str | bool | int | float | None):
+    if value is None:
+        return "`none`"
+    if isinstance(value, str | bool | int | float):
         return f"`{to_yaml(value).split()[0]}`" if value != "" else "empty"
     return "empty" if isinstance(value, tuple | Mapping) and not value else f"`{value}`"
 
@@ -230,14 +237,22 @@ class NotebookParser(MystParser):
         super().parse("\n\n".join(pages), document)
 
 
+COLON = "\ue000"
+"""Stands for a colon while napoleon reads the docstring of an attribute: it takes what precedes one for a type."""
+
+
 def escape_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Escape what reStructuredText would read as markup in a docstring, except in backticks."""
-    if what in ("attribute", "data", "property"):
-        lines.insert(0, "")  # napoleon takes what precedes a colon in the first line for a type
     for number, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
         parts[::2] = [re.sub(r"(\*|\||(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
-        lines[number] = "".join(parts)
+        text = "".join(parts)
+        lines[number] = text.replace(":", COLON) if what in ("attribute", "data", "property") else text
+
+
+def restore_colons(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Put the colons back."""
+    lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
 def unlink_folders(app: Sphinx, text: str, base: Path) -> str:
@@ -264,6 +279,7 @@ def setup(app: Sphinx) -> None:
     """Register what this file defines."""
     app.add_source_parser(NotebookParser)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", restore_colons, priority=600)
     app.connect("source-read", read_page)
     app.connect("include-read", read_included)
     directives = {
