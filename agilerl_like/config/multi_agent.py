@@ -122,6 +122,7 @@ class MultiAgentConfig(Config, frozen=True):
     algorithm_class: ClassVar[type[Any]] = IPPO
     env_setup_class: ClassVar[type[EnvSetup]] = MultiAgentEnvSetup
     fitness_kinds: ClassVar[tuple[str, ...]] = get_args(Fitness)
+    opponent_kinds: ClassVar[tuple[str, ...]] = ("self", "past", "population")
 
     environment: MultiAgentEnvironmentConfig
     algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()

@@ -75,6 +75,8 @@ class Config(Section, frozen=True):
     """How its environments are made."""
     fitness_kinds: ClassVar[tuple[str, ...]] = ("return",)
     """Allowed values of `training.fitness`."""
+    opponent_kinds: ClassVar[tuple[str, ...]] = ("self",)
+    """Allowed values of `training.opponents`."""
 
     environment: EnvironmentConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -133,6 +135,8 @@ class Config(Section, frozen=True):
     def _check_fitness(self) -> None:
         if self.training.fitness not in self.fitness_kinds:
             raise ConfigurationError(f"fitness={self.training.fitness!r} is for multi-agent runs; allowed is 'return'")
+        if (found := self.training.opponents) not in (allowed := self.opponent_kinds):
+            raise ConfigurationError(f"opponents={found!r}; allowed here: {', '.join(map(repr, allowed))}")
 
     def _check_agent(self) -> None:
         size = self.population.size

@@ -24,7 +24,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
-from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
+from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.experience import ExperienceWriter
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -121,6 +121,10 @@ class Collector:
             group.start(seeds)
             seeds = None
 
+    def set_opponents(self, opponents: BasePopulation[Any], *, everywhere: bool) -> None:
+        """Let frozen opponents, one for each member, control a side of every other env, or of all."""
+        raise NotImplementedError
+
     @property
     def vector_steps_until_update(self) -> int:
         """Steps until the first rollout is complete."""
@@ -209,6 +213,10 @@ class GroupCollector:
         """Current hidden states, and those at the start of each rollout, `[P, E, …]`."""
         self._state_owner: PopulationLearner | PerMemberLearner | None = None
         """The cohort that computed them; a mutation makes another one."""
+        self.opponents: LearnerGroup[Any] | None = None
+        """What acts in the rows of opponents; None without any."""
+        self._opponent_rows = torch.zeros(0, dtype=torch.bool)  # [E], the same for all members
+        self._opponent_state = torch.zeros(0)  # [P, E, …]
 
     def start(self, seeds: list[int] | None) -> None:
         """Start new episodes everywhere, with a seed for each env.
@@ -231,6 +239,7 @@ class GroupCollector:
             for place, columns in enumerate(env.columns)
         ]
         population.reset_noise()
+        self._reset_opponent_state()
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
         self._initial_state = self.state.clone()
         self._state_owner = None
@@ -251,10 +260,36 @@ class GroupCollector:
             self._finish_step(group)
         self.steps_since_update += taken
 
+    def set_opponents(self, opponents: LearnerGroup[Any], rows: np.ndarray) -> None:
+        """Let opponents, one for each member, control some rows `[E]`; they begin without hidden states."""
+        self.opponents = opponents
+        self._opponent_rows = torch.from_numpy(rows).to(self.population.device)
+        self._reset_opponent_state()
+
+    def _reset_opponent_state(self) -> None:
+        if self.opponents is not None:
+            its = self.opponents.initial_hidden_state
+            self._opponent_state = its.repeat(len(self.population), self.envs, 1, 1, 1)
+
+    def _with_opponents(self, group: EnvGroup, actions: Any, noise: Tensor | None) -> Any:
+        """Return the env's actions of an env group `[P e, …]`, with those of opponents in their rows."""
+        if self.opponents is None:
+            return actions
+        raw, state = self.opponents.act(self.observations, self._opponent_state, self.mask, noise)
+        self._opponent_state = self._merge(group, self._opponent_state, self._slice(group, state))
+        theirs = self.opponents.to_env(self._slice(group, raw))
+        rows = self._rows_of_opponents(group)
+        return torch.where(rows.view(-1, *[1] * (theirs.dim() - 1)), theirs, actions)
+
+    def _rows_of_opponents(self, group: EnvGroup) -> Tensor:
+        """Return which rows `[P e]` of an env group opponents control."""
+        return self._opponent_rows[group.columns].repeat(len(self.population))
+
     def step(self) -> None:
         """Start the next step of each env group, once its last one has finished."""
         population, timer = self.population, self.timer
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
+        theirs = None if self.opponents is None else self.opponents.next_noise(population[0].num_envs)[:, self.columns]
         here = self._buffer.begin()
         for group in self.env_groups:
             self._finish_step(group)
@@ -263,7 +298,8 @@ class GroupCollector:
                 self.state = self._merge(group, self.state, self._slice(group, state))
                 seen, raw, mask = (self._slice(group, whole) for whole in (self.observations, raw, self.mask))
                 group.buffer.put_actions(here, seen, raw, mask)
-                actions = self.env.array_backend.to_env_actions(population.to_env(raw))
+                actions = self._with_opponents(group, population.to_env(raw), theirs)
+                actions = self.env.array_backend.to_env_actions(actions)
             with timer("env"):
                 self.env.step_async(group.place, actions)
             group.pending_step = here
@@ -275,17 +311,31 @@ class GroupCollector:
         with self.timer("env"):
             transition = self.env.step_wait(group.place)
         with self.timer("act"):
-            group.buffer.put_outcome(group.pending_step, transition)
+            group.buffer.put_outcome(group.pending_step, self._without_opponents(group, transition))
             group.episodes.update(transition.reward, transition.ended)  # 0 where not valid
             self.observations = self._merge(group, self.observations, self._by_member(self._encode(transition.obs)))
             if transition.action_mask is not None:
                 mask = self._by_member(torch.as_tensor(transition.action_mask))
                 self.mask = self._merge(group, self.mask, mask)
             if self.state.numel():
-                taken = transition.valid if transition.waited is None else transition.valid | transition.waited
-                goes_on = self._by_member(torch.as_tensor(taken & ~transition.ended).unsqueeze(-1))
-                self._slice(group, self.state).mul_(goes_on.unsqueeze(-1).unsqueeze(-1))
+                self._slice(group, self.state).mul_(self._continues(transition))
+            if self.opponents is not None and self._opponent_state.numel():
+                self._slice(group, self._opponent_state).mul_(self._continues(transition))
         group.pending_step = None
+
+    def _continues(self, transition: Transition) -> Tensor:
+        """Return 1 where an agent's episode continues, `[P, e, 1, 1, 1]`."""
+        taken = transition.valid if transition.waited is None else transition.valid | transition.waited
+        return self._by_member(torch.as_tensor(taken & ~transition.ended).unsqueeze(-1)).unsqueeze(-1).unsqueeze(-1)
+
+    def _without_opponents(self, group: EnvGroup, transition: Transition) -> Transition:
+        """Return a step in which nothing happened in the rows of opponents, because they do not learn."""
+        if self.opponents is None:
+            return transition
+        own = ~self._rows_of_opponents(group).cpu().numpy()
+        names = ("terminated", "truncated", "valid", "waited", "waits")
+        flags = {name: None if (its := getattr(transition, name)) is None else its & own for name in names}
+        return transition._replace(reward=transition.reward * own, **flags)
 
     def _slice(self, group: EnvGroup, whole: Any) -> Any:
         """Return an env group's columns of `[P, E, …]`."""

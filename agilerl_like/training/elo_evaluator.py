@@ -33,17 +33,23 @@ from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
-from agilerl_like.training.evaluator import EvalResult, EvaluateLocally, Evaluator, Opponent, PoolUpdate
+from agilerl_like.training.evaluator import (
+    INITIAL_RATING,
+    EvalResult,
+    EvaluateLocally,
+    Evaluator,
+    Opponent,
+    PoolUpdate,
+    first_opponent,
+    with_opponent,
+)
 from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.sides import player_sides
 
-INITIAL_RATING = 1000.0
-"""Of the first opponent, a copy of the untrained first member."""
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
 PRIOR_STD = 200.0
 """Standard deviation of ratings before any game."""
-POOL_SIZE = 16
-"""Largest number of opponents in the pool."""
 RERATING_GAMES = 20
 """Games against each opponent that rate a team again when it enters the pool."""
 MAX_NEWTON_STEPS = 100
@@ -70,15 +76,13 @@ class EloEvaluator(Evaluator):
         """Whether games differ by their seeds; None before the first game."""
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
-        local = members.local_members()
-        first = members.broadcast_agents(0, [local[0].clone() if 0 in local else None])[0]
-        groups = cast(IPPO, first).groups
+        groups = cast(IPPO, members.first).groups
         if len(player_sides(groups)) < 2:
             raise ConfigurationError(
                 f"fitness='rating' needs two agents or more that play each other; the team has {dict(groups)}: allowed "
                 "is fitness='return'"
             )
-        self.opponent_pool = [Opponent(first, INITIAL_RATING, 0)]
+        self.opponent_pool = first_opponent(members)
 
     def evaluate(
         self,
@@ -109,12 +113,7 @@ class EloEvaluator(Evaluator):
             return PoolUpdate(0, signal)
         results = members.process_group.all_gather(None if own is None else [own.games, own.steps])
         games, steps = results[owner_rank]
-        player = members.broadcast_agents(owner_rank, [None if best is None else best.clone()])[0]
-        self.opponent_pool.append(Opponent(player, INITIAL_RATING, generation, games))
-        if len(self.opponent_pool) > POOL_SIZE:  # the first and the newest stay
-            removed = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
-            del self.opponent_pool[int(removed)]
-        self.opponent_pool = rated_pool(self.opponent_pool)
+        self.opponent_pool = rated_pool(with_opponent(self.opponent_pool, members, slot, generation, games))
         return PoolUpdate(steps, 0)
 
     def _pool_games(
@@ -174,16 +173,6 @@ class EloEvaluator(Evaluator):
         return self._chance
 
 
-def player_sides(groups: Mapping[str, Sequence[str]]) -> list[frozenset[str]]:
-    """Return the sets of agents that a team controls in its games: those of `group_sides`, or, in a single group, each.
-
-    A team of one agent has a single side.
-    """
-    if len(groups) == 1:
-        return [side for side in group_sides(dict.fromkeys(next(iter(groups.values())), ())) if side]
-    return [frozenset(agent for group in side for agent in groups[group]) for side in group_sides(groups)]
-
-
 def side_policies(side: frozenset[str], home: Mapping[str, GroupPolicy], visitor: IPPO) -> list[GroupPolicy]:
     """Return the policies of all agents where those of one side are `home`'s and all others the visitor's."""
     away, found = visitor.group_policies, []
@@ -194,12 +183,6 @@ def side_policies(side: frozenset[str], home: Mapping[str, GroupPolicy], visitor
                 layout = cast(AgentGroup, policies[group].layout).part(its)
                 found.append(policies[group]._replace(layout=layout))
     return found
-
-
-def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
-    """Return the sets of groups that a team controls in its games: each single group, and all groups but that one."""
-    single = [frozenset([group]) for group in groups]
-    return list(dict.fromkeys([*single, *(frozenset(groups) - side for side in single)]))
 
 
 def rated_pool(pool: Sequence[Opponent]) -> list[Opponent]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -19,7 +19,8 @@ from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
-from agilerl_like.training.evaluator import Evaluator
+from agilerl_like.training.evaluator import Evaluator, Opponent
+from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import Fitness
 
 
@@ -66,6 +67,17 @@ class EnvSetup(ABC):
     @abstractmethod
     def adapt(self, env: Any) -> Any:
         """Return the adapter through which a population steps an env."""
+
+    def check_opponents(self, opponents: str, population: BasePopulation) -> None:
+        """Raise ConfigurationError unless members can train against such opponents."""
+        if opponents != "self":
+            raise ConfigurationError(f"opponents={opponents!r} is for teams; allowed is 'self'")
+
+    def sample_opponents(
+        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int
+    ) -> BasePopulation:
+        """Return an opponent for each member of this process in a generation; collective."""
+        raise NotImplementedError
 
     @abstractmethod
     def make_evaluator(self, fitness: Fitness, env: Any, max_steps: int | None) -> Evaluator:

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never_stop
+from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.seeding import Purpose, generator
 from agilerl_like.training.sharding import ShardedPopulation
+
+INITIAL_RATING = 1000.0
+"""Of the first opponent, a copy of the untrained first member."""
+POOL_SIZE = 16
+"""Largest number of opponents in the pool."""
 
 
 class EvalResult(NamedTuple):
@@ -29,6 +36,8 @@ class EvalResult(NamedTuple):
     returns: Sequence[list[float]] = ()
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
     was lost. Empty if fitness is not a mean return."""
+    is_zero_sum: bool = False
+    """Whether agents were paid, and what some won others lost in every episode."""
 
     def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
         """Return the ratings after as many further games of the members at `places` as in each earlier round."""
@@ -49,6 +58,7 @@ class EvalResult(NamedTuple):
             self.episodes,
             [self.steps[place] for place in places],
             [self.returns[place] for place in places if self.returns],
+            self.is_zero_sum,
         )
 
     def extended(self, places: Sequence[int], more: EvalResult) -> EvalResult:
@@ -62,7 +72,7 @@ class EvalResult(NamedTuple):
             spread[place] = float(played.std()) if len(played) else math.nan
             errors[place] = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
             steps[place] += its_steps
-        return EvalResult(fitness, spread, errors, self.episodes, steps, returns)
+        return EvalResult(fitness, spread, errors, self.episodes, steps, returns, self.is_zero_sum)
 
 
 class Opponent(NamedTuple):
@@ -94,7 +104,9 @@ class Evaluator:
     def __init__(self, env: Any, max_steps: int | None) -> None:
         self.env, self.max_steps = env, max_steps
         self.opponent_pool: list[Opponent] = []
-        """Agents that members are rated against; the same on all processes."""
+        """Agents that members are rated against, and may train against; the same on all processes."""
+        self.keeps_pool = False
+        """Whether members train against the best of earlier generations."""
 
     def evaluate(
         self,
@@ -113,6 +125,7 @@ class Evaluator:
             played.returns.shape[1],  # whole sets of instances: at least as many as seeds
             played.lengths.sum(axis=1).tolist(),
             np.where(played.lost, np.nan, played.returns).tolist(),
+            _is_zero_sum(played),
         )
 
     def evaluate_some(
@@ -136,9 +149,45 @@ class Evaluator:
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
         """Start the opponent pool from the initial members; collective."""
+        if self.keeps_pool:
+            self.opponent_pool = first_opponent(members)
 
     def update_opponent_pool(
         self, members: ShardedPopulation, slot: int, generation: int, evaluate: EvaluateLocally
     ) -> PoolUpdate:
         """Add the best member of a generation, in `slot`, to the opponent pool; collective. Games run by `evaluate`."""
+        if self.keeps_pool:
+            self.opponent_pool = with_opponent(self.opponent_pool, members, slot, generation)
         return PoolUpdate(0, 0)
+
+
+def first_opponent(members: ShardedPopulation) -> list[Opponent]:
+    """Return a pool of one: a copy of the first member; collective."""
+    local = members.local_members()
+    first = members.broadcast_agents(0, [local[0].clone() if 0 in local else None])[0]
+    return [Opponent(first, INITIAL_RATING, 0)]
+
+
+def with_opponent(
+    pool: Sequence[Opponent],
+    members: ShardedPopulation,
+    slot: int,
+    generation: int,
+    games: Sequence[Sequence[float]] = (),
+) -> list[Opponent]:
+    """Return the pool with a copy of the member in `slot`; collective. Of a full pool the first and the newest stay."""
+    owner_rank = members.owner_rank(slot)
+    own = members.local_members()[slot].clone() if owner_rank == members.process_group.rank else None
+    player = members.broadcast_agents(owner_rank, [own])[0]
+    found = [*pool, Opponent(player, INITIAL_RATING, generation, games)]
+    if len(found) > POOL_SIZE:
+        removed = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
+        del found[int(removed)]
+    return found
+
+
+def _is_zero_sum(played: Episodes) -> bool:
+    by_agent = [*played.returns_by_agent.values()]
+    if len(by_agent) < 2 or not np.any(by_agent):
+        return False
+    return bool(np.abs(played.returns).max() <= 1e-6 * np.abs(by_agent).max())

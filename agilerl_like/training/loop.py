@@ -110,6 +110,9 @@ class TrainingLoop:
         self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)
+        env_setup.check_opponents(training_args.opponents, members.population)
+        self.env_setup = env_setup
+        evaluator.keeps_pool = training_args.opponents == "past"
         self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
@@ -263,6 +266,7 @@ class TrainingLoop:
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
+        self._sample_opponents()
         envs = self.members.first.num_envs
         last = progress.ticks + max(1, min(-(-self.training_args.evo_steps // envs), self._vector_steps_left()))
         while progress.ticks < last and not self._replicas_stop():
@@ -273,6 +277,14 @@ class TrainingLoop:
                 self._record_update(dict(reports))
         for agent in self.population:
             agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
+
+    def _sample_opponents(self) -> None:
+        """Choose whom each member plays against in this generation."""
+        kind, progress = self.training_args.opponents, self.progress
+        if kind != "self":
+            pool = self.evaluator.opponent_pool
+            opponents = self.env_setup.sample_opponents(kind, self.members, pool, progress.generation)
+            self.collector.set_opponents(opponents, everywhere=kind == "team")
 
     def _after_step(self) -> bool:
         """Call the callbacks after a vector step; return whether a stop is requested."""
@@ -386,6 +398,11 @@ class TrainingLoop:
                 stop_requests,
             )
             if result is not None:
+                if result.is_zero_sum and progress.generation == 1:
+                    self.callbacks.on_warning(
+                        "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
+                        "episode, whatever a member does; fitness='rating' compares members by games"
+                    )
                 result, stopped = self._evaluate_further(result, stop_requests)
             result = result or _unfinished_result(self.population)
             fitness = [

@@ -7,8 +7,10 @@ from typing import Any
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.training_arguments import Opponents
 
 
 def train_multi_agent_on_policy(
@@ -18,13 +20,16 @@ def train_multi_agent_on_policy(
     pop: MultiAgentPopulation | Iterable[IPPO] | IPPO | None = None,
     *,
     eval_env: MultiAgentVectorEnv | None = None,
+    opponents: Opponents | IPPO = "self",
     **options: Any,
 ) -> tuple[MultiAgentPopulation, list[float]]:
     """Train and evolve a population of teams; return it and the fitness of its members.
 
     A team's fitness is the mean episode return summed over agents; with `fitness="rating"` it is an Elo-like rating
-    from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `options` are
-    keywords of `train_on_policy`. In each env step all agents act.
+    from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `opponents` are
+    what its sides train against: each other ("self"), frozen copies of the best of earlier generations ("past") or of
+    other members ("population"), or a team of yours, which learns nothing (`opponents.py`). `options` are keywords of
+    `train_on_policy`.
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
@@ -32,4 +37,8 @@ def train_multi_agent_on_policy(
         PopulationDivergedError: no team has finite loss, weights and fitness.
     """
     eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
-    return train_on_policy(MultiAgentEnvSetup(env), env_name, algo, pop, eval_env=eval_setup, **options)
+    team, kind = (None, opponents) if isinstance(opponents, str) else (opponents, "team")
+    if team is not None and options.get("processes", 1) != 1:
+        raise ConfigurationError(f"processes={options['processes']!r} with a team as opponents; allowed is 1")
+    setup = MultiAgentEnvSetup(env, team)
+    return train_on_policy(setup, env_name, algo, pop, eval_env=eval_setup, opponents=kind, **options)

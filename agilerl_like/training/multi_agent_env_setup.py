@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import gymnasium
 
-from agilerl_like.algorithms.ippo import MultiAgentPopulation
+from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig
@@ -19,7 +19,10 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
 from agilerl_like.training.env_setup import EnvSetup, divide_envs
-from agilerl_like.training.evaluator import Evaluator
+from agilerl_like.training.evaluator import Evaluator, Opponent
+from agilerl_like.training.opponents import check_opponent, opponent_rows, sample_opponents
+from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.sides import player_sides
 from agilerl_like.training.training_arguments import Fitness
 
 
@@ -31,6 +34,11 @@ class MultiAgentCollector(Collector):
         self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards, first.death)
         return self.step_sync.groups
 
+    def set_opponents(self, opponents: BasePopulation, *, everywhere: bool) -> None:
+        rows = opponent_rows(self.population[0], self.envs, everywhere=everywhere)
+        for name, group in self.groups.items():
+            group.set_opponents(opponents.by_group[name], rows[name])
+
     @property
     def _episodes(self) -> Iterable[EpisodeTracker]:
         return self.step_sync.episodes
@@ -41,10 +49,10 @@ class MultiAgentEnvSetup(EnvSetup):
 
     population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
 
-    def __init__(self, env: MultiAgentVectorEnv) -> None:
+    def __init__(self, env: MultiAgentVectorEnv, opponent_team: IPPO | None = None) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
             raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
-        self.env = env
+        self.env, self.opponent_team = env, opponent_team
 
     @classmethod
     def from_config(cls, env_config: VecEnvConfig) -> MultiAgentEnvSetup:
@@ -67,6 +75,27 @@ class MultiAgentEnvSetup(EnvSetup):
 
     def adapt(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
         return MultiAgentVecEnvAdapter(env)
+
+    def check_opponents(self, opponents: str, population: BasePopulation) -> None:
+        first = cast(IPPO, population[0])
+        if (opponents == "team") is (self.opponent_team is None):
+            raise ConfigurationError(
+                f"opponents={opponents!r}; allowed are 'self', 'past', 'population', or a team itself"
+            )
+        if opponents == "self":
+            return
+        if len(player_sides(first.groups)) < 2:
+            raise ConfigurationError(
+                f"opponents={opponents!r} needs two agents or more that play each other; the team has "
+                f"{dict(first.groups)}: allowed is 'self'"
+            )
+        if self.opponent_team is not None:
+            check_opponent(self.opponent_team, first)
+
+    def sample_opponents(
+        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int
+    ) -> MultiAgentPopulation:
+        return sample_opponents(kind, members, pool, generation, self.opponent_team)
 
     def make_evaluator(self, fitness: Fitness, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
         return (EloEvaluator if fitness == "rating" else Evaluator)(env, max_steps)

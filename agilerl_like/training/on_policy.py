@@ -29,7 +29,7 @@ from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
-from agilerl_like.training.training_arguments import Fitness, LogEvery, OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import Fitness, LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 
@@ -50,6 +50,7 @@ def train_on_policy(
     history: int = TrainingArguments.history,
     target: float | None = TrainingArguments.target,
     fitness: Fitness = TrainingArguments.fitness,
+    opponents: Opponents = TrainingArguments.opponents,
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
     mutation: Explorer | None = None,
@@ -83,7 +84,8 @@ def train_on_policy(
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
     `TrainingArguments`). Without `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the
     same) there is no evolution; `evolution="auto"` stands for both and adapts to the population and the budget (see
-    `hpo/auto.py`). `fitness` is what selection compares; "rating" is for teams.
+    `hpo/auto.py`). `fitness` is what selection compares; "rating" is for teams, and so
+    are `opponents` other than "self" (see `train_multi_agent_on_policy`).
 
     `env` is where members train: an env that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied, with as many rows for each member; the rows of any other are divided among the
@@ -160,7 +162,7 @@ def train_on_policy(
     name = env_name or env_name_of(env_setup.vec_env)
     plan = RunPlan(
         TrainingArguments(
-            max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share, history
+            max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share, history, opponents
         ),
         selection_strategy or tournament,
         mutation or NO_MUTATION,

@@ -12,6 +12,7 @@ from agilerl_like.hpo import Selection
 
 Fitness = Literal["return", "rating"]
 LogEvery = Literal["generation", "update"]
+Opponents = Literal["self", "past", "population", "team"]
 MAX_HISTORY = 10_000
 """Most entries of a run's history."""
 
@@ -43,6 +44,9 @@ class TrainingArguments:
     history: int = 10
     """How often the weights of all members are saved for good, evenly over the budget, besides the initial members; at
     the end of a generation, so a shorter run has one for each generation. 0: never."""
+    opponents: Opponents = "self"
+    """Whom the sides of a team train against: each other (self), the best of earlier generations (past), other members
+    (population), or a given team (team). See `training/opponents.py`."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
@@ -53,6 +57,8 @@ class TrainingArguments:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
         if self.fitness not in get_args(Fitness):
             raise unknown_name("fitness", self.fitness, get_args(Fitness))
+        if self.opponents not in get_args(Opponents):
+            raise unknown_name("opponents", self.opponents, get_args(Opponents))
         if not 0 <= self.eval_share < math.inf:
             raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
         if self.target is not None and not math.isfinite(self.target):

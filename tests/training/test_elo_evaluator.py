@@ -29,16 +29,14 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import (
-    INITIAL_RATING,
     RERATING_GAMES,
     EloEvaluator,
     fit_bradley_terry,
     fit_ratings,
-    group_sides,
-    player_sides,
     rated_pool,
 )
-from agilerl_like.training.evaluator import EvalResult, Opponent
+from agilerl_like.training.evaluator import INITIAL_RATING, EvalResult, Opponent
+from agilerl_like.training.sides import group_sides, player_sides
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 

@@ -1,0 +1,169 @@
+"""Training against frozen opponents."""
+
+from functools import partial
+
+import game_envs as games
+import numpy as np
+import pytest
+import torch
+from duel_envs import Duel
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    Mutations,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
+from agilerl_like.reporting.callback import Reporter
+from agilerl_like.training.opponents import opponent_rows
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints without a path are written to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def population(env, size=2, seed=0, **more):
+    given = {"num_envs": env.num_envs, "learn_step": 128, "batch_size": 64, "net_config": SMALL, "seed": seed, **more}
+    return IPPO.population(size, env.single_observation_spaces, env.single_action_spaces, **given)
+
+
+def test_an_opponent_controls_a_side_of_every_other_env_or_of_all():
+    spaces = {"player_0": Box(-1, 1, (2,)), "player_1": Box(-1, 1, (2,))}
+    shared = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL)
+    rows = opponent_rows(shared, 5, everywhere=False)["player"].reshape(5, 2).tolist()
+    assert rows == [[False, False], [False, True], [False, False], [True, False], [False, False]]
+    rows = opponent_rows(shared, 2, everywhere=True)["player"].reshape(2, 2).tolist()
+    assert rows == [[False, True], [True, False]]
+    apart = IPPO(
+        spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL, groups={"player_0": "a", "player_1": "b"}
+    )
+    rows = {group: flags.tolist() for group, flags in opponent_rows(apart, 4, everywhere=True).items()}
+    assert rows == {"a": [False, True, False, True], "b": [True, False, True, False]}
+
+
+def test_members_learn_to_beat_a_given_team_which_learns_nothing():
+    """The opponent names always colour 0; a member that names what it sees wins from either side."""
+    env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
+    groups = {"red_0": "player", "blue_0": "player"}
+    (opponent,) = population(env, 1, seed=9, groups=groups)
+    with torch.no_grad():
+        head = opponent.learners["player"].network.actor.head.linears[-1]
+        head.weight.zero_()
+        head.bias[:] = torch.tensor([20.0, 0.0, 0.0])
+    before = {name: x.clone() for name, x in opponent.learners["player"].network.state_dict().items()}
+    teams = population(env, 2, groups=groups, lr=1e-2, gamma=0.5)
+    seen = []
+
+    class Records(Reporter):
+        def generation(self, record):
+            seen.append([member.train_return for member in record.members])
+
+    trained, _ = train_multi_agent_on_policy(
+        env,
+        pop=teams,
+        max_steps=4096,
+        evo_steps=1024,
+        opponents=opponent,
+        fitness="rating",
+        eval_loop=4,
+        verbose=False,
+        reporters=[Records()],
+    )
+    after = opponent.learners["player"].network.state_dict()
+    assert all(torch.equal(after[name], x) for name, x in before.items())
+    assert len(seen) == 4
+    for team in trained:
+        team.set_training_mode(False)
+        action, *_ = team.get_action({"red_0": np.eye(3, dtype=np.float32)})
+        assert action["red_0"].tolist() == [0, 1, 2]
+
+
+def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, per_member=False):
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend="sync")
+    teams = population(env, 3, lr=3e-3, per_member=per_member) if pop else None
+    try:
+        return train_multi_agent_on_policy(
+            env,
+            pop=teams,
+            max_steps=256 * generations,
+            evo_steps=256,
+            eval_loop=3,
+            fitness="rating",
+            checkpoint=256,
+            selection_strategy=TournamentSelection(2),
+            mutation=Mutations(architecture=0.3),
+            opponents=opponents,
+            processes=processes,
+            verbose=False,
+            run_dir=folder,
+            resume=resume,
+        )
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("opponents", ["past", "population"])
+def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
+    whole, fitness = trained(opponents, folder=tmp_path / "whole")
+    trained(opponents, generations=1, folder=tmp_path / "half")
+    resumed, again = trained(opponents, pop=False, resume=tmp_path / "half")
+    assert again == fitness
+    assert resumed.to_documents()[0] == whole.to_documents()[0]
+    alone, _ = trained("self", folder=tmp_path / "alone")
+    assert alone.to_documents()[0] != whole.to_documents()[0]
+
+
+def test_two_processes_have_the_opponents_of_one():
+    (alone, fitness), (apart, the_same) = (trained("population", processes, per_member=True) for processes in (1, 2))
+    assert the_same == fitness
+    assert apart.to_documents()[0] == alone.to_documents()[0]
+
+
+def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    warnings = []
+
+    class Warnings(Reporter):
+        def warning(self, text):
+            warnings.append(text)
+
+    train_multi_agent_on_policy(
+        env,
+        pop=population(env),
+        max_steps=256,
+        evo_steps=128,
+        eval_loop=2,
+        opponents="past",
+        verbose=False,
+        reporters=[Warnings()],
+        selection_strategy=TournamentSelection(2),
+    )
+    assert len([text for text in warnings if "fitness='rating' compares members by games" in text]) == 1
+
+
+def test_opponents_that_cannot_play_are_refused():
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    other = make_multi_agent_vect_envs(games.Nim, 4, backend="sync")
+    (stranger,) = population(other, 1)
+    for opponents, message in (
+        (stranger, "opponents: the team has groups"),
+        (3, "opponents=3; allowed are 'self', 'past', 'population' and a team"),
+        ("future", r"opponents='future' is unknown.*past, population, self"),
+        ("team", "opponents='team'; allowed are"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            train_multi_agent_on_policy(env, pop=population(env), max_steps=128, opponents=opponents, verbose=False)
+    single = make_vect_envs("CartPole-v1", num_envs=2)
+    agents = PPO.population(1, single.single_observation_space, single.single_action_space, batch_size=16)
+    with pytest.raises(ConfigurationError, match="opponents='past' is for teams; allowed is 'self'"):
+        train_on_policy(single, pop=agents, opponents="past", verbose=False)
