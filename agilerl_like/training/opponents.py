@@ -1,4 +1,4 @@
-"""Opponents in training: frozen teams that control a side of some envs, sampled anew in each generation.
+"""Opponents in training: frozen teams that control a side of some envs, sampled again in each generation.
 
 With "self" the groups of a team, or the agents of its single group, play each other. With "past" and "population" they
 do so in every other env; in the rest a member controls one side, each side equally often, and an opponent all others.

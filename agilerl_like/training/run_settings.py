@@ -126,7 +126,11 @@ def run_identity(
     return {
         "environment": environment_section(env_setup),
         **members,
-        "training": {"fitness": training_args.fitness, "eval_steps": training_args.eval_steps},
+        "training": {
+            "fitness": training_args.fitness,
+            "eval_steps": training_args.eval_steps,
+            **({} if training_args.opponents == "self" else {"opponents": training_args.opponents}),
+        },
         SELECTION: selection_name(selection),
     }
 
