@@ -84,6 +84,18 @@ class TestTrain:
         assert "best fitness" in said
         assert str(folder.relative_to(tmp_path)) in said
 
+    def test_quiet_prints_warnings_and_errors_only(self, file, tmp_path, capsys):
+        assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "128"]) == 0
+        assert tuple(capsys.readouterr()) == ("", "")
+        assert (tmp_path / "runs" / "q" / "evolution.png").exists()
+        assert main(["resume", str(tmp_path / "runs" / "q"), "--quiet"]) == 0  # it has ended
+        assert tuple(capsys.readouterr()) == ("", "")
+        assert main(["resume", str(tmp_path / "runs" / "q"), "--training.max-steps", "256", "--quiet"]) == 0
+        assert tuple(capsys.readouterr()) == ("", "")
+        assert len(metrics(tmp_path / "runs" / "q")) == 4
+        assert main(["train", file, "--quiet", "--run.name", "q"]) == 2
+        assert "run.name='q' is taken" in capsys.readouterr().err
+
     def test_written_configuration_reproduces_the_run(self, run, tmp_path):
         assert main(["train", str(run / "config.yaml"), "--run.name", "again"]) == 0
         header = (run.parent / "again" / "config.yaml").read_text().splitlines()[0]

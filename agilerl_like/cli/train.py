@@ -58,6 +58,7 @@ from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderEx
 from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
+QUIET = "--quiet"
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """How to continue a run that has reached a limit."""
 
@@ -81,6 +82,8 @@ class Train:
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     print_config: FlagCreatePairsOff[bool] = False
     """Print the whole configuration and exit."""
+    quiet: FlagCreatePairsOff[bool] = False
+    """Print warnings and errors only."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,13 @@ class Resume:
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     trust: FlagCreatePairsOff[bool] = False
     """Import environment.id and wrappers although they belong to no known package: the folder is your own."""
+    quiet: FlagCreatePairsOff[bool] = False
+    """Print warnings and errors only."""
 
 
 def train(arguments: Sequence[str]) -> int:
     """Run the command that `Train` describes."""
+    arguments, quiet = _without_quiet(arguments)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
@@ -117,20 +123,23 @@ def train(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE
-    return train_config(config)
+    return train_config(config, quiet=quiet)
 
 
-def train_config(config: Config, *, callbacks: Iterable[Callback] = ()) -> int:
+def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False) -> int:
     """Train from a configuration in a new folder, with further callbacks; return the exit code."""
     with _launched(config) as process_group:
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
-        return _run(config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks)
+        return _run(
+            config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks, quiet=quiet
+        )
 
 
 def resume(arguments: Sequence[str]) -> int:
     """Run the command that `Resume` describes."""
+    arguments, quiet = _without_quiet(arguments)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
@@ -145,7 +154,12 @@ def resume(arguments: Sequence[str]) -> int:
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
-        return _run(config, process_group, lambda: Path(folder), resume=True)
+        return _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
+
+
+def _without_quiet(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the arguments without `QUIET`, and whether it is among them."""
+    return [argument for argument in arguments if argument != QUIET], QUIET in arguments
 
 
 def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -176,6 +190,7 @@ def _run(
     *,
     resume: bool,
     callbacks: Iterable[Callback] = (),
+    quiet: bool = False,
 ) -> int:
     """Train from the start or from the newest checkpoint; only the main process has a folder."""
     setup = build(config, process_group.device(config.run.torch_device))
@@ -213,29 +228,30 @@ def _run(
                     log_every=config.run.log_every,
                 ),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
-                callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir), *own]),
+                callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir, quiet=quiet), *own]),
                 process_group=process_group,
                 processes=processes,
                 resume=resume,
             )
         except RunFinished as end:
-            write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
+            if not quiet:
+                write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:
             has_started = run_dir is None or (run_dir / CONFIG).is_file()
             text = f"{error}; to resume: {command}" if has_started else str(error)
             return write_error(type(error)(text), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
-        _plot(run_dir)
+        _plot(run_dir, quiet=quiet)
     return _exit_code(outcome)
 
 
-def _reporters(config: Config, run_dir: Path) -> Iterable[Reporter]:
+def _reporters(config: Config, run_dir: Path, *, quiet: bool = False) -> Iterable[Reporter]:
     # a name belongs to one run, so repeating the run needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} repeats this run"
     notes = trust_notes(config)
     yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
-    yield ConsoleReporter()
+    yield ConsoleReporter(verbose=not quiet)
     yield CsvReporter(run_dir)
     yield LineageReporter(run_dir)
     if config.run.log_every == "update":
@@ -295,9 +311,11 @@ def _remove_if_empty(run_dir: Path | None) -> None:
             run_dir.rmdir()
 
 
-def _plot(run_dir: Path) -> None:
+def _plot(run_dir: Path, *, quiet: bool) -> None:
     try:
-        write_line(f"plot: {plot_run(run_dir)}")
+        path = plot_run(run_dir)
+        if not quiet:
+            write_line(f"plot: {path}")
     except (ConfigurationError, OSError) as error:  # the training is saved in any case
         write_error(error, ExitCode.DONE)
 

@@ -1,8 +1,8 @@
 """The console output of a run: a progress bar, a table of members that is redrawn in place, and a summary.
 
-If the stream is not a terminal (a log file, a pipe, a notebook), it is plain lines, one per generation. There is no
-refresh thread: the table is drawn when the run reports, which leaves the cores to training and is safe with forked
-environment processes.
+In a notebook the table is one output that is replaced. If the stream is neither (a log file, a pipe), it is plain
+lines, one per generation. There is no refresh thread: the table is drawn when the run reports, which leaves the cores
+to training and is safe with forked environment processes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.members_table import members_table
 from agilerl_like.reporting.metrics import population_metrics
+from agilerl_like.reporting.notebook import NotebookDisplay, is_notebook, make_canvas
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord, fittest
 from agilerl_like.reporting.summary import summary_facts, summary_panel
 
-_REDRAW_SECONDS = 0.25
+_REDRAW_SECONDS, _NOTEBOOK_SECONDS = 0.25, 1.0
 _LINE_SECONDS = 10.0
+_RECENT = 5
+"""Generations whose speed the remaining time is computed from."""
 _SPARKS = 24
 _ASCII = str.maketrans({"±": "+-", "→": "->", "←": "<-", "·": "|", "…": "..."})
 
@@ -55,11 +58,13 @@ class ConsoleReporter(Reporter):
     def __init__(
         self, console: Console | None = None, *, verbose: bool = True, clock: Callable[[], float] = time.monotonic
     ):
-        # plain lines in notebooks, where rich would print every line as a block of HTML
+        # rich itself would print every line as a block of HTML in notebooks
         self.console = _Console(force_jupyter=False) if console is None else console
+        self._in_notebook = console is None and is_notebook()
+        self._canvas = make_canvas() if self._in_notebook else self.console
         self.verbose = verbose
         self._clock = clock
-        self._live: Live | None = None
+        self._live: Live | NotebookDisplay | None = None
         self._run: RunRecord | None = None
         self._clear()
 
@@ -68,9 +73,10 @@ class ConsoleReporter(Reporter):
         self._previous: dict[int, float] = {}
         self._bests: list[float] = []
         self._env_steps = 0
-        self._rendered = _RenderedMembers(None, self.console.size, Segments([]))
+        self._rendered = _RenderedMembers(None, self._canvas.size, Segments([]))
         self._started = self._last_output = self._clock()
         self._first_count: _StepCount | None = None
+        self._ends: list[_StepCount] = []
 
     def _count_steps(self, env_steps: int) -> None:
         self._first_count = self._first_count or _StepCount(self._clock(), env_steps)
@@ -100,22 +106,22 @@ class ConsoleReporter(Reporter):
             self._print(Text(run.layout, style="dim"))
         if run.run_dir is not None:
             self._print(Text(f"writes to {run.run_dir}", style="dim"))
-        if self.redraws:
-            self._live = Live(console=self.console, auto_refresh=False)
+        if self.redraws or self._in_notebook:
+            self._live = NotebookDisplay() if self._in_notebook else Live(console=self.console, auto_refresh=False)
             self._live.start()
             self._draw()
 
     def progress(self, env_steps: int) -> None:
-        """Move the bar at most four times a second; without a terminal, print a line at most every ten seconds."""
+        """Move the bar at most four times a second (in notebooks once); else print a line at most every ten seconds."""
         self._count_steps(env_steps)
         if not self.verbose or self._run is None:
             return
         waited = self._clock() - self._last_output
-        if self._live is not None and waited >= _REDRAW_SECONDS:
+        if self._live is not None and waited >= (_NOTEBOOK_SECONDS if self._in_notebook else _REDRAW_SECONDS):
             self._draw()
         elif self._live is None and waited >= _LINE_SECONDS:
             self._last_output = self._clock()
-            self._print(Text(f"         {self._pace(self._run)}"))
+            self._print(Text(f"         {self._pace(self._run)}  {self._generation(self._run)}".rstrip()))
 
     def generation(self, record: GenerationRecord) -> None:
         """Show the members, or the best one in one line; before the first generation the legend of architectures."""
@@ -124,6 +130,7 @@ class ConsoleReporter(Reporter):
             self._previous = {member.uid: member.fitness for member in self._record.members}
         self._record = record
         self._count_steps(record.env_steps)
+        self._ends.append(_StepCount(self._clock(), record.env_steps))
         self._bests.append(best.fitness)
         if not self.verbose or self._run is None:
             return
@@ -180,12 +187,12 @@ class ConsoleReporter(Reporter):
     def _members(self) -> RenderableType:
         if self._record is None:
             return Text("training the first generation", style="dim")
-        size = self.console.size
+        size = self._canvas.size
         if self._rendered.record is not self._record or self._rendered.size != size:
             title = Rule(f"generation {self._record.generation}", align="left", style="dim")
             table = members_table(self._record, self._previous, width=size.width, height=size.height - 5)
             self._rendered = _RenderedMembers(
-                self._record, size, Segments(list(self.console.render(Group(title, table))))
+                self._record, size, Segments(list(self._canvas.render(Group(title, table))))
             )
         return self._rendered.segments
 
@@ -197,6 +204,8 @@ class ConsoleReporter(Reporter):
         done = min(self._env_steps, run.max_env_steps)
         bar = ProgressBar(total=run.max_env_steps, completed=done, complete_style="cyan", finished_style="green")
         grid.add_row(f"{self._share(run):.0%}", bar, self._pace(run))
+        if generation := self._generation(run):
+            grid.add_row("", Text(generation, style="dim"), "")
         return grid
 
     def _best(self, run: RunRecord) -> RenderableType:
@@ -215,16 +224,47 @@ class ConsoleReporter(Reporter):
     def _share(self, run: RunRecord) -> float:
         return min(1.0, self._env_steps / run.max_env_steps)
 
+    def _generation(self, run: RunRecord) -> str:
+        """Return how far the current generation is; "" if its length is unknown."""
+        length = run.generation_env_steps
+        if not length:
+            return ""
+        start = 0 if self._first_count is None else self._first_count.env_steps // length * length
+        start = start if self._record is None else self._record.env_steps
+        left = min(length, run.max_env_steps - start)
+        share = min(1.0, (self._env_steps - start) / left) if left > 0 else 1.0
+        phase = "evaluates" if share == 1.0 else f"{share:.0%}"
+        return "" if left <= 0 else f"gen {start // length + 1}: {phase}"
+
     def _pace(self, run: RunRecord) -> str:
-        """Steps, speed and time: the speed of the last generation, the ETA from the whole run of this process."""
+        """Return steps, speed of the last generation, time and remaining time."""
         now = self._clock()
-        first = self._first_count or _StepCount(self._started, 0)
-        rate = (self._env_steps - first.env_steps) / (now - first.seconds) if now > first.seconds else 0.0
-        left = max(0, run.max_env_steps - self._env_steps)
-        speed = rate if self._record is None else self._record.steps_per_second
+        speed = self._rate(now) if self._record is None else self._record.steps_per_second
         steps = f"{formatting.count(self._env_steps):>5}/{formatting.count(run.max_env_steps)} steps"
-        eta = formatting.duration(left / rate if rate > 0 else math.nan)
+        eta = formatting.duration(self._remaining(run, now))
         return f"{steps}  {formatting.count(speed):>5}/s  {formatting.duration(now - self._started)}  ETA {eta:>5}"
+
+    def _rate(self, now: float) -> float:
+        """Return env steps per second of the last whole generations, or since the start before there is one.
+
+        A generation includes its evaluation and evolution. The first is left out once there is another, because
+        compilation, caches and workers make it slower.
+        """
+        first = self._first_count or _StepCount(self._started, 0)
+        counts = [first, *self._ends] if self._ends else [first, _StepCount(now, self._env_steps)]
+        begin, end = counts[1:][-1 - _RECENT :][0] if len(counts) > 2 else counts[0], counts[-1]
+        return (end.env_steps - begin.env_steps) / (end.seconds - begin.seconds) if end.seconds > begin.seconds else 0.0
+
+    def _remaining(self, run: RunRecord, now: float) -> float:
+        """Return the remaining seconds, nan if unknown; the steps of a generation include its evaluation."""
+        rate = self._rate(now)
+        if rate <= 0:
+            return math.nan
+        left = max(0, run.max_env_steps - self._env_steps) / rate
+        if not self._ends:
+            return left
+        end = self._ends[-1]
+        return max(left, max(0, run.max_env_steps - end.env_steps) / rate - (now - end.seconds))
 
 
 class _RenderedMembers(NamedTuple):

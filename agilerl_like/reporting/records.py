@@ -62,6 +62,8 @@ class RunRecord:
     backend: str = ""
     """How the envs are stepped, and why."""
     run_dir: Path | None = None
+    generation_env_steps: int = 0
+    """Env steps of a generation, but the last, which may be shorter; 0: unknown."""
     processes: int = 1
     layout: str = ""
     """Processes and threads, and why they were chosen; "" if they were set."""

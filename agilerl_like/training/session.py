@@ -360,6 +360,9 @@ class ProcessRun:
             target=args.target,
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
+            generation_env_steps=max(1, -(-args.evo_steps // members.first.num_envs))
+            * members.first.num_envs
+            * members.size,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

@@ -189,6 +189,146 @@ def test_resumed_run_measures_speed_from_its_first_count():
     assert written(console).splitlines()[1].split() == ["810k/1M", "steps", "500/s", "0:20", "ETA", "6:20"]
 
 
+def simulate(durations, *, first_step=0, evaluation_share=0.3, each=4):
+    """Run generations of 1,000 steps that take so many seconds; return generation, ETA and truth at each report."""
+    console, clock = a_console(terminal=False), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    total = first_step + 1000 * len(durations)
+    reporter.start(a_run(max_env_steps=total, generation_env_steps=1000))
+    ends = [sum(durations[: number + 1]) for number in range(len(durations))]
+    found = []
+
+    def report(number):
+        found.append((number, reporter._remaining(reporter._run, clock.now), ends[-1] - clock.now))
+
+    for number, seconds in enumerate(durations):
+        begin = clock.now
+        for update in range(1, each + 1):
+            clock.now = begin + seconds * (1 - evaluation_share) * update / each
+            reporter.progress(first_step + 1000 * number + 1000 * update // each)
+            report(number)
+        clock.now = begin + seconds
+        reporter.generation(a_generation(a_member(), number=number + 1, env_steps=first_step + 1000 * (number + 1)))
+        report(number + 1)
+    return found
+
+
+@pytest.mark.parametrize("evaluation_share", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize(
+    ("durations", "first_step"),
+    [
+        ([60] * 8, 0),
+        ([300] + [60] * 11, 0),  # compiled, and workers started, in the first generation
+        ([60, 66, 54] * 4, 0),
+        ([200] + [60] * 9, 5000),  # resumed
+    ],
+)
+def test_remaining_time_is_within_a_fifth_after_the_second_generation(durations, first_step, evaluation_share):
+    found = simulate(durations, first_step=first_step, evaluation_share=evaluation_share)
+    later = [(eta, true) for number, eta, true in found if number >= 2]
+    assert len(later) > 20
+    for eta, true in later:
+        assert abs(eta - true) <= max(0.2 * true, 0.2 * 60)  # of the last generation's end a fifth of a generation
+
+
+def test_progress_within_a_generation():
+    """Generations of 300k steps of 1M: the fourth has 100k."""
+    console, clock = a_console(terminal=False), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run(generation_env_steps=300_000))
+    shown = []
+    for steps in (30_000, 300_000, 450_000, 900_000, 950_000):
+        if steps in (450_000, 950_000):
+            reporter.generation(a_generation(a_member(), env_steps=steps // 300_000 * 300_000))
+        clock.now += 10.0
+        reporter.progress(steps)
+        shown.append(written(console).splitlines()[-1].split("  ")[-1])
+    assert shown == ["gen 1: 10%", "gen 1: evaluates", "gen 2: 50%", "gen 2: evaluates", "gen 4: 50%"]
+
+
+def test_a_resumed_run_knows_its_generation():
+    console, clock = a_console(terminal=True, width=80), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run(generation_env_steps=300_000))
+    clock.now = 1.0
+    reporter.progress(750_000)
+    assert "gen 3: 50%" in written(console)
+    reporter.close()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_every_line_fits_the_window(width, terminal):
+    """Of a pipe only the title and the table are bound to the window: lines of logs are not broken."""
+    console, clock = a_console(terminal=terminal, width=width), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run(max_env_steps=10_000_000_000, generation_env_steps=1_000_000))
+    for number in (1, 2, 3):
+        clock.now += 3600.0
+        reporter.progress(number * 1_000_000 - 500_000)
+        reporter.generation(dataclasses.replace(eight_members(8), generation=number, env_steps=number * 1_000_000))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written(console))
+    lines = [line for line in re.split(r"[\r\n]+", text) if terminal or not line.startswith("gen ")]
+    assert max(map(cell_len, lines)) <= width
+    assert ("gen 3: 50%" in text) or ("gen 2: 50%" in text)
+    reporter.close()
+
+
+class Notebook:
+    """A module like IPython in a kernel; `shown` has the content of each output by its id."""
+
+    def __init__(self):
+        self.display, self.shown, self.calls = self, {}, 0
+
+    def get_ipython(self):
+        return type("Shell", (), {"kernel": object()})()
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+    def show(self, data, *, raw, display_id, update):
+        assert raw
+        assert update == (display_id in self.shown)
+        self.shown[display_id], self.calls = data, self.calls + 1
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):
+    notebook = Notebook()
+    notebook.display = type("Display", (), {"display": staticmethod(notebook.show)})
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    clock = Clock()
+    reporter = ConsoleReporter(clock=clock)
+    reporter.start(a_run(generation_env_steps=100_000))
+    for number in range(1, 6):
+        for steps in (25_000, 50_000, 100_000):
+            clock.now += 0.6
+            reporter.progress((number - 1) * 100_000 + steps)
+        reporter.generation(dataclasses.replace(two_members(), generation=number, env_steps=number * 100_000))
+        (data,) = notebook.shown.values()
+        assert f"generation {number}" in data["text/plain"]
+        assert data["text/plain"].count("enc 64 | head 64 Tanh") == 2
+        assert data["text/html"].startswith("<pre")
+        assert "\x1b" not in data["text/plain"] + data["text/html"]
+    assert notebook.calls <= 1 + 5 + 9  # at most one a second, and one for each generation
+    reporter.warning("a worker was restarted")
+    reporter.finish(a_summary())
+    reporter.close()
+    (data,) = notebook.shown.values()
+    assert "generation 5" in data["text/plain"]
+    assert "ETA" not in data["text/plain"]
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0].startswith("PPO on LunarLander-v3")
+    assert "warning: a worker was restarted\n\ntarget reached\n  best fitness" in printed
+    assert "gen " not in printed.partition("lineage")[0]
+    assert "\x1b" not in printed
+
+
+def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
+    shell = type("Shell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", type("Module", (), {"get_ipython": staticmethod(lambda: shell)}))
+    assert not ConsoleReporter()._in_notebook
+
+
 def test_terminal_is_redrawn_at_most_four_times_a_second():
     console, clock = a_console(terminal=True), Clock()
     reporter = ConsoleReporter(console, clock=clock)
