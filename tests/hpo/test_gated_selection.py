@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf, nan
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_problems import escape, moving_optimum, search, uniform_starts
+from toy_problems import escape, moving_optimum, plateau, quadratic, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -269,3 +270,37 @@ def test_members_near_the_gate_and_the_donors_are_in_doubt():
     assert PLAIN.in_doubt(view_of(returns)) == [0, 2]  # 1.5 is within a standard error of the gate, 5 is not
     assert PLAIN.in_doubt(view_of([[10.0, 10.0], [9.0, 9.0], [8.0, 8.0], [7.0, 7.0]])) == []
     assert TruncationSelection().in_doubt(view_of(returns)) == ()
+
+
+@dataclass(frozen=True)
+class WeightsOnly(GatedSelection):
+    """Members keep their hyperparameters."""
+
+    def plan(self, view, rng):
+        return [SlotPlan(int(source), slot, explore=False) for slot, source in enumerate(self.sources(view, rng))]
+
+
+@pytest.mark.parametrize(
+    ("selection", "steps", "best"),
+    [(None, 200, 0.3897494), (WeightsOnly(), 200, 1.1715), (WeightsOnly(), 400, 1.1995)],
+)
+def test_a_tie_is_broken_by_rank_while_fitness_rises(selection, steps, best) -> None:
+    # both members lower one of two coordinates, so they tie until one has the other's weights (Jaderberg 2017, fig. 2)
+    starts = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}]
+    assert search(quadratic(), starts, steps // 10, selection, GaussianSteps()).best == pytest.approx(best, abs=5e-5)
+
+
+def test_equal_members_on_a_plateau_are_not_copied() -> None:
+    # what they have gained is not shown yet, and copies by rank would lose it
+    def gained(selection) -> float:
+        toy = plateau(3.0)
+        return float(
+            np.mean(
+                [
+                    max(search(toy, uniform_starts(toy, 8, seed), 40, selection, GaussianSteps(), seed).states)
+                    for seed in range(20)
+                ]
+            )
+        )
+
+    assert gained(GatedSelection()) > gained(TruncationSelection(0.5)) + 4

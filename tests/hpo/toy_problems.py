@@ -193,3 +193,37 @@ def patience(deceptive: bool, periods: int = 40) -> Toy:
 def with_episodes(toy: Toy, episodes: int) -> Toy:
     """Return the toy with another number of evaluation episodes."""
     return replace(toy, episodes=episodes)
+
+
+def quadratic(steps: int = 10) -> Toy:
+    """Jaderberg's: `theta` starts at (0.9, 0.9), Q = 1.2 - |theta|^2, and h decides which of the two falls.
+
+    With h = (1, 0) or (0, 1) alone Q is 0.39 - 0.81 * 0.98^(2 t) after t steps, at most 0.39.
+    """
+    from agilerl_like.hpo import RLParameter
+
+    def train(theta: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
+        a, b = (value * (1 - 0.02 * hyperparameters[name]) ** steps for value, name in zip(theta, "ab", strict=True))
+        return a, b
+
+    return Toy(
+        HyperparameterConfig(**{name: RLParameter(0.0, 1.0, scale="linear") for name in "ab"}),
+        lambda: (0.9, 0.9),
+        train,
+        lambda theta: 1.2 - theta[0] ** 2 - theta[1] ** 2,
+    )
+
+
+def plateau(threshold: float) -> Toy:
+    """A member near x = 0.7 gains up to 1 a generation, which its fitness shows from a threshold on."""
+    from agilerl_like.hpo import RLParameter
+
+    def train(gained: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
+        return gained + max(0.0, 1 - ((hyperparameters["x"] - 0.7) / 0.15) ** 2)
+
+    return Toy(
+        HyperparameterConfig(**{name: RLParameter(0.0, 1.0, scale="linear") for name in "xy"}),
+        float,
+        train,
+        lambda gained: gained if gained >= threshold else 0.0,
+    )
