@@ -8,8 +8,22 @@ from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line
 from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects, operator_lines
 from agilerl_like.reporting.report import REPORT, write_report
+from agilerl_like.reporting.run_history import RunHistory
 from agilerl_like.saved_runs import Run
+
+EFFECTS = "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation"
+
+
+def write_findings(run: RunHistory, name: str = "") -> None:
+    """Print which hyperparameters mattered in a run, and what each kind of mutation brought."""
+    blocks = {"what mattered": effects_lines(hyperparameter_effects(run)), EFFECTS: operator_lines(run)}
+    for title, lines in blocks.items():
+        if lines:
+            write_line(f"\n{f'{name}: ' if name else ''}{title}")
+        for line in lines:
+            write_line(f"  {line}")
 
 
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
@@ -30,4 +44,6 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
         for note in run.notes:
             write_line(f"{run.name}: {note}")
     write_line(str(write_report(opened, target)))
+    for run in opened:
+        write_findings(run, run.name if len(opened) > 1 else "")
     return ExitCode.DONE

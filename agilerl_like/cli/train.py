@@ -28,6 +28,7 @@ from tyro.conf import (
 )
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
+from agilerl_like.cli.report import write_findings
 from agilerl_like.config import (
     TRUST,
     Config,
@@ -40,13 +41,15 @@ from agilerl_like.config import (
 )
 from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
-from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
+from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
+from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import HtmlReporter
+from agilerl_like.reporting.run_history import read_history
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
@@ -243,6 +246,8 @@ def _run(
             return write_error(type(error)(text), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _plot(run_dir, quiet=quiet)
+    if run_dir is not None and config.run.report and not quiet:
+        _write_findings(run_dir)
     return _exit_code(outcome)
 
 
@@ -318,6 +323,14 @@ def _plot(run_dir: Path, *, quiet: bool) -> None:
             write_line(f"plot: {path}")
     except (ConfigurationError, OSError) as error:  # the training is saved in any case
         write_error(error, ExitCode.DONE)
+
+
+def _write_findings(run_dir: Path) -> None:
+    """Print what the report has of hyperparameters and mutations, if the run was long enough to show anything."""
+    with contextlib.suppress(ConfigurationError, CheckpointError, OSError):
+        history = read_history(run_dir)
+        if not hyperparameter_effects(history).reason:
+            write_findings(history)
 
 
 def _exit_code(outcome: RunResult) -> int:

@@ -78,6 +78,26 @@ def operator_gains(history: RunHistory) -> dict[str, list[float]]:
     return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
 
 
+def operator_effects(history: RunHistory) -> dict[str, list[float]]:
+    """Return for each mutation operator its members' fitness less that of their parents after the same generation.
+
+    A parent that survives trains on as it was, on the same env seeds. So unlike `operator_gains` this has no bias from
+    the choice of parents: those that had luck are parents, and lose it again.
+    """
+    fitness, operators = history.column(FITNESS), _operators(history)
+    row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(history.rows)}
+    effects: dict[str, list[float]] = {}
+    for number, before in enumerate(history.before):
+        own = history.rows[number]
+        parent = row_of.get((own["generation"], own["parent_uid"]), -1)
+        is_new = before >= 0 and history.rows[before]["uid"] != own["uid"]
+        if is_new and parent >= 0 and math.isfinite(effect := fitness[number] - fitness[parent]):
+            effects.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(effect)
+    unchanged = effects.pop("None", None)
+    ordered = dict(sorted(effects.items(), key=lambda item: -len(item[1])))
+    return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
+
+
 def _operators(history: RunHistory) -> dict[int, str]:
     """The operators of each birth, by uid; several of one birth are one name."""
     found: dict[int, str] = {}

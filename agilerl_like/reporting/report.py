@@ -18,7 +18,14 @@ import numpy as np
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Reporter
-from agilerl_like.reporting.estimates import Estimate, best_so_far, bootstrap, operator_gains, pooled
+from agilerl_like.reporting.estimates import (
+    Estimate,
+    best_so_far,
+    bootstrap,
+    operator_effects,
+    operator_gains,
+    pooled,
+)
 from agilerl_like.reporting.family_tree import (
     births_by_uid,
     changes_of,
@@ -26,6 +33,7 @@ from agilerl_like.reporting.family_tree import (
     fitness_range,
     is_birth,
 )
+from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import SummaryRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.reporting.svg import BLUE, DARK, GREY, RAMP, RED, Chart, canvas, dots, path, ramp_index
@@ -177,6 +185,7 @@ def _run_sections(run: RunHistory) -> Iterable[str]:
     yield _schedules(run)
     yield _architectures(run)
     yield _operators(run)
+    yield _importance(run)
     yield _time(run)
     yield _configuration(run)
 
@@ -322,6 +331,7 @@ def _operators(run: RunHistory) -> str:
     if not gains:
         return _section("What each mutation brought", "No member was born in this run.", "")
     estimates = {name: bootstrap(values) for name, values in gains.items()}
+    effects = {name: bootstrap(values) for name, values in operator_effects(run).items()}
     ends = [x for e in estimates.values() for x in (e.value, e.low, e.high, 0.0) if math.isfinite(x)]
     low, high = min(ends), max(ends)
     rows = [
@@ -330,14 +340,43 @@ def _operators(run: RunHistory) -> str:
             str(e.num_values),
             escape(_interval(e)),
             _whisker(e, low, high),
+            escape(_interval(effects[name])) if name in effects else "",
         ]
         for name, e in estimates.items()
     ]
     return _section(
         "What each mutation brought",
         "Mean gain in fitness with a 95 % bootstrap interval: a member's fitness after its first generation less its "
-        "parent's one generation before. That holds a generation of training, which an unchanged clone shows alone.",
-        _table(["mutation", "births", "gain", ""], rows, numeric=(1, 2), is_html=True),
+        "parent's one generation before. That holds a generation of training, which an unchanged clone shows alone, "
+        "and the luck that parents are chosen for and lose again. Beside the parent: the same member less its parent "
+        "in the same generation, where that one survived; it holds neither.",
+        _table(["mutation", "births", "gain", "", "beside the parent"], rows, numeric=(1, 2, 4), is_html=True),
+    )
+
+
+def _importance(run: RunHistory) -> str:
+    found = hyperparameter_effects(run)
+    title = "Which hyperparameters mattered"
+    if found.reason:
+        return _section(title, f"Not known: {found.reason}.", "")
+    ends = [x for effect in found.effects for x in (*effect.importance[:3], 0.0)]
+    rows = [
+        [
+            escape(effect.name),
+            escape(percent(effect.importance)),
+            _whisker(effect.importance, min(ends), max(ends)),
+            escape(effect.good if effect.is_shown else "no effect shown"),
+            escape(effect.tried),
+        ]
+        for effect in found.effects
+    ]
+    return _section(
+        title,
+        "Share of the variance of the gains of one generation, among the members of that generation, that the "
+        f"hyperparameter explains by itself, with a 95 % interval from resampling the {found.num_members} members "
+        f"({found.num_rows} gains). Interactions are left out. Good values: the middle 80 % of those with which the "
+        "best quarter of the gains was made; where the interval reaches 0, the run does not show an effect.",
+        _table(["hyperparameter", "importance", "", "good values", "tried"], rows, numeric=(1,), is_html=True),
     )
 
 

@@ -1,0 +1,127 @@
+"""Importance of hyperparameters: known shares are found, noise is not called an effect."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agilerl_like.reporting.estimates import operator_effects, operator_gains
+from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects
+from agilerl_like.reporting.run_history import RunHistory
+
+
+def run_of(gain, *, generations=20, members=16, seed=0, noise=1.0, tmp="run"):
+    """A run in which each member keeps values drawn at birth, and half of the members are new in each generation."""
+    rng = np.random.default_rng(seed)
+
+    def draw():
+        return {
+            "hp/lr": 10 ** rng.uniform(-5, -2),
+            "hp/gamma": rng.uniform(0.9, 0.999),
+            "hp/mode": str(rng.choice([*"abc"])),
+        }
+
+    rows, uid = [], members
+    now = [{"uid": slot, "parent": -1, "values": draw(), "fitness": 0.0} for slot in range(members)]
+    for generation in range(1, generations + 1):
+        for slot, one in enumerate(now):
+            one["fitness"] += gain(one["values"]) + noise * rng.normal()
+            own = {"generation": generation, "slot": slot, "uid": one["uid"], "parent_uid": one["parent"]}
+            rows.append({**own, "eval/mean_reward": one["fitness"], "mutation": "", **one["values"]})
+        for slot in range(members // 2):
+            parent = now[slot + members // 2]
+            now[slot] = {**parent, "uid": uid, "parent": parent["uid"], "values": draw()}
+            uid += 1
+    return RunHistory(Path(tmp), rows)
+
+
+def lr_matters(values):
+    return 2.0 * (np.log10(values["hp/lr"]) + 3.5) / 1.5  # uniform on [-2, 2]: variance 4 / 3
+
+
+def test_the_share_of_the_variance_is_found():
+    found = hyperparameter_effects(run_of(lr_matters))
+    first, *others = found.effects
+    # 4/3 of the effect, 1 of the noise: 57 %
+    assert first.name == "lr"
+    assert first.importance.low < 0.57 < first.importance.high
+    assert first.importance.value == pytest.approx(0.57, abs=0.1)
+    assert found.explained == pytest.approx(0.57, abs=0.12)
+    assert all(not effect.is_shown and effect.importance.value < 0.03 for effect in others)
+    low, high = (float(end) for end in first.good.split(" to "))
+    assert low > 10**-3.5
+    assert high == pytest.approx(1e-2, rel=0.3)
+
+
+def test_an_optimum_inside_the_range_and_a_choice_are_found():
+    def gain(values):
+        return -2.0 * (np.log10(values["hp/lr"]) + 3.5) ** 2 + (2.0 if values["hp/mode"] == "b" else 0.0)
+
+    found = hyperparameter_effects(run_of(gain))
+    by_name = {effect.name: effect for effect in found.effects}
+    assert by_name["lr"].is_shown
+    assert by_name["mode"].is_shown
+    assert not by_name["gamma"].is_shown
+    assert (by_name["mode"].good, by_name["mode"].tried) == ("b", "a, b, c")
+    low, high = (float(end) for end in by_name["lr"].good.split(" to "))
+    assert 10**-4.4 < low < 10**-3.5 < high < 10**-2.6
+    text = " ".join(effects_lines(found))
+    assert "no effect shown: gamma (" in text
+    assert "mode: " in text
+
+
+def test_noise_is_seldom_called_an_effect():
+    shown = [
+        effect.is_shown
+        for seed in range(6)
+        for effect in hyperparameter_effects(run_of(lambda values: 0.0, members=8, seed=seed)).effects
+    ]
+    assert len(shown) == 18
+    assert sum(shown) <= 2  # of 18; 2.5 % of them are expected
+
+
+def test_members_that_had_luck_are_no_effect():
+    # fitness is noise around a constant: the lucky lose it again, whatever their values
+    run = run_of(lambda values: 0.0, noise=0.0)
+    rng = np.random.default_rng(1)
+    for row in run.rows:
+        row["eval/mean_reward"] = rng.normal()
+    found = hyperparameter_effects(run)
+    assert not [effect for effect in found.effects if effect.is_shown]
+    assert found.explained > 0.2  # fitness before
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"generations": 1}, "0 gains of 0 members are too few"),
+        (
+            {"generations": 4, "members": 4},
+            "12 gains of 8 members are too few to tell effects from noise; at least 24 of 8",
+        ),
+    ],
+)
+def test_a_short_run_shows_nothing(options, reason):
+    found = hyperparameter_effects(run_of(lr_matters, **options))
+    assert reason in found.reason
+    assert found.effects == ()
+    assert effects_lines(found)[0].startswith("not known: ")
+
+
+def test_equal_gains_and_equal_values_show_nothing():
+    still = run_of(lambda values: 1.0, noise=0.0)
+    assert hyperparameter_effects(still).reason == "all members of a generation gained the same"
+    for row in still.rows:
+        row.update({"hp/lr": 1e-3, "hp/gamma": 0.99, "hp/mode": "a"})
+    assert hyperparameter_effects(still).reason == "no hyperparameter differed between members"
+
+
+def test_a_mutation_is_compared_with_its_parent_after_the_same_generation():
+    rows = []
+    for generation, members in enumerate(([(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 7.0), (2, 0, 9.0)]), start=1):
+        for slot, (uid, parent, fitness) in enumerate(members):
+            identity = {"generation": generation, "slot": slot, "uid": uid, "parent_uid": parent}
+            rows.append({**identity, "eval/mean_reward": fitness, "mutation": "lr" if uid == 2 else ""})
+    run = RunHistory(Path("run"), rows)
+    assert operator_gains(run) == {"lr": [-1.0]}  # the parent had luck, which a generation later is gone
+    assert operator_effects(run) == {"lr": [2.0]}
