@@ -77,6 +77,9 @@ class IPPO(OnPolicyAlgorithm):
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
         seed: names all its random streams; drawn from the operating system if left out.
+        mut: label of the last mutation.
+        actor_networks: None, as `critic_networks`; `action_batch_size`, `torch_compiler` and `wrap` are accepted for
+            AgileRL's sake.
         settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once.
 
     Raises:
@@ -108,8 +111,19 @@ class IPPO(OnPolicyAlgorithm):
         accelerator: Any = None,
         critic_config: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        mut: str | None = None,
+        actor_networks: None = None,
+        critic_networks: None = None,
+        action_batch_size: int | None = None,
+        torch_compiler: str | None = None,
+        wrap: bool = True,
         **settings: Any,
     ) -> None:
+        for name, given in (("actor_networks", actor_networks), ("critic_networks", critic_networks)):
+            if given is not None:
+                raise ConfigurationError(
+                    f"{name}={given!r:.200}; allowed is None: a team's networks are its net_config"
+                )
         ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         check_names("agent_ids", ids)
         observed, acted = (
@@ -148,6 +162,7 @@ class IPPO(OnPolicyAlgorithm):
         self.check()
         self._check_memory()
         self.reinitialize()
+        self.mut = mut or "None"
 
     def _init_team(
         self,
@@ -211,22 +226,28 @@ class IPPO(OnPolicyAlgorithm):
     def population(
         cls,
         size: int,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
+        observation_spaces: Spaces | None = None,
+        action_spaces: Spaces | None = None,
         *,
         sample_hyperparameters: bool = False,
+        observation_space: Spaces | None = None,
+        action_space: Spaces | None = None,
         **kwargs: Any,
     ) -> MultiAgentPopulation:
         """Make a population of `size` teams of one run seed, each with weights and random streams of its own.
+
+        `observation_space` and `action_space` are AgileRL's names of the spaces by agent.
 
         With `sample_hyperparameters` every team but the first starts from a draw of `hp_config`'s ranges.
         All other arguments are the constructor's.
 
         Raises:
-            ConfigurationError: `size` is below 1, or as the constructor.
+            ConfigurationError: `size` is below 1, spaces are missing or given twice, or as the constructor.
         """
+        observed = _one_of(observation_spaces=observation_spaces, observation_space=observation_space)
+        acted = _one_of(action_spaces=action_spaces, action_space=action_space)
         return MultiAgentPopulation(
-            make_members(cls, size, observation_spaces, action_spaces, sample=sample_hyperparameters, settings=kwargs)
+            make_members(cls, size, observed, acted, sample=sample_hyperparameters, settings=kwargs)
         )
 
     # -- genome and mutation
@@ -466,6 +487,14 @@ class IPPO(OnPolicyAlgorithm):
         """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actors": self.actors, "critics": self.critics}
         return networks if networks_only else {**networks, **self.hyperparameters}
+
+
+def _one_of(**spaces: Spaces | None) -> Spaces:
+    """Return the spaces that are given under one of two names."""
+    found = [given for given in spaces.values() if given is not None]
+    if len(found) != 1:
+        raise ConfigurationError(f"{' or '.join(spaces)} must be given, and only one of them; found are {len(found)}")
+    return found[0]
 
 
 class MultiAgentPopulation(BasePopulation[IPPO]):

@@ -21,6 +21,7 @@ def train_multi_agent_on_policy(
     *,
     eval_env: MultiAgentVectorEnv | None = None,
     opponents: Opponents | IPPO = "self",
+    sum_scores: bool = True,
     **options: Any,
 ) -> tuple[MultiAgentPopulation, list[float]]:
     """Train and evolve a population of teams; return it and the fitness of its members.
@@ -29,7 +30,7 @@ def train_multi_agent_on_policy(
     from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `opponents` are
     what its sides train against: each other ("self"), frozen copies of the best of earlier generations ("past") or of
     other members ("population"), or a team of yours, which learns nothing (`opponents.py`). `options` are keywords of
-    `train_on_policy`.
+    `train_on_policy`. `sum_scores` is accepted for AgileRL's sake: fitness is the sum in any case.
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.

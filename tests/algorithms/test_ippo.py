@@ -171,3 +171,19 @@ def test_invalid_arguments_are_named(arguments, message):
     given = {"observation_spaces": OBSERVED, "action_spaces": ACTED, **arguments}
     with pytest.raises(ConfigurationError, match=message):
         IPPO(given.pop("observation_spaces"), given.pop("action_spaces"), **given)
+
+
+def test_agilerls_calls_are_taken():
+    spaces = {"a_0": Box(-1, 1, (3,)), "b_0": Box(-1, 1, (3,))}
+    acts = dict.fromkeys(spaces, Discrete(2))
+    others = {"actor_networks": None, "critic_networks": None, "action_batch_size": 64, "torch_compiler": None}
+    teams = IPPO.population(
+        size=2, observation_space=spaces, action_space=acts, seed=0, mut="bought", wrap=False, **others
+    )
+    assert [team.mut for team in teams] == ["bought"] * 2
+    with pytest.raises(ConfigurationError, match="observation_spaces or observation_space must be given"):
+        IPPO.population(2, action_space=acts)
+    with pytest.raises(ConfigurationError, match="only one of them; found are 2"):
+        IPPO.population(2, spaces, acts, observation_space=spaces)
+    with pytest.raises(ConfigurationError, match=r"actor_networks=.*allowed is None"):
+        IPPO(spaces, acts, actor_networks={"a": None})

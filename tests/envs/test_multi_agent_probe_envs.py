@@ -16,7 +16,8 @@ from agilerl_like.envs.vec_adapter import Transition, check_finite
 
 with warnings.catch_warnings():  # its own imports of envs are deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
-    from pettingzoo.test import parallel_api_test, parallel_seed_test
+    from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
+    from pettingzoo.utils.conversions import parallel_to_aec
 
 NUM_ENVS = 16
 
@@ -135,6 +136,7 @@ def test_probes_pass_pettingzoos_tests_and_suit_the_algorithms(name, capsys):
     if not any(role.absent_steps and 0 not in role.absent_steps for role in probe.roles.values()):
         # PettingZoo's test rejects agents that leave and return
         parallel_api_test(probe.make(), num_cycles=30)
+        api_test(parallel_to_aec(probe.make()), num_cycles=30)
     parallel_seed_test(probe.make, num_cycles=30)
     env = make_multi_agent_vect_envs(probe.make, 1, backend="sync")
     for agent, answers in probe.expectations.items():

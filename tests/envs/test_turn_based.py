@@ -121,6 +121,21 @@ def test_an_id_whose_package_is_missing_names_it():
         make_multi_agent_vect_envs("classic/tictactoe-v4")
 
 
+class Uncertain(games.PaysAll):
+    def __init__(self):
+        super().__init__(a="o")
+
+    def observation_space(self, agent):
+        raise AssertionError("no space before a reset")
+
+
+def test_an_error_in_a_users_environment_is_given_as_it_is():
+    with pytest.raises(
+        ConfigurationError, match=r"env=<class .*Uncertain'> cannot be used: AssertionError: no space before"
+    ):
+        make_multi_agent_vect_envs(Uncertain, backend="sync")
+
+
 @pytest.mark.parametrize("source", ["classic/texas_holdem-v4", "classic/leduc_holdem-v4", "classic/chess-v6"])
 def test_card_games_and_chess_are_served(source):
     pytest.importorskip("rlcard" if "holdem" in source else "chess")

@@ -299,7 +299,12 @@ def make_packed_env(
         raise ConfigurationError(f"env={source!r} returned {env!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
         env = apply_wrapper(env, wrapper, "extra_wrappers")
-    return PackedMultiAgentEnv(env, with_state=with_state)
+    try:
+        return PackedMultiAgentEnv(env, with_state=with_state)
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, AssertionError) as fault:
+        raise ConfigurationError(f"env={source!r} cannot be used: {describe_exception(fault)}") from fault
 
 
 def is_multi_agent(source: str) -> bool:

@@ -119,9 +119,12 @@ class MultiAgentProbeEnv(ParallelEnv[str, Any, Any]):
         return Dict({OBSERVATION: space, MASK: Box(0, 1, (int(acts.n),), np.int8)})
 
     def _observation(self, agent: str, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if not self._roles[agent].mask_in_obs:
+        if MASK not in info:
             return observation, info
-        return {OBSERVATION: observation, MASK: info[MASK].astype(np.int8)}, {}
+        mask = info[MASK].astype(np.int8)  # the dtype that `Discrete.sample` takes
+        if not self._roles[agent].mask_in_obs:
+            return observation, {**info, MASK: mask}
+        return {OBSERVATION: observation, MASK: mask}, {}
 
 
 @dataclass(frozen=True)
