@@ -62,10 +62,8 @@ class ForeignSetting(NamedTuple):
 
 _FOREIGN_NAMES = {
     ("algorithm.lr", ""): "learning_rate learning_rates",
-    ("algorithm.learn_step", "counts steps of all environments of a member: {} x num_envs"): (
-        "n_steps num_steps rollouts"
-    ),
-    ("algorithm.batch_size", "counts samples: learn_step / {}"): "n_minibatches num_minibatches mini_batches",
+    ("algorithm.learn_step", "counts steps of all environments of a member: {} x num_envs"): ("n_steps rollouts"),
+    ("algorithm.batch_size", "counts samples: learn_step / {}"): "n_minibatches mini_batches",
     ("algorithm.batch_size", ""): "minibatch_size sgd_minibatch_size",
     ("algorithm.update_epochs", ""): "n_epochs num_epochs learning_epochs num_sgd_iter",
     ("algorithm.clip_coef", ""): "clip_range clip_param clip_epsilon ratio_clip",
@@ -75,7 +73,7 @@ _FOREIGN_NAMES = {
     ("algorithm.gae_lambda", ""): "lam lambda_ gae_lam",
     ("algorithm.gamma", ""): "discount discount_factor",
     ("algorithm.max_grad_norm", ""): "grad_norm_clip grad_clip max_grad",
-    ("algorithm.target_kl", ""): "kl_threshold desired_kl",
+    ("algorithm.target_kl", ""): "desired_kl",
     ("algorithm.action_std_init", "is in half-widths of the action space"): "log_std_init",
     ("training.max_steps", "counts the env steps of one member"): "total_timesteps timesteps total_steps n_timesteps",
     ("training.evo_steps", "counts the env steps of one member between evaluations"): "eval_freq",

@@ -16,7 +16,7 @@ CONVERTED = "'learn_step', which counts steps of all environments of a member: n
     [
         ("algorithm.learning_rate", "algorithm key='learning_rate' is unknown; did you mean 'lr'?"),
         ("algorithm.n-steps", f"did you mean {CONVERTED}?"),
-        ("algorithm.num_minibatches", "'batch_size', which counts samples: learn_step / num_minibatches?"),
+        ("algorithm.mini_batches", "'batch_size', which counts samples: learn_step / mini_batches?"),
         ("algorithm.value_loss_scale", "'vf_coef', which weighs half the squared error: 2 x value_loss_scale?"),
         ("training.total_timesteps", "'max_steps', which counts the env steps of one member?"),
         ("algorithm.total_timesteps", "did you mean 'training.max_steps', which counts"),

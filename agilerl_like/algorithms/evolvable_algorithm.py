@@ -19,15 +19,14 @@ from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
-from agilerl_like.algorithms.learner import WEIGHT_BYTES, LearnerHost
+from agilerl_like.algorithms.learner import ATTRIBUTES, WEIGHT_BYTES, LearnerHost
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
-from agilerl_like.algorithms.settings import check_ranges, validated, with_types
+from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
-from agilerl_like.hpo.schedules import settings_to_json
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
@@ -97,8 +96,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self.progress = 0.0
         """Env steps of the run over its `max_steps` where the next update's rollout begins; schedules depend on it."""
         self._hooks: list[Callable[[Any], None]] = []
-        for name in self.config.__dataclass_fields__:
-            setattr(self, name, getattr(settings, name))
+        for name in setting_names(self.config):
+            setattr(self, ATTRIBUTES.get(name, name), getattr(settings, name))
 
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments of `_init_settings` that a copy has in common with this agent."""
@@ -362,7 +361,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Set settings and learners to those of another agent, whose networks are shared."""
 
     def _copy_history(self, other: EvolvableAlgorithm) -> None:
-        self.mut, self.training, self.progress = other.mut, other.training, other.progress
+        self.mut, self.training = other.mut, other.training
+        self.progress, self.max_steps = other.progress, other.max_steps
         self.fitness, self.scores = list(other.fitness), list(other.scores)
         self._steps = StepCounts(other._steps)
 
@@ -383,7 +383,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 "algorithm": self.algo,
                 "index": self.index,
                 "seed": self.seed,
-                "settings": settings_to_json(self.settings()),
+                "settings": stored_settings(self.config, self.settings()),
                 "hp_config": self.hp_config.to_json(),
                 "architecture": self.architecture.to_config(),
                 "mut": self.mut or "None",

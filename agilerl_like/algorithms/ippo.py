@@ -36,8 +36,8 @@ from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
-from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space
-from agilerl_like.algorithms.settings import validated
+from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space, to_builtin
+from agilerl_like.algorithms.settings import settings_to_json, validated
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -439,7 +439,7 @@ class IPPO(OnPolicyAlgorithm):
             **{name: read_space(document[name]) for name in ("observation_space", "action_space")},
         }
         wanted = {name: getattr(learner, name) for name in found.keys() - document["settings"].keys()}
-        for name, value in {**learner.settings(), **wanted}.items():
+        for name, value in {**to_builtin(settings_to_json(learner.settings())), **wanted}.items():
             if name in found and found[name] != value:
                 raise ValueError(f"learners: {group}.{name}={found[name]!s:.100}; that of its team is {value!s:.100}")
 

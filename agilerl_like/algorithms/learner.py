@@ -33,16 +33,17 @@ from agilerl_like.algorithms.serialization import (
     read_flag,
     to_builtin,
 )
-from agilerl_like.algorithms.settings import number_range, validated
+from agilerl_like.algorithms.settings import number_range, setting_names, stored_settings, validated
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import Schedule, settings_to_json
+from agilerl_like.hpo.schedules import ADAPTIVE, Schedule
 from agilerl_like.learning.execution import Execution, Precision
-from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.rewards import ReturnStatistics
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
@@ -85,6 +86,8 @@ NOISE = {"sd": Mutations.mutation_sd, "kl": Mutations.mutation_kl}
 """Bound and target of parameter noise where a mutation does not give them."""
 SINGLE_AGENT = SingleAgentRows()
 """The layout of an algorithm of one agent."""
+ATTRIBUTES: Mapping[str, str] = {"optimizer": "optimizer_name"}
+"""Settings whose attribute has another name."""
 RNG_STRIDE = 2**32
 """More draws than any run makes between two checkpoints."""
 
@@ -130,10 +133,33 @@ class LearnerHost:
     precision: Precision = "float32"
     per_member: bool = False
     schedules: Mapping[str, Schedule] = FrozenMapping()
+    lr_schedule: Schedule | None = None
+    num_steps: int | None = None
+    num_minibatches: int | None = None
+    random_steps: int = 0
+    learning_starts: int = 0
+    normalize_reward: bool = False
+    reward_clip: float | None = None
+    reward_transform: Any = None
+    state_dependent_std: bool = False
+    optimizer_name: OptimizerName = "adam"
+    """The setting `optimizer`; the attribute of that name has the moments."""
+    max_steps: int | None = None
+    """Those of the run; None in hand-written loops."""
+
+    @property
+    def rollout_length(self) -> int:
+        """Env steps between updates, before they are rounded up to whole steps of every env."""
+        return self.learn_step if self.num_steps is None else self.num_steps * self.num_envs
+
+    @property
+    def scheduled(self) -> tuple[str, ...]:
+        """The settings whose value in an update differs from the member's own."""
+        return tuple(dict.fromkeys((*self.schedules, *([] if self.lr_schedule is None else ["lr"]))))
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""
-        return {name: getattr(self, name) for name in self.config.__dataclass_fields__}
+        return {name: getattr(self, ATTRIBUTES.get(name, name)) for name in setting_names(self.config)}
 
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together."""
@@ -182,6 +208,11 @@ class Learner:
         self.updates = 0
         self.draws = 0
         self.variations = 0
+        self.env_steps = 0
+        """Env steps of the rollouts so far, those included that were not learned from."""
+        self._random_steps_taken = 0  # in a hand-written loop, since its last rollout
+        self.return_statistics = ReturnStatistics.new()
+        """The scale by which rewards are divided with `normalize_reward`."""
         self.recent_observations = torch.zeros(0, 0)
         """Encoded observations of the last rollout, on which mutations are measured."""
         self.learned_with_masks = False
@@ -239,12 +270,13 @@ class Learner:
     @property
     def learn_step(self) -> int:
         """Rows of a rollout, before it is rounded up to whole steps."""
-        return self.algorithm.learn_step * self.num_agents
+        return self.algorithm.rollout_length * self.num_agents
 
     @property
     def batch_size(self) -> int:
         """Samples of a minibatch."""
-        return self.algorithm.batch_size
+        count = self.algorithm.num_minibatches
+        return self.algorithm.batch_size if count is None else max(1, self.rollout_steps * self.num_envs // count)
 
     @property
     def recurrent(self) -> bool:
@@ -361,6 +393,7 @@ class Learner:
             if isinstance(module, EvolvableCustom):
                 module.check()
         self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+        self.env_steps, self.return_statistics = 0, ReturnStatistics.new()
 
     def mix_initial_weights(self, own: float, initial: float) -> None:
         """Set the weights to `own` * the present ones + `initial` * initial ones, and clear the moments.
@@ -657,7 +690,8 @@ class Learner:
         if change.operator.startswith("memory."):
             self._memory_changes.append((self.architecture, result.maps))
         first, second = (moment.unsqueeze(0) for moment in result.moments)
-        self._use(result.network, Adam(first, second, adam.steps.clone(), epsilon=adam.epsilon))
+        moments = Adam(first, second, adam.steps.clone(), adam.lr_scale.clone(), epsilon=adam.epsilon)
+        self._use(result.network, moments)
         self.after_mutation(source, change.operator, result)
         return Mutation(change.kind, change.operator, result.arguments)
 
@@ -706,6 +740,7 @@ class Learner:
         copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
+        copy.env_steps, copy.return_statistics = self.env_steps, self.return_statistics
         copy._last_noise = self._last_noise if copy.index == self.index else None
         return copy
 
@@ -737,7 +772,7 @@ class Learner:
             "algorithm": self.algo,
             "index": self.index,
             "seed": self.seed,
-            "settings": settings_to_json(self.settings()),
+            "settings": stored_settings(self.algorithm.config, self.settings()),
             "hp_config": self.hp_config.to_json(),
             "architecture": self.architecture.to_config(),
             "updates": self.updates,
@@ -748,13 +783,26 @@ class Learner:
             "action_space": space_to_json(self.action_space),
             "learned_with_masks": self.learned_with_masks,
         }
+        if self.env_steps and (self.algorithm.random_steps or self.algorithm.learning_starts):
+            document["env_steps"] = self.env_steps
         return to_builtin(document)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return network, moments and recent observations by name."""
         optimizer = self.optimizer
-        moments = {f"adam.{name}": getattr(optimizer, name) for name in ("exp_avg", "exp_avg_sq", "steps")}
-        return {**_tensors_of(self.network), **moments, "recent_observations": self.recent_observations}
+        moments = {f"adam.{name}": getattr(optimizer, name) for name in self._moment_names}
+        rewards = self.return_statistics._asdict() if self.algorithm.normalize_reward else {}
+        return {
+            **_tensors_of(self.network),
+            **moments,
+            **{f"reward_norm.{name}": numbers for name, numbers in rewards.items()},
+            "recent_observations": self.recent_observations,
+        }
+
+    @property
+    def _moment_names(self) -> tuple[str, ...]:
+        adapts = self.algorithm.lr_schedule == ADAPTIVE
+        return ("exp_avg", "exp_avg_sq", "steps", *(["lr_scale"] if adapts else []))
 
     @classmethod
     def from_document(
@@ -794,18 +842,21 @@ class Learner:
         self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
         self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
         weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
+        self.env_steps = read_count(document, "env_steps") if "env_steps" in document else 0
         network = self._unfilled(self.architecture)
         self._check_facts(safe_folder.tensor_infos(tensors), network, weights_only=weights_only)
         check_finite(tensors)
         if weights_only:
             self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
         else:
-            names = ("exp_avg", "exp_avg_sq", "steps")
-            moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in names]
+            moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in self._moment_names]
             if any(bool((moment < 0).any()) for moment in moments[1:]):
-                raise ValueError("adam.exp_avg_sq and adam.steps must not be negative")
+                raise ValueError("adam.exp_avg_sq, adam.steps and adam.lr_scale must not be negative")
             self.set_network(network, Adam(*moments))
             self.recent_observations = tensors["recent_observations"]
+            if self.algorithm.normalize_reward:
+                statistics = (tensors[f"reward_norm.{name}"] for name in ReturnStatistics._fields)
+                self.return_statistics = ReturnStatistics(*statistics)
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
@@ -820,7 +871,11 @@ class Learner:
         size = layout(network)[-1].stop
         if not weights_only:
             wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
-            wanted |= {"adam.steps": info((1,), network.dtype)}
+            wanted |= {f"adam.{name}": info((1,), network.dtype) for name in self._moment_names[2:]}
+            if self.algorithm.normalize_reward:
+                shape, _ = found.get("reward_norm.returns", info((0,), torch.float64))
+                wanted |= {"reward_norm.moments": info((3,), torch.float64)}
+                wanted |= {"reward_norm.returns": info((min(math.prod(shape), self.num_envs),), torch.float64)}
         odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {"recent_observations"}))
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")

@@ -5,6 +5,7 @@ Tensors are `[P, E, …]` in the order of the members.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, cast, overload
@@ -149,6 +150,17 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
             self._noise = None
         else:
             self._new_members |= set(places)
+
+    def random_steps_left(self, steps_since_update: Sequence[int]) -> list[int]:
+        """Return for each member in how many of its next steps actions are uniformly random."""
+        return [
+            max(0, math.ceil((its.algorithm.random_steps - its.env_steps) / its.algorithm.num_envs) - since)
+            for its, since in zip(self, steps_since_update, strict=True)
+        ]
+
+    def uniform_actions(self, noise: Tensor, mask: Tensor | None) -> Tensor:
+        """Return uniformly random raw actions `[P, E, A]` drawn from action noise `[P, E, …]`."""
+        return self[0].distribution.uniform(noise, mask)
 
     def to_env(self, raw: Tensor) -> Tensor:
         """Return the env's actions `[P E, …]` for raw actions `[P, E, A]`, on the device."""

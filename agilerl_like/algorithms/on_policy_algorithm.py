@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
+import gymnasium
+
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ppo_config import (
     PPOAttributes,
     PPOConfig,
+    check_combinations,
     check_rollout,
     check_std_range,
     fit_batch_to_rollout,
@@ -27,30 +33,55 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     def check(self) -> None:
         super().check()
         settings = self.settings()
+        check_combinations(settings, self.hp_config)
         check_std_range(settings, self.hp_config)
+        if not self.bootstrap_truncated:
+            warn_of_unbootstrapped()
+        if settings["state_dependent_std"]:
+            raise ConfigurationError("state_dependent_std=True is not implemented yet; allowed is False")
         for group, learner in self.learners.items():
             named = f", agents of {group!r} in each: {learner.num_agents}" if group else ""
             check_rollout(settings, self.hp_config, self.num_envs, learner.num_agents, named)
             if settings["share_encoders"] and learner.architecture.critic is not None:
                 raise ConfigurationError("share_encoders=True cannot go with a critic_config; allowed is False")
+            self._check_random_steps(learner)
             for name in ("recurrent", "share_encoders"):
                 if settings[name] and learner.custom_networks is not None:
                     raise ConfigurationError(
                         f"{name}=True cannot go with actor_network and critic_network; allowed is False"
                     )
 
+    def _check_random_steps(self, learner: PPOLearner) -> None:
+        space = learner.action_space
+        if self.random_steps and isinstance(space, gymnasium.spaces.Box) and not space.is_bounded():
+            raise ConfigurationError(
+                f"random_steps={self.random_steps} needs actions with finite bounds; action_space={space} allows 0"
+            )
+
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless learning fits in memory, without allocating anything."""
         row = sum(learner.num_agents * row_bytes(learner.encoding) for learner in self.learners.values())
         check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
-        check_memory(f"learn_step={self.learn_step}", self.learn_step, row, "env steps")
-        lengths = number_range(self.hp_config, "learn_step")
+        name = "learn_step" if self.num_steps is None else "num_steps"
+        length, envs = self.rollout_length, 1 if self.num_steps is None else self.num_envs
+        check_memory(f"{name}={length // envs}", length, row, "env steps")
+        lengths = number_range(self.hp_config, name)
         if lengths is not None:
             longest = int(lengths.max)
-            check_memory(f"hp_config.learn_step.max={longest}", longest, row, "env steps")
+            check_memory(f"hp_config.{name}.max={longest}", longest * envs, row, "env steps")
         super()._check_memory()
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Keep a minibatch no larger than the rollout of the smallest group."""
         smallest = min(learner.num_agents for learner in self.learners.values())
         return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, smallest)
+
+
+@cache
+def warn_of_unbootstrapped() -> None:
+    """Warn, once in a process."""
+    warnings.warn(
+        "bootstrap_truncated=False treats time limits as terminations, as AgileRL and skrl do: values of states before "
+        "a limit are too low; it is for comparisons",
+        stacklevel=4,
+    )

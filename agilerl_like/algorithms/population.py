@@ -19,7 +19,7 @@ from torch.quasirandom import SobolEngine
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
-from agilerl_like.algorithms.learner import custom_spec
+from agilerl_like.algorithms.learner import ATTRIBUTES, custom_spec
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
@@ -68,7 +68,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
         for name in ("seed", *COMMON):
-            values = [getattr(agent, name, None) for agent in self.agents]
+            values = [getattr(agent, ATTRIBUTES.get(name, name), None) for agent in self.agents]
             if any(value != values[0] for value in values):
                 raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
         if len({agent.index for agent in self.agents}) < len(self.agents):

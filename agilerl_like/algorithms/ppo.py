@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,8 @@ from agilerl_like.errors import check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.optimizer import OptimizerName
+from agilerl_like.learning.rewards import RewardFunction
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.architecture import sequence_length, with_critic_config
 from agilerl_like.networks.observation_norm import ObservationNormKind
@@ -78,7 +80,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         clip_coef: float = PPOConfig.clip_coef,
         ent_coef: float = PPOConfig.ent_coef,
         vf_coef: float = PPOConfig.vf_coef,
-        max_grad_norm: float = PPOConfig.max_grad_norm,
+        max_grad_norm: float | None = PPOConfig.max_grad_norm,
         target_kl: float | None = PPOConfig.target_kl,
         normalize_images: bool = PPOConfig.normalize_images,
         update_epochs: int = PPOConfig.update_epochs,
@@ -109,6 +111,34 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         per_member: bool = PPOConfig.per_member,
         schedules: Mapping[str, Schedule] = PPOConfig.schedules,
         critic_config: Mapping[str, Any] | None = None,
+        clip_grads: Literal["apart", "together"] = PPOConfig.clip_grads,
+        kl_stop: Literal["epoch", "minibatch", "update"] = PPOConfig.kl_stop,
+        value_clip_mode: Literal["max", "clipped"] = PPOConfig.value_clip_mode,
+        normalize_advantage: Literal["rollout", "minibatch", "none"] = PPOConfig.normalize_advantage,
+        advantage_ddof: Literal[0, 1] = PPOConfig.advantage_ddof,
+        advantage: Literal["gae", "n_step", "mc"] = PPOConfig.advantage,
+        n_step: int = PPOConfig.n_step,
+        bootstrap_truncated: bool = PPOConfig.bootstrap_truncated,
+        optimizer: OptimizerName = PPOConfig.optimizer,
+        adam_eps: float = PPOConfig.adam_eps,
+        betas: tuple[float, float] | None = PPOConfig.betas,
+        weight_decay: float = PPOConfig.weight_decay,
+        lr_critic: float | None = PPOConfig.lr_critic,
+        lr_schedule: Schedule | None = PPOConfig.lr_schedule,
+        lr_end: float = PPOConfig.lr_end,
+        kl_threshold: float = PPOConfig.kl_threshold,
+        kl_factor: float = PPOConfig.kl_factor,
+        lr_factor: float = PPOConfig.lr_factor,
+        lr_min: float = PPOConfig.lr_min,
+        lr_max: float = PPOConfig.lr_max,
+        num_steps: int | None = PPOConfig.num_steps,
+        num_minibatches: int | None = PPOConfig.num_minibatches,
+        random_steps: int = PPOConfig.random_steps,
+        learning_starts: int = PPOConfig.learning_starts,
+        normalize_reward: bool = PPOConfig.normalize_reward,
+        reward_clip: float | None = PPOConfig.reward_clip,
+        reward_transform: Mapping[str, float | None] | RewardFunction | str | None = PPOConfig.reward_transform,
+        state_dependent_std: bool = PPOConfig.state_dependent_std,
         seed: int | None = None,
         **unknown: Any,
     ) -> None:

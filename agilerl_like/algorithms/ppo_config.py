@@ -7,25 +7,33 @@ counts.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.algorithms.settings import (
     STRICT,
+    AtLeastOne,
+    Betas,
     Count,
     LogStd,
+    LRSchedule,
     NonNegative,
     Positive,
+    RewardTransform,
     Schedules,
     Share,
+    Steps,
     number_range,
 )
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo import Choice, HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import ADAPTIVE
 from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.optimizer import EPSILON, OptimizerName
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
@@ -66,10 +74,79 @@ class PPOConfig:
     """Weight of the entropy bonus (value)."""
     vf_coef: NonNegative = 0.5
     """Weight of the value loss, which is half the squared error (value)."""
-    max_grad_norm: Positive = 0.5
-    """Largest gradient norm, of actor and critic separately (value)."""
+    max_grad_norm: NonNegative | None = 0.5
+    """Largest gradient norm; 0 or None: not clipped (value)."""
+    clip_grads: Literal["apart", "together"] = "apart"
+    """Whether the gradient norms of actor and critic are clipped separately, or one norm over both, as in SB3, CleanRL
+    and skrl; one for all members."""
     target_kl: Positive | None = None
-    """Mean KL after an epoch beyond which the remaining epochs are skipped; None: never (value)."""
+    """Mean KL beyond which the remaining steps of `kl_stop` are skipped; None: never (value)."""
+    kl_stop: Literal["epoch", "minibatch", "update"] = "epoch"
+    """When target_kl counts. epoch: after an epoch, which ends the update; minibatch: before a step, which ends the
+    epoch (skrl); update: before a step and at 1.5 x target_kl, which ends the update (SB3); one for all members."""
+    value_clip_mode: Literal["max", "clipped"] = "max"
+    """Loss of a clipped value: the larger of the errors with and without the clip (SB3, CleanRL), or the error of the
+    clipped value alone (skrl); one for all members."""
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    """Centre and scale advantages over the rollout, over each minibatch (SB3, CleanRL), or not at all; one for all
+    members."""
+    advantage_ddof: Literal[0, 1] = 0
+    """Delta degrees of freedom of the standard deviation of advantages; 1 as in `torch.std`, and so in SB3, CleanRL and
+    skrl; one for all members."""
+    advantage: Literal["gae", "n_step", "mc"] = "gae"
+    """Estimate of the return: generalised advantage estimation; n_step: the rewards of `n_step` steps and the value
+    after them; mc: the rewards to the end of the episode. All are bootstrapped at the end of the rollout (value)."""
+    n_step: Count = 10
+    """Steps of advantage: n_step (value)."""
+    bootstrap_truncated: bool = True
+    """Add the value of the last observation where a time limit ends an episode. False treats it as termination, as in
+    AgileRL and skrl: values are wrong then, so this is for comparisons (value)."""
+    optimizer: OptimizerName = "adam"
+    """Rule of a gradient step, as in torch.optim; one for all members."""
+    adam_eps: Positive = EPSILON
+    """Epsilon of adam, adamw and rmsprop; SB3, skrl and torch have 1e-8 (value)."""
+    betas: Betas | None = None
+    """Decay of the mean of gradients (in rmsprop and sgd: momentum), and of the mean of their squares; None: those of
+    the optimizer, which are (0.9, 0.999), for rmsprop (0, 0.99), for sgd (0, 0) (value)."""
+    weight_decay: NonNegative = 0.0
+    """Decay of the weights: added to the gradient, or with adamw subtracted from the weights (value)."""
+    lr_critic: Positive | None = None
+    """Learning rate of the critic; None: lr. Encoders that are shared learn by lr (value)."""
+    lr_schedule: LRSchedule = None
+    """Schedule of lr and lr_critic: linear, cosine, points [[progress, factor], ...] or a function of progress, as in
+    `schedules`; kl: a factor of the member's own that adapts to the KL of each epoch (skrl's KLAdaptiveLR) (value)."""
+    lr_end: NonNegative = 0.0
+    """Learning rate where the factor of lr_schedule is 0 (value)."""
+    kl_threshold: Positive = 0.008
+    """KL of an epoch that lr_schedule: kl aims at (value)."""
+    kl_factor: AtLeastOne = 2.0
+    """The rate is lowered above kl_threshold x kl_factor, and raised below kl_threshold / kl_factor (value)."""
+    lr_factor: AtLeastOne = 1.5
+    """Factor by which lr_schedule: kl changes the rate (value)."""
+    lr_min: Positive = 1e-6
+    """Lowest rate of lr_schedule: kl (value)."""
+    lr_max: Positive = 1e-2
+    """Highest rate of lr_schedule: kl (value)."""
+    num_steps: Count | None = None
+    """Steps of each env between updates, in place of learn_step; None: learn_step / num_envs (structural)."""
+    num_minibatches: Count | None = None
+    """Minibatches of an epoch, in place of batch_size (structural)."""
+    random_steps: Steps = 0
+    """Env steps of a member at its beginning with uniformly random actions (value)."""
+    learning_starts: Steps = 0
+    """Env steps of a member before the first rollout that is learned from (value)."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, in training only (SB3's VecNormalize);
+    rarely needed with normalize_value."""
+    reward_clip: Positive | None = None
+    """Limit of the magnitude of rewards in training, after normalize_reward; None: 10 with normalize_reward, else no
+    limit (value)."""
+    reward_transform: RewardTransform = None
+    """Change of rewards in training, before normalize_reward: {scale: 1, shift: 0, clip: null}, which is clip(reward x
+    scale + shift), or a function (rewards [T, P, E], steps, max_steps), in YAML as "module:function" (value)."""
+    state_dependent_std: bool = False
+    """Let the actor's network output the log of the standard deviation of continuous actions, too: it is added to the
+    learned one, and clamped to action_std_min and action_std_max."""
     update_epochs: Epochs = 4
     """Passes over a rollout (structural)."""
     share_encoders: bool = False
@@ -117,12 +194,82 @@ class PPOAttributes:
     gae_lambda: float
     clip_coef: float
     clip_coef_vf: float | None
+    value_clip_mode: Literal["max", "clipped"]
     ent_coef: float
     vf_coef: float
-    max_grad_norm: float
+    max_grad_norm: float | None
+    clip_grads: Literal["apart", "together"]
     target_kl: float | None
+    kl_stop: Literal["epoch", "minibatch", "update"]
+    normalize_advantage: Literal["rollout", "minibatch", "none"]
+    advantage_ddof: Literal[0, 1]
+    advantage: Literal["gae", "n_step", "mc"]
+    n_step: int
+    bootstrap_truncated: bool
+    adam_eps: float
+    betas: tuple[float, float] | None
+    weight_decay: float
+    lr_critic: float | None
+    lr_end: float
+    kl_threshold: float
+    kl_factor: float
+    lr_factor: float
+    lr_min: float
+    lr_max: float
     update_epochs: int
     bptt_sequence_type: BPTTSequenceType
+
+
+NEEDED = (
+    (("lr_min", "lr_max", "kl_threshold", "kl_factor", "lr_factor"), "lr_schedule", "'kl'", lambda x: x == ADAPTIVE),
+    (("lr_end",), "lr_schedule", "one that depends on progress", lambda x: x not in (None, ADAPTIVE)),
+    (("n_step",), "advantage", "'n_step'", lambda x: x == "n_step"),
+    (("gae_lambda",), "advantage", "'gae'", lambda x: x == "gae"),
+    (("value_clip_mode",), "clip_coef_vf", "a number", lambda x: x is not None),
+    (("kl_stop",), "target_kl", "a number", lambda x: x is not None),
+    (("clip_grads",), "max_grad_norm", "a number above 0", bool),
+    (("advantage_ddof",), "normalize_advantage", "'rollout' or 'minibatch'", lambda x: x != "none"),
+    (("adam_eps",), "optimizer", "'adam', 'adamw' or 'rmsprop'", lambda x: x != "sgd"),
+    (("learn_step",), "num_steps", "None", lambda x: x is None),
+    (("batch_size",), "num_minibatches", "None", lambda x: x is None),
+)
+"""Settings that mean something only for some values of another one: names, the other's name, and its values."""
+
+
+def check_combinations(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError if a setting is given, or evolves, that the others make meaningless."""
+    for names, other, allowed, is_allowed in NEEDED:
+        choice = hp_config.get(other)
+        if any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
+            continue
+        for name in names:
+            evolves = name in hp_config
+            if evolves or settings[name] != getattr(PPOConfig, name):
+                what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
+                raise ConfigurationError(
+                    f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={allowed}"
+                )
+    if settings["lr_schedule"] is not None and "lr" in settings["schedules"]:
+        raise ConfigurationError(
+            f"lr_schedule={settings['lr_schedule']!r} and schedules.lr={settings['schedules']['lr']!r} are two names "
+            "of one schedule; give one of them"
+        )
+    if settings["lr_schedule"] == ADAPTIVE:
+        _check_adaptive_range(settings, hp_config)
+
+
+def _check_adaptive_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    lows, highs, rates = (number_range(hp_config, name) for name in ("lr_min", "lr_max", "lr"))
+    low = settings["lr_min"] if lows is None else lows.max
+    high = settings["lr_max"] if highs is None else highs.min
+    if low > high:
+        raise ConfigurationError(f"lr_min={low} must not be greater than lr_max={high}")
+    lowest, highest = (settings["lr"],) * 2 if rates is None else (rates.min, rates.max)
+    if lowest < low or highest > high:
+        raise ConfigurationError(
+            f"{'lr' if rates is None else 'hp_config.lr'}={lowest if lowest < low else highest}: is outside of "
+            f"lr_min={low} and lr_max={high}, between which lr_schedule='kl' keeps it"
+        )
 
 
 def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
@@ -143,37 +290,59 @@ def check_rollout(
     """
     if not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigurationError(f"num_envs={num_envs!r} must be a positive integer")
-    learn_step, batch_size = settings["learn_step"], settings["batch_size"]
-    steps = math.ceil(learn_step / num_envs)
-    most = steps * num_envs * agents
+    name = "learn_step" if settings["num_steps"] is None else "num_steps"
+    length, batch_size = settings[name], settings["batch_size"]
+    most = rollout_steps(settings, num_envs) * num_envs * agents
+    rollout = f"the rollout of {name}={length} ({most // num_envs // agents} steps of num_envs={num_envs}{named})"
+    lengths = number_range(hp_config, name)
+    longest, shortest = ({}, {}) if lengths is None else ({name: lengths.max}, {name: lengths.min})
+    count = settings["num_minibatches"]
+    if count is not None:
+        counts = number_range(hp_config, "num_minibatches")
+        fewest = count if counts is None else counts.min
+        if count > most or fewest > rollout_steps(settings | shortest, num_envs) * num_envs * agents:
+            raise ConfigurationError(
+                f"num_minibatches={count} is more than the samples of {rollout}, or of a shorter one that may evolve"
+            )
+        return
     if batch_size > most:
-        raise ConfigurationError(
-            f"batch_size={batch_size} is larger than the rollout of learn_step={learn_step} "
-            f"({steps} steps of num_envs={num_envs}{named}): allowed are at most {most}"
-        )
-    sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, "learn_step")
+        raise ConfigurationError(f"batch_size={batch_size} is larger than {rollout}: allowed are at most {most}")
+    sizes = number_range(hp_config, "batch_size")
     smallest = batch_size if sizes is None else sizes.min
-    longest = learn_step if lengths is None else lengths.max
-    if smallest > math.ceil(longest / num_envs) * num_envs * agents:
-        raise ConfigurationError(f"batch_size={smallest} never fits into learn_step={longest}{named}")
+    if smallest > rollout_steps(settings | longest, num_envs) * num_envs * agents:
+        raise ConfigurationError(f"batch_size={smallest} never fits into {name}={longest.get(name, length)}{named}")
+
+
+def rollout_steps(settings: Mapping[str, Any], num_envs: int) -> int:
+    """Return the steps of each env in a rollout."""
+    steps = settings.get("num_steps")
+    return math.ceil(settings["learn_step"] / num_envs) if steps is None else steps
 
 
 def fit_batch_to_rollout(
     hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1
 ) -> dict[str, int | float]:
-    """Return hyperparameters whose minibatch is no larger than the rollout of `num_envs` envs of `agents` agents.
+    """Return hyperparameters whose minibatches fit into the rollout of `num_envs` envs of `agents` agents.
 
     The minibatch shrinks if it may evolve, else the rollout grows; both stay in their ranges, in which `check_rollout`
     has made sure of a solution.
     """
     values = dict(hyperparameters)
-    rollout = math.ceil(values["learn_step"] / num_envs) * num_envs * agents
+    rollout = rollout_steps(values, num_envs) * num_envs * agents
+    if "num_minibatches" in values:
+        counts = number_range(hp_config, "num_minibatches")
+        if counts is not None and values["num_minibatches"] > rollout:
+            values["num_minibatches"] = counts.at_most(rollout)
+        return values
     if values["batch_size"] <= rollout:
         return values
-    sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, "learn_step")
+    name = "num_steps" if "num_steps" in values else "learn_step"
+    sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, name)
     if sizes is not None:
         values["batch_size"] = sizes.at_most(rollout)
     if lengths is not None and values["batch_size"] > rollout:
-        # which is rounded up to a whole step of every env
-        values["learn_step"] = lengths.at_least(math.ceil(values["batch_size"] / agents))
+        # learn_step is rounded up to a whole step of every env
+        values[name] = lengths.at_least(
+            math.ceil(values["batch_size"] / agents / (num_envs if name == "num_steps" else 1))
+        )
     return values

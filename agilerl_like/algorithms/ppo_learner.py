@@ -20,8 +20,11 @@ from agilerl_like.algorithms.settings import number_range, validated
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo.schedules import factor
-from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate
+from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE, factor
+from agilerl_like.learning.advantages import Precomputed
+from agilerl_like.learning.optimizer import DEFAULT_BETAS
+from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate, UpdateModes
+from agilerl_like.learning.rewards import CLIP, transformed
 from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.seeding import Purpose
@@ -34,11 +37,37 @@ class PPOLearner(Learner):
 
     def hyperparams(self) -> tuple[float, ...]:
         """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
-        settings = self.algorithm.settings()  # of which clip_coef_vf and target_kl may be None
-        values = {name: math.inf if settings[name] is None else float(settings[name]) for name in HYPERPARAM_NAMES}
-        for name, schedule in self.algorithm.schedules.items():
-            values[name] *= factor(name, schedule, self.algorithm.progress)
-        return tuple(values.values())
+        host, settings = self.algorithm, self.algorithm.settings()
+        values = {name: math.inf if settings.get(name) is None else settings[name] for name in HYPERPARAM_NAMES}
+        for name, schedule in host.schedules.items():
+            values[name] *= factor(name, schedule, host.progress)
+        if settings["lr_schedule"] not in (None, ADAPTIVE):
+            share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
+            values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
+        own = settings["lr_critic"]
+        values["lr_critic"] = values["lr"] if own is None else own * (values["lr"] / settings["lr"])
+        values["max_grad_norm"] = settings["max_grad_norm"] or math.inf
+        values["bootstrap"] = settings["bootstrap_truncated"]
+        if settings["advantage"] != "gae":
+            values["gae_lambda"] = 1.0
+        if settings["advantage"] != "n_step":
+            values["n_step"] = math.inf
+        if settings["lr_schedule"] != ADAPTIVE:
+            values["kl_threshold"] = math.inf
+        values["beta1"], values["beta2"] = settings["betas"] or DEFAULT_BETAS[settings["optimizer"]]
+        return tuple(float(value) for value in values.values())
+
+    @property
+    def adapted_lr(self) -> float:
+        """The learning rate of the next update where it adapts to the KL."""
+        host = self.algorithm.settings()
+        return min(max(host["lr"] * float(self.moments.lr_scale[0]), host["lr_min"]), host["lr_max"])
+
+    @property
+    def modes(self) -> UpdateModes:
+        """The choices of an update that are one for all members."""
+        settings = self.algorithm.settings()
+        return UpdateModes(**{name: settings[name] for name in UpdateModes._fields})
 
     @property
     def cut(self) -> SequenceSplit:
@@ -59,12 +88,20 @@ class PPOLearner(Learner):
             sequence_info = self._one_step(hidden_state, len(x))
             mask = self._mask(action_mask, len(x))
             outputs, _ = self.network.evaluate(x, sequence_info)
-            raw = (
-                self.distribution.sample(outputs, self.next_noise(len(x)), mask)
-                if self.algorithm.training
-                else self.distribution.mode(outputs, mask)
-            )
-            log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
+            noise = self.next_noise(len(x)) if self.algorithm.training else None
+            taken = self.env_steps + self._random_steps_taken
+            if noise is not None and taken < self.algorithm.random_steps:
+                self._random_steps_taken += len(x) // self.num_agents
+                raw = self.distribution.uniform(noise, mask)
+                entropy = self.distribution.evaluate(outputs, raw, mask)[1]
+                log_prob = self.distribution.uniform_log_prob(raw, mask)
+            else:
+                raw = (
+                    self.distribution.mode(outputs, mask)
+                    if noise is None
+                    else self.distribution.sample(outputs, noise, mask)
+                )
+                log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
             value = self.network.value(x, sequence_info)
             arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             result = self.distribution.unbounded(raw), *arrays
@@ -129,12 +166,10 @@ class PPOLearner(Learner):
                 action_masks=action_masks,
                 acting=acting,
             )
+        rollout, learns = learned_rewards([self], rollout), self.learns
         snapshot = self.cohort.snapshot(self.row)
-        update = RolloutUpdate(
-            rollout, hyperparams_of([self]), self.batch_size, shuffle_of([self]), self.cut, precomputed
-        )
-        report = self.cohort.learn([self.row], update)
-        if not bool(report["healthy"][0]):
+        report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
+        if learns and not bool(report["healthy"][0]):
             self.cohort.restore(self.row, snapshot)
             raise PopulationDivergedError(
                 f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
@@ -142,8 +177,24 @@ class PPOLearner(Learner):
         self.after_rollout(rollout)
         return float(report["loss"][0])
 
+    @property
+    def longest_rollout(self) -> int:
+        """Steps of each env in the longest rollout that evolution can set."""
+        rows, steps = (
+            0 if its is None else int(its.max)
+            for its in (number_range(self.hp_config, name) for name in ("learn_step", "num_steps"))
+        )
+        return max(-(-rows // self.num_envs), steps, self.rollout_steps)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the next rollout is learned from, or only changes the normalisers."""
+        return self.env_steps >= self.algorithm.learning_starts
+
     def after_rollout(self, rollout: Rollout) -> None:
-        """Count an update from a rollout `[T, 1, E, …]`."""
+        """Count a rollout `[T, 1, E, …]`, and bound the standard deviation."""
+        self.env_steps += math.prod(rollout.rewards.shape) // self.num_agents
+        self._random_steps_taken = 0
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
         self.after_update(rollout.observations[:, 0], rollout.starts[:, 0] if self.recurrent else None)
@@ -159,12 +210,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> RolloutBuffer:
-        ranges = [number_range(learner.hp_config, "learn_step") for learner in self]
-        longest = (
-            max(0 if range_ is None else range_.max, learner.learn_step)
-            for range_, learner in zip(ranges, self, strict=True)
-        )
-        steps = [-(-int(rows) // learner.num_envs) for rows, learner in zip(longest, self, strict=True)]
+        steps = [learner.longest_rollout for learner in self]
         return RolloutBuffer(
             max(2, *steps),  # an env group may be a step ahead
             len(self),
@@ -181,27 +227,82 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     def learn(self, places: Sequence[int], experience: LastSteps) -> dict[int, TensorDict]:
         """Update some members; `experience(places, steps)` returns their rollouts.
 
-        Members with rollouts and minibatches of equal size learn together, or each by itself with `per_member`.
+        Members with rollouts and minibatches of equal size learn together, or each by itself with `per_member`. There
+        is no report of a rollout before `learning_starts`.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
         for place in places:
             learner = self[place]
             alone = place if self.is_per_member else None
-            key = (learner.rollout_steps, learner.batch_size, learner.cut, learner.network.is_recurrent, alone)
+            size = learner.batch_size, learner.algorithm.num_minibatches
+            key = (learner.rollout_steps, learner.learns, size, learner.cut, learner.network.is_recurrent, alone)
             due.setdefault(key, []).append(place)
-        for (steps, batch_size, cut, *_), together in due.items():
+        for (steps, learns, *_), together in due.items():
             learners = [self[place] for place in together]
-            rollout = self.gradient_sync.all_gather(experience(together, steps))
-            hyperparams = hyperparams_of(learners)
-            update = RolloutUpdate(rollout, hyperparams, batch_size, shuffle_of(learners), cut, detailed=self.detailed)
+            rollout = learned_rewards(learners, self.gradient_sync.all_gather(experience(together, steps)))
+            update = update_of(learners, rollout, detailed=self.detailed)
             metrics = self.cohort.learn(together, update).cpu()
-            for name in {name for learner in learners for name in learner.algorithm.schedules}:
-                metrics.set(name, getattr(hyperparams, name).cpu())  # as scheduled
+            for name in {name for learner in learners for name in learner.algorithm.scheduled}:
+                metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout.of_members(torch.tensor([i], device=self.device)))
-                reports[place] = metrics[i : i + 1]
+                if learner.algorithm.lr_schedule == ADAPTIVE:
+                    metrics["lr"][i] = learner.adapted_lr
+                if learns:
+                    reports[place] = metrics[i : i + 1]
         return reports
+
+
+def update_of(
+    learners: Sequence[PPOLearner],
+    rollout: Rollout,
+    precomputed: Precomputed | None = None,
+    *,
+    detailed: bool = False,
+) -> RolloutUpdate:
+    """Return the update of learners whose rollouts and minibatches have equal sizes."""
+    first = learners[0]
+    return RolloutUpdate(
+        rollout,
+        hyperparams_of(learners),
+        first.batch_size,
+        shuffle_of(learners),
+        first.cut,
+        precomputed,
+        detailed=detailed,
+        num_minibatches=first.algorithm.num_minibatches,
+        modes=first.modes,
+        learns=first.learns,
+    )
+
+
+def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout:
+    """Return the rollout with rewards as the learners' settings transform, normalise and clip them.
+
+    The learners' statistics of returns are updated by it.
+    """
+    settings = [learner.algorithm for learner in learners]
+    if not any(its.reward_transform is not None or its.normalize_reward or its.reward_clip for its in settings):
+        return rollout
+    rewards = rollout.rewards.clone()
+    transforms = {id(its.reward_transform): its.reward_transform for its in settings}
+    for name, transform in transforms.items():
+        rows = [row for row, its in enumerate(settings) if id(its.reward_transform) == name]
+        host = settings[rows[0]]
+        steps = learners[rows[0]].env_steps if host.max_steps is None else round(host.progress * host.max_steps)
+        rewards[:, rows] = transformed(rewards[:, rows], transform, steps, host.max_steps)
+    for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):
+        own = rewards[:, row]
+        if its.normalize_reward:
+            gamma = its.settings()["gamma"]
+            flags = rollout.ended[:, row], rollout.valid[:, row]
+            learner.return_statistics = learner.return_statistics.updated(own, *flags, gamma)
+            own /= learner.return_statistics.scale
+        limit = its.reward_clip or (CLIP if its.normalize_reward else None)
+        if limit is not None:
+            own.clamp_(-limit, limit)
+    return rollout._replace(rewards=rewards)
 
 
 def shuffle_of(learners: Sequence[PPOLearner]) -> Callable[[int, int], Tensor]:
@@ -209,11 +310,18 @@ def shuffle_of(learners: Sequence[PPOLearner]) -> Callable[[int, int], Tensor]:
     return lambda epoch, count: torch.stack([x.shuffle(epoch, count) for x in learners]).to(learners[0].device)
 
 
+FLOAT64 = ("beta1", "beta2", "adam_eps", "weight_decay")
+"""Hyperparameters that float32 would round before the optimizer's kernels compute with them."""
+
+
 def hyperparams_of(learners: Sequence[PPOLearner]) -> Hyperparams:
     """Return the learners' hyperparameters as tensors `[P]`."""
-    columns = zip(*(learner.hyperparams() for learner in learners), strict=True)
-    tensors = (torch.tensor(column, device=learners[0].device) for column in columns)
-    return Hyperparams.from_dict(dict(zip(HYPERPARAM_NAMES, tensors, strict=True)), batch_size=[len(learners)])
+    columns = list(zip(*(learner.hyperparams() for learner in learners), strict=True))
+    rounded = torch.tensor(columns, device=learners[0].device)
+    named = dict(zip(HYPERPARAM_NAMES, rounded, strict=True))
+    exact = {name: columns[HYPERPARAM_NAMES.index(name)] for name in FLOAT64}
+    named |= {name: torch.tensor(x, dtype=torch.float64, device=rounded.device) for name, x in exact.items()}
+    return Hyperparams.from_dict(named, batch_size=[len(learners)])
 
 
 def _non_finite(report: TensorDict) -> str:

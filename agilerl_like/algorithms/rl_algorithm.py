@@ -21,7 +21,7 @@ from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
-from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
@@ -119,8 +119,12 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
 
     @property
     def optimizer(self) -> Adam:
-        """Adam's moments `[1, N]`; in a population a copy."""
+        """The optimizer's moments `[1, N]`, in a population a copy; its name is assigned to change the setting."""
         return self.learner.optimizer
+
+    @optimizer.setter
+    def optimizer(self, name: OptimizerName) -> None:
+        self.optimizer_name = name
 
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
         """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""

@@ -10,13 +10,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParameter
-from agilerl_like.hpo.schedules import Schedule, check_schedules, schedules_to_json
+from agilerl_like.hpo.schedules import (
+    Schedule,
+    check_lr_schedule,
+    check_schedules,
+    schedule_to_json,
+    schedules_to_json,
+)
+from agilerl_like.learning.rewards import RewardFunction, check_reward_transform, reward_transform_to_json
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -29,9 +36,21 @@ NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 LogStd = Annotated[float, Field(ge=LOG_STD_RANGE[0], le=LOG_STD_RANGE[1])]
 Count = Annotated[int, Field(ge=1, le=2**40)]
 """Bounded by the bytes of a large machine's memory."""
+Steps = Annotated[int, Field(ge=0, le=2**40)]
+AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
+Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
 
 Schedules = Annotated[
     Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
+]
+
+LRSchedule = Annotated[
+    Schedule | None, PlainValidator(check_lr_schedule), PlainSerializer(schedule_to_json, when_used="json")
+]
+RewardTransform = Annotated[
+    Mapping[str, float | None] | RewardFunction | str | None,
+    PlainValidator(check_reward_transform),
+    PlainSerializer(reward_transform_to_json, when_used="json"),
 ]
 
 SettingsT = TypeVar("SettingsT")
@@ -47,6 +66,12 @@ COMMON = (
     "memory_size",
     "save_memory",
     "dueling",
+    "clip_grads",
+    "kl_stop",
+    "value_clip_mode",
+    "normalize_advantage",
+    "advantage_ddof",
+    "optimizer",
 )
 """Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
 NOT_EVOLVABLE = (
@@ -57,6 +82,10 @@ NOT_EVOLVABLE = (
     "observation_eps",
     "gradient_steps",
     "memory_size",
+    "advantage_ddof",
+    "betas",
+    "lr_schedule",
+    "reward_transform",
 )
 """Settings that are neither flags nor text, and have no range all the same."""
 OF_NETWORKS = (
@@ -66,8 +95,42 @@ OF_NETWORKS = (
     "normalize_value",
     "observation_clip",
     "observation_eps",
+    "state_dependent_std",
 )
 """Settings that networks are built from: a clone, which inherits its parent's weights, cannot have another value."""
+ALWAYS_STORED = {
+    *("batch_size", "lr", "learn_step", "gamma", "gae_lambda", "clip_coef", "clip_coef_vf", "ent_coef", "vf_coef"),
+    *("action_std_init", "action_std_min", "action_std_max", "action_noise_correlation", "squash_output"),
+    *("max_grad_norm", "target_kl", "update_epochs", "share_encoders", "normalize_observation", "normalize_value"),
+    *("normalize_images", "swap_channels", "recurrent", "max_seq_len", "bptt_sequence_type"),
+    *("compile", "precision", "per_member"),
+}
+"""Settings that are in every document of an agent; the others are absent where they have their default, so that earlier
+versions read it."""
+
+
+def settings_to_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with schedules and functions as plain data, and without `schedules` where there are none."""
+    plain = dict(settings)
+    for name, convert in (("lr_schedule", schedule_to_json), ("reward_transform", reward_transform_to_json)):
+        if name in plain:
+            plain[name] = convert(plain[name])
+    schedules = schedules_to_json(check_schedules(plain.pop("schedules", None)))
+    return {**plain, "schedules": schedules} if schedules else plain
+
+
+def stored_settings(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an agent's document, as JSON data."""
+    return {
+        name: value
+        for name, value in settings_to_json(settings).items()
+        if name in ALWAYS_STORED or settings[name] != getattr(config, name)
+    }
+
+
+def setting_names(config: type[Any]) -> tuple[str, ...]:
+    """Return the names of all settings."""
+    return tuple(config.__dataclass_fields__)
 
 
 @cache
@@ -80,7 +143,7 @@ def evolvable_settings(config: type[Any]) -> tuple[str, ...]:
 @cache
 def choosable_settings(config: type[Any]) -> tuple[str, ...]:
     """Return the names of the settings that may be a choice: those that each member has for itself."""
-    of_all = {*COMMON, *OF_NETWORKS, *NOT_EVOLVABLE} - {"max_seq_len"}
+    of_all = {*COMMON, *OF_NETWORKS, *NOT_EVOLVABLE} - {"max_seq_len", "betas", "lr_schedule"}
     return tuple(name for name in config.__dataclass_fields__ if name not in of_all)
 
 
@@ -164,8 +227,8 @@ def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> Hyp
     for name, parameter in typed.items():
         if isinstance(parameter, Choice) and name in config.__dataclass_fields__:
             typed[name] = parameter.with_values(_converted(config, name, value) for value in parameter.values)
-        elif isinstance(parameter, RLParameter) and isinstance(getattr(config, name, None), int):
-            typed[name] = replace(parameter, dtype=int) if name in evolvable_settings(config) else parameter
+        elif isinstance(parameter, RLParameter) and name in evolvable_settings(config) and is_whole(config, name):
+            typed[name] = replace(parameter, dtype=int)
     return HyperparameterConfig(**typed)
 
 
@@ -176,3 +239,11 @@ def _converted(config: type[Any], name: str, value: Any) -> Any:
     except ValidationError:
         return value
     return stored.value if isinstance(stored, Enum) else stored
+
+
+@cache
+def is_whole(config: type[Any], name: str) -> bool:
+    """Return whether a setting is an integer."""
+    if getattr(config, name) is not None:
+        return isinstance(getattr(config, name), int)
+    return int in (get_args(get_type_hints(config)[name]) or (None,))

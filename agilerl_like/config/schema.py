@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.algorithms.settings import Count, Positive, choosable_settings, evolvable_settings
+from agilerl_like.algorithms.settings import Count, Positive, choosable_settings, evolvable_settings, is_whole
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import (
@@ -248,7 +248,7 @@ def ranges_of(config: type[Any]) -> Any:
     def infer_dtypes(ranges: Any) -> Any:
         if not isinstance(ranges, Mapping):
             return ranges
-        whole = {name for name in config.__dataclass_fields__ if isinstance(getattr(config, name), int)}
+        whole = {name for name in config.__dataclass_fields__ if is_whole(config, name)}
         return {name: completed(range_, "int" if name in whole else "float") for name, range_ in ranges.items()}
 
     def completed(section: Any, dtype: str) -> Any:

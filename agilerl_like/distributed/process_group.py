@@ -273,6 +273,7 @@ class ReplicaGroup(GradientSync):
             next_observations=self._all_gather_cat(rollout.next_observations, 1),
             final_observations=FinalObservations(*(self._all_gather_ragged(x) for x in theirs)),
             masks=None if rollout.masks is None else self._all_gather_cat(rollout.masks, 2),
+            uniform=None if rollout.uniform is None else self._all_gather_cat(rollout.uniform, 2),
             state=self._all_gather_cat(rollout.state, 1),
             waiting=self._all_gather_waiting(rollout),
         )

@@ -20,6 +20,10 @@ from agilerl_like.registry import Registry, registered
 Points: TypeAlias = tuple[tuple[float, float], ...]
 Schedule: TypeAlias = str | Points | Callable[[float], float]
 
+ADAPTIVE = "kl"
+"""The `lr_schedule` that depends on the KL of the last epoch instead of progress."""
+LR_SCHEDULE = "lr_schedule"
+"""The setting that is another name of schedules.lr."""
 SCHEDULED = ("lr", "ent_coef", "clip_coef", "vf_coef")
 """Hyperparameters that may have a schedule."""
 CHECKED_AT = tuple(step / 10 for step in range(11))
@@ -62,11 +66,10 @@ def factor(name: str, schedule: Schedule, progress: float) -> float:
     except ConfigurationError:
         raise
     except Exception as error:  # a user's function may raise anything
-        raise ConfigurationError(f"schedules.{name}={schedule!r} failed at progress={at:g}: {error!r}") from error
+        raise ConfigurationError(f"{_field(name)}={schedule!r} failed at progress={at:g}: {error!r}") from error
     if not 0 <= value < math.inf:
         raise ConfigurationError(
-            f"schedules.{name}={schedule!r} gives {value!r} at progress={at:g}; "
-            "allowed are finite factors of at least 0"
+            f"{_field(name)}={schedule!r} gives {value!r} at progress={at:g}; allowed are finite factors of at least 0"
         )
     return value
 
@@ -90,32 +93,44 @@ def check_schedules(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedu
     return FrozenMapping(checked)
 
 
+def check_lr_schedule(schedule: Any) -> Schedule | None:
+    """Return a schedule of `lr`, with lists as tuples; errors as `check_schedules`."""
+    return schedule if schedule is None or schedule == ADAPTIVE else _checked(LR_SCHEDULE, schedule)
+
+
+def schedule_to_json(schedule: Schedule | None) -> Any:
+    """Return plain data that `check_lr_schedule` reads; a function is represented by its name."""
+    if schedule is None:
+        return None
+    return [[*point] for point in schedule] if isinstance(schedule, tuple) else _name_of(schedule)
+
+
 def schedules_to_json(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
     """Return plain data that `check_schedules` reads; a function is represented by its name."""
-    return {
-        name: [[*point] for point in schedule] if isinstance(schedule, tuple) else _name_of(schedule)
-        for name, schedule in schedules.items()
-    }
+    return {name: schedule_to_json(schedule) for name, schedule in schedules.items()}
 
 
-def settings_to_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with their schedules as plain data, and without the key where there are none."""
-    schedules = schedules_to_json(check_schedules(settings.get("schedules")))
-    rest = {name: value for name, value in settings.items() if name != "schedules"}
-    return {**rest, "schedules": schedules} if schedules else rest
+def _field(name: str) -> str:
+    """Return the setting that has the schedule of a hyperparameter."""
+    return name if name == LR_SCHEDULE else f"schedules.{name}"
 
 
 def with_functions(schedules: Mapping[str, Schedule], given: Mapping[str, Schedule]) -> FrozenMapping[Schedule]:
     """Return loaded schedules with the functions of `given` in place of those that a file can only name."""
     return FrozenMapping(
-        {**schedules, **{name: own for name, own in given.items() if schedules.get(name) == _name_of(own)}}
+        {name: with_function(schedule, given.get(name)) or schedule for name, schedule in schedules.items()}
     )
+
+
+def with_function(schedule: Schedule | None, given: Schedule | None) -> Schedule | None:
+    """Return a loaded schedule, or `given` if that is the function of which the file has the name."""
+    return given if callable(given) and schedule == _name_of(given) else schedule
 
 
 def _checked(name: str, schedule: Any) -> Schedule:
     if isinstance(schedule, str):
         if schedule not in SCHEDULES and ":" not in schedule:
-            raise unknown_name(f"schedules.{name}", schedule, SCHEDULES)
+            raise unknown_name(_field(name), schedule, (*SCHEDULES, *([ADAPTIVE] if name == LR_SCHEDULE else [])))
         return schedule
     if not callable(schedule):
         return _checked_points(name, schedule)
@@ -128,21 +143,21 @@ def _checked(name: str, schedule: Any) -> Schedule:
 def _checked_points(name: str, given: Any) -> Points:
     allowed = "allowed are a name, a function of progress, or points [progress, factor] such as [[0, 1], [0.5, 0.1]]"
     if not isinstance(given, Sequence) or not given:
-        raise ConfigurationError(f"schedules.{name}={given!r:.100}; {allowed}")
+        raise ConfigurationError(f"{_field(name)}={given!r:.100}; {allowed}")
     for point in given:
         if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
-            raise ConfigurationError(f"schedules.{name}: point {point!r:.100}; {allowed}")
+            raise ConfigurationError(f"{_field(name)}: point {point!r:.100}; {allowed}")
         for label, value in zip(("progress", "factor"), point, strict=True):
             highest = 1.0 if label == "progress" else math.inf
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= highest or math.isinf(value):
                 raise ConfigurationError(
-                    f"schedules.{name}: {label}={value!r:.100} in point {list(point)!r:.100}; allowed are "
+                    f"{_field(name)}: {label}={value!r:.100} in point {list(point)!r:.100}; allowed are "
                     f"{'numbers from 0 to 1' if label == 'progress' else 'finite numbers of at least 0'}"
                 )
     points = tuple((float(at), float(value)) for at, value in given)
     if any(later[0] <= earlier[0] for earlier, later in pairwise(points)):
-        raise ConfigurationError(f"schedules.{name}={given!r:.100}; allowed are points of increasing progress")
+        raise ConfigurationError(f"{_field(name)}={given!r:.100}; allowed are points of increasing progress")
     return points
 
 
@@ -159,7 +174,7 @@ def _function(name: str, schedule: str | Callable[[float], float]) -> Callable[[
         return schedule
     if schedule not in SCHEDULES:
         raise ConfigurationError(
-            f"schedules.{name}={schedule!r} is a function that no file holds; set agent.schedules, or register it "
+            f"{_field(name)}={schedule!r} is a function that no file holds; set agent.schedules, or register it "
             f"under this name: register('schedule', {schedule!r}, function)"
         )
     return SCHEDULES[schedule]

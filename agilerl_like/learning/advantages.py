@@ -31,7 +31,7 @@ class TrainingBatch(TensorClass):
     observations: Tensor  # [P, S, L, D], normalised
     actions: Tensor  # [P, S, L, A], raw
     old_log_probs: Tensor  # [P, S, L], of the actions under the policy that took them
-    advantages: Tensor  # [P, S, L], normalised over the rollout
+    advantages: Tensor  # [P, S, L], normalised over the rollout, or not yet
     returns: Tensor  # [P, S, L], in the critic's normalised units
     old_values: Tensor  # [P, S, L], in the same units
     weight: Tensor  # [P, S, L], 0 for steps that do not count
@@ -54,13 +54,19 @@ def compute_advantages(
     cut: SequenceSplit,
     gamma: Tensor,
     gae_lambda: Tensor,
+    n_step: Tensor | None = None,
+    bootstrap: Tensor | None = None,
+    standardise: bool = True,
+    ddof: int = 0,
     precomputed: Precomputed | None = None,
 ) -> tuple[TrainingBatch, Tensor]:
     """Return the rollout of a stack's members as samples, and the explained variance `[P]` of the critic that acted.
 
-    `gamma` and `gae_lambda` are `[P]`. `cut` applies to recurrent networks; for others each step is a sequence.
-    Observation statistics are updated after the samples are normalised, because the policy acted with the old ones;
-    only the first rollout, collected without statistics, is normalised by its own.
+    `gamma` and `gae_lambda` are `[P]`, and so are `n_step`, the steps over which rewards are summed (None: all), and
+    `bootstrap`, 0 where the values of truncated episodes' last observations are not added (None: nowhere). `cut`
+    applies to recurrent networks; for others each step is a sequence. Observation statistics are updated after the
+    samples are normalised, because the policy acted with the old ones; only the first rollout, collected without
+    statistics, is normalised by its own.
     """
     steps, members, envs, _ = rollout.observations.shape
     cut = cut if network.is_recurrent else SINGLE_STEP
@@ -75,18 +81,25 @@ def compute_advantages(
     masks = None if rollout.masks is None else _by_member(rollout.masks)
     past_policy = recompute_policy(network, x, rollout, actions, masks)
     log_probs = past_policy.log_probs if precomputed is None else _by_member(precomputed.old_log_probs)
+    if rollout.uniform is not None:
+        uniform = network.actor.distribution.uniform_log_prob(actions, masks)
+        log_probs = torch.where(_by_member(rollout.uniform), uniform, log_probs)
     values = network.value_norm.invert(past_policy.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
     values = values if precomputed is None else _by_member(precomputed.old_values)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
+    is_last = own.terminated
+    if bootstrap is not None:
+        is_last = torch.where(bootstrap.unsqueeze(1) > 0, is_last, own.ended)
     advantages = gae(
         own.rewards,
         by_time,
         own.at_next_step(next_values(network, rollout, by_time, past_policy.states)),
-        terminated=own.terminated,
+        terminated=is_last,
         ended=own.ended,
         valid=own.valid,
         gamma=gamma.unsqueeze(1),
         gae_lambda=gae_lambda.unsqueeze(1),
+        n_step=None if n_step is None else n_step.unsqueeze(1),
         waited=own.waited,
     )
     advantages = _by_member(advantages)  # [P, N]
@@ -107,7 +120,7 @@ def compute_advantages(
         observations=cut.of(x, steps),
         actions=cut.of(actions, steps),
         old_log_probs=cut.of(log_probs, steps),
-        advantages=cut.of(_standardised(advantages, weight), steps),
+        advantages=cut.of(standardised(advantages, weight, ddof) if standardise else advantages, steps),
         returns=cut.of(targets[0], steps),
         old_values=cut.of(targets[1], steps),
         weight=counts,
@@ -225,12 +238,18 @@ def _by_member(x: Tensor) -> Tensor:
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def _standardised(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x with mean 0 and standard deviation 1 over samples of weight 1; 0 if they differ by rounding alone."""
-    share = weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
+def standardised(x: Tensor, weight: Tensor, ddof: int = 0) -> Tensor:
+    """Return x with mean 0 and standard deviation 1 over samples of weight 1; 0 if they differ by rounding alone.
+
+    `ddof` 1 gives the standard deviation of `torch.std`.
+    """
+    count = weight.sum(-1, keepdim=True).clamp(min=1.0)
+    share = weight / count
     mean = (x * share).sum(-1, keepdim=True)
     centred = x - mean
     std = (centred.square() * share).sum(-1, keepdim=True).sqrt()
+    if ddof:
+        std = std * (count / (count - ddof).clamp(min=1.0)).sqrt()
     return torch.where(std > 1e-6 * mean.abs(), centred / (std + 1e-8), 0.0)
 
 

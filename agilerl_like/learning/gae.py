@@ -21,6 +21,7 @@ def gae(
     valid: Tensor,
     gamma: Tensor,
     gae_lambda: Tensor,
+    n_step: Tensor | None = None,
     waited: Tensor | None = None,
 ) -> Tensor:
     """Return advantages `[T, …]`.
@@ -30,11 +31,14 @@ def gae(
     and contributes nothing. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
 
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
-    or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}: its own time stands still.
+    or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}: its own time stands still. With
+    lambda 1 that is the discounted sum of rewards to the episode's end minus V(s_t). `n_step`, which broadcasts, sums
+    over so many steps only: with lambda 1 that is the n-step return.
     """
     delta = (rewards + gamma * (1 - terminated) * next_values - values) * valid
     decay = gamma * gae_lambda * (1 - ended)
-    return discounted_suffix_sum_(delta, decay if waited is None else torch.where(waited > 0, 1 - ended, decay))
+    decay = decay if waited is None else torch.where(waited > 0, 1 - ended, decay)
+    return discounted_suffix_sum_(delta, decay) if n_step is None else windowed_suffix_sum_(delta, decay, n_step)
 
 
 def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
@@ -49,6 +53,24 @@ def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
         decay[:-stretch] = decay[:-stretch] * decay[stretch:]
         stretch *= 2
     return terms
+
+
+def windowed_suffix_sum_(terms: Tensor, decay: Tensor, window: Tensor) -> Tensor:
+    """Return the sums of `discounted_suffix_sum_` over `window` terms each; overwrites the first two arguments.
+
+    `terms[t]` becomes the sum over 1, 2, 4, ... terms, and those of the binary digits of `window`, which broadcasts,
+    are joined.
+    """
+    result, steps = torch.zeros_like(terms), len(terms)
+    window, stretch = window.clamp(max=steps).long(), 1
+    while stretch <= steps:
+        joined = terms.clone()
+        joined[:-stretch] += decay[:-stretch] * result[stretch:]
+        result = torch.where(window & stretch > 0, joined, result)
+        terms[:-stretch] += decay[:-stretch] * terms[stretch:]
+        decay[:-stretch] = decay[:-stretch] * decay[stretch:]
+        stretch *= 2
+    return result
 
 
 def next_of(values: Tensor, last_values: Tensor) -> Tensor:

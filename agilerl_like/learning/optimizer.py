@@ -1,4 +1,4 @@
-"""Adam for a stack of members: one flat row of parameters each, with its own learning rate and step count.
+"""Optimizers for a stack of members: one flat row of parameters each, with its own learning rate and step count.
 
 For one member it equals `torch.optim.Adam` (Kingma and Ba 2015). A CPU is bound by memory, so torch's fused kernel
 makes one pass over each row, called once per learning rate. A GPU is bound by kernel launches, so half a dozen kernels
@@ -7,8 +7,8 @@ update all rows at once, with the bias corrections folded into the denominator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,13 +23,45 @@ MIN_MOMENT = 1e-30
 processors take three times as long per step although no weight changes."""
 
 
-class AdamStep(NamedTuple):
-    """Size of one step: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), both `[P, 1]`."""
+OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+DEFAULT_BETAS: Mapping[str, tuple[float, float]] = {
+    "adam": BETAS, "adamw": BETAS, "rmsprop": (0.0, 0.99), "sgd": (0.0, 0.0)
+}  # fmt: skip
+"""Decay of the mean of gradients, or momentum, and of the mean of squared gradients."""
 
-    rate: Tensor
+
+class RowRule(NamedTuple):
+    """The numbers of one row's steps besides its learning rate."""
+
+    beta1: float = BETAS[0]
+    beta2: float = BETAS[1]
+    epsilon: float = EPSILON
+    weight_decay: float = 0.0
+
+
+class StepRule(NamedTuple):
+    """How gradients become steps."""
+
+    rows: Sequence[RowRule]
+    name: OptimizerName = "adam"
+    """One for all rows."""
+    lr_critic: Tensor | None = None
+    """Learning rates `[P]` of the columns from `critic_at` on; None: those of all columns."""
+    critic_at: int = 0
+
+
+class AdamStep(NamedTuple):
+    """Sizes of one step: lr m^ / (sqrt(v^) + epsilon) = m / ((sqrt(v) + floor) / rate), all `[P, 1]`."""
+
+    rule: StepRule
+    numbers: Tensor
+    """The fields of `RowRule`, `[4, P, 1]`."""
+    blocks: tuple[tuple[slice, Tensor, Tensor], ...]
+    """Columns, their learning rates, and these with the bias corrections."""
     floor: Tensor
-    groups: tuple[tuple[float, list[int]], ...]
-    """On a CPU: each learning rate and the rows that have it."""
+    """Epsilon with the bias correction of the second moment."""
+    groups: tuple[tuple[slice, float, RowRule, list[int]], ...]
+    """On a CPU: the rows of equal learning rate and rule, for each block of columns."""
     steps: tuple[Tensor, ...]
     """Step count of each row after this step."""
 
@@ -39,16 +71,30 @@ class _RowViews(NamedTuple):
 
     flat: Tensor
     gradient: Tensor
-    groups: tuple[tuple[float, list[int]], ...]
+    groups: tuple[tuple[slice, float, RowRule, list[int]], ...]
     rows: list[list[list[Tensor]]]
     """For each group, in the order of the kernel's arguments: weights, gradients, first and second moments."""
 
 
 class Adam:
-    """First and second moments `[P, N]` and step counts `[P]`; clones and mutations transfer them with the weights."""
+    """First and second moments `[P, N]`, step counts and factors of the learning rate `[P]`.
 
-    def __init__(self, exp_avg: Tensor, exp_avg_sq: Tensor, steps: Tensor, *, epsilon: float = EPSILON) -> None:
+    Clones and mutations transfer them with the weights. Other optimizers use the same moments: the first is their
+    momentum, the second the mean of squared gradients.
+    """
+
+    def __init__(
+        self,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+        steps: Tensor,
+        lr_scale: Tensor | None = None,
+        *,
+        epsilon: float = EPSILON,
+    ) -> None:
         self.exp_avg, self.exp_avg_sq, self.steps, self.epsilon = exp_avg, exp_avg_sq, steps, epsilon
+        self.lr_scale = torch.ones_like(steps) if lr_scale is None else lr_scale
+        """Factor of each row's learning rate, which `lr_schedule: kl` adapts."""
         self._views: _RowViews | None = None
 
     @classmethod
@@ -58,42 +104,69 @@ class Adam:
         return cls(torch.zeros_like(flat), torch.zeros_like(flat), steps, epsilon=epsilon)
 
     @torch.no_grad()
-    def prepare_steps(self, lr: Tensor, count: int) -> list[AdamStep]:
+    def prepare_steps(self, lr: Tensor, count: int, rule: StepRule | None = None) -> list[AdamStep]:
         """Return the next `count` steps at learning rates `lr` `[P]`, and add them to the step counts."""
+        rule = StepRule([RowRule(epsilon=self.epsilon)] * len(lr)) if rule is None else rule
         for moments in (self.exp_avg, self.exp_avg_sq):
             moments.copy_(hardshrink(moments, MIN_MOMENT))
-        beta1, beta2 = BETAS
+        columns = [(slice(None), lr)]
+        if rule.lr_critic is not None:
+            columns = [(slice(rule.critic_at), lr), (slice(rule.critic_at, None), rule.lr_critic)]
         steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
         self.steps += count
+        numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]
+        beta1, beta2, epsilon, _ = numbers
         root = (1 - beta2**steps).sqrt_()
-        rate = lr * root / (1 - beta1**steps)
-        groups: dict[float, list[int]] = {}
-        for row, its_rate in enumerate(lr.tolist() if lr.device.type == "cpu" else ()):
-            groups.setdefault(its_rate, []).append(row)
-        by_rate, floor = tuple(groups.items()), self.epsilon * root
-        columns = zip(rate.unsqueeze(2), floor.unsqueeze(2), steps.unbind(), strict=True)
-        return [AdamStep(its_rate, its_floor, by_rate, counts.unbind()) for its_rate, its_floor, counts in columns]
+        correction = root / (1 - beta1**steps)
+        blocks = [[(at, rate.unsqueeze(1), x) for x in (rate * correction).unsqueeze(2)] for at, rate in columns]
+        groups: dict[tuple[int, float, RowRule], list[int]] = {}
+        for block, (_, rates) in enumerate(columns if lr.device.type == "cpu" else ()):
+            for row, its_rate in enumerate(rates.tolist()):
+                groups.setdefault((block, its_rate, rule.rows[row]), []).append(row)
+        by_rate = tuple((columns[block][0], its_rate, its, rows) for (block, its_rate, its), rows in groups.items())
+        each = zip(zip(*blocks, strict=True), (epsilon * root).unsqueeze(2), steps.unbind(), strict=True)
+        return [
+            AdamStep(rule, numbers.unsqueeze(2), its_blocks, floor, by_rate, counts.unbind())
+            for its_blocks, floor, counts in each
+        ]
 
     @torch.no_grad()
     def step_(self, flat: Tensor, gradient: Tensor, step: AdamStep) -> None:
         """Update `flat` `[P, N]` in place from `gradient` `[P, N]`."""
-        if flat.device.type == "cpu" and not torch.compiler.is_compiling():
+        name = step.rule.name
+        if name.startswith("adam") and flat.device.type == "cpu" and not torch.compiler.is_compiling():
             self._step_by_row(flat, gradient, step)
             return
-        beta1, beta2 = BETAS
-        self.exp_avg.lerp_(gradient, 1 - beta1)
-        self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = self.exp_avg_sq.sqrt().add_(step.floor).div_(step.rate)
-        flat.addcdiv_(self.exp_avg, denominator, value=-1)
+        beta1, beta2, epsilon, decay = step.numbers
+        if any(row.weight_decay for row in step.rule.rows):
+            if name == "adamw":
+                for columns, rate, _ in step.blocks:
+                    flat[:, columns].mul_(1 - rate * decay)
+            else:
+                gradient = torch.addcmul(gradient, flat, decay)
+        if name != "sgd":
+            self.exp_avg_sq.lerp_(gradient.square(), 1 - beta2)
+        if name.startswith("adam"):
+            self.exp_avg.lerp_(gradient, 1 - beta1)
+            denominator = self.exp_avg_sq.sqrt().add_(step.floor)
+            for columns, _, rate in step.blocks:
+                flat[:, columns].addcdiv_(self.exp_avg[:, columns], denominator[:, columns].div_(rate), value=-1)
+            return
+        if name == "rmsprop":
+            gradient = gradient / self.exp_avg_sq.sqrt().add_(epsilon)
+        self.exp_avg.mul_(beta1).add_(gradient)
+        for columns, rate, _ in step.blocks:
+            flat[:, columns].addcmul_(self.exp_avg[:, columns], rate, value=-1)
 
     def _step_by_row(self, flat: Tensor, gradient: Tensor, step: AdamStep) -> None:
         views = self._views
         if views is None or views.flat is not flat or views.gradient is not gradient or views.groups is not step.groups:
             everything = [x.unbind() for x in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
-            rows = [[[x[row] for row in rows] for x in everything] for _, rows in step.groups]
+            rows = [[[x[row][columns] for row in rows] for x in everything] for columns, _, _, rows in step.groups]
             self._views = views = _RowViews(flat, gradient, step.groups, rows)
-        for (lr, rows), (weights, gradients, first, second) in zip(views.groups, views.rows, strict=True):
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
+        kernel = torch._fused_adamw_ if step.rule.name == "adamw" else torch._fused_adam_  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
+        for (_, lr, rule, rows), (weights, gradients, first, second) in zip(views.groups, views.rows, strict=True):
+            kernel(
                 weights,
                 gradients,
                 first,
@@ -101,34 +174,47 @@ class Adam:
                 [],
                 [step.steps[row] for row in rows],
                 lr=lr,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                weight_decay=0.0,
-                eps=self.epsilon,
+                beta1=rule.beta1,
+                beta2=rule.beta2,
+                weight_decay=rule.weight_decay,
+                eps=rule.epsilon,
                 amsgrad=False,
                 maximize=False,
             )
 
     def copy(self) -> Adam:
         """Return a copy."""
-        return Adam(self.exp_avg.clone(), self.exp_avg_sq.clone(), self.steps.clone(), epsilon=self.epsilon)
+        return Adam(*(numbers.clone() for numbers in self._numbers), epsilon=self.epsilon)
 
     def take(self, rows: Tensor) -> Adam:
         """Return a copy of some rows."""
-        parts = (numbers.index_select(0, rows) for numbers in (self.exp_avg, self.exp_avg_sq, self.steps))
+        parts = (numbers.index_select(0, rows) for numbers in self._numbers)
         return Adam(*parts, epsilon=self.epsilon)
 
     def put(self, rows: Tensor, part: Adam) -> None:
         """Write a copy from `take` back into its rows."""
-        self.exp_avg[rows], self.exp_avg_sq[rows], self.steps[rows] = part.exp_avg, part.exp_avg_sq, part.steps
+        for numbers, its in zip(self._numbers, part._numbers, strict=True):
+            numbers[rows] = its
+
+    @property
+    def _numbers(self) -> tuple[Tensor, ...]:
+        return self.exp_avg, self.exp_avg_sq, self.steps, self.lr_scale
 
 
-def clip_(parts: Sequence[Tensor], max_norm: Tensor) -> Tensor:
+def clip_(parts: Sequence[Tensor], max_norm: Tensor, *, together: bool = False) -> Tensor:
     """Clip each row of G gradients `[P, n]` to a norm of at most `max_norm` `[P]`; return the norms before, `[G, P]`.
 
-    The gradients are clipped separately, so that a large one does not scale down the others.
+    The gradients are clipped separately, so that a large one does not scale down the others, or `together`, by the norm
+    over all of them, as `torch.nn.utils.clip_grad_norm_` does. An infinite `max_norm` clips nothing.
     """
     norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in parts])
-    for part, scale in zip(parts, (max_norm / (norms + 1e-6)).clamp_(max=1.0).unsqueeze(2).unbind(), strict=True):
+    for part, scale in zip(parts, clip_scales(norms, max_norm, together=together).unsqueeze(2).unbind(), strict=True):
         part.mul_(scale)
     return norms
+
+
+def clip_scales(norms: Tensor, max_norm: Tensor, *, together: bool) -> Tensor:
+    """Return by what gradients of norms `[…, G, P]` are scaled, alike."""
+    if together:
+        norms = torch.linalg.vector_norm(norms, dim=-2, keepdim=True).expand_as(norms)
+    return (max_norm / (norms + 1e-6)).clamp_(max=1.0)

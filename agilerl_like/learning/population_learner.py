@@ -106,13 +106,13 @@ class PopulationLearner:
         first, second = (
             rows[here] if fills_it else rows[here].index_select(1, its) for rows in (adam.exp_avg, adam.exp_avg_sq)
         )
-        return Adam(first, second, adam.steps[here], epsilon=adam.epsilon)
+        return Adam(first, second, adam.steps[here], adam.lr_scale[here], epsilon=adam.epsilon)
 
     def _move_in(self, place: int, optimizer: Adam) -> None:
         adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
         for rows, own in ((adam.exp_avg, optimizer.exp_avg), (adam.exp_avg_sq, optimizer.exp_avg_sq)):
             rows[row].index_copy_(0, its, own[0])
-        adam.steps[row] = optimizer.steps[0]
+        adam.steps[row], adam.lr_scale[row] = optimizer.steps[0], optimizer.lr_scale[0]
 
     def snapshot(self, place: int) -> StackedNetworks:
         """Return a copy of one member's weights, buffers and moments, for `restore`."""

@@ -5,7 +5,7 @@ Members share no parameter, so the gradient of the summed loss is, for each memb
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Targets(NamedTuple):
     log_probs: Tensor
     """Log-probability of the action under the policy that took it."""
     advantages: Tensor
-    """Normalised over the rollout."""
+    """Normalised over the rollout or the minibatch, if at all."""
     returns: Tensor
     """Value targets, in the critic's normalised units."""
     values: Tensor
@@ -45,6 +45,8 @@ class LossCoefs(NamedTuple):
     clips_values: bool
     """Whether any member clips its values: decided once an update, since reading it from a GPU in every minibatch would
     wait for the device."""
+    value_clip_mode: Literal["max", "clipped"] = "max"
+    """Whether the larger error of the clipped and the free value counts, or that of the clipped value."""
 
 
 class LossTerms(NamedTuple):
@@ -56,7 +58,7 @@ class LossTerms(NamedTuple):
     surrogate: Tensor
     """Clipped objective of the policy: min(r A, clip(r) A)."""
     squared_error: Tensor
-    """Of the value; the larger of two where the value is clipped."""
+    """Of the value; by `value_clip_mode` where it is clipped."""
 
 
 LOSS_METRICS = ("loss", "policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -75,7 +77,11 @@ def loss_terms(evaluation: PolicyEval, targets: Targets, coefs: LossCoefs) -> Lo
     if coefs.clips_values:
         clip_vf = coefs.clip_coef_vf
         clipped = targets.values + (evaluation.values - targets.values).clamp(-clip_vf, clip_vf)
-        squared_error = torch.maximum(squared_error, (clipped - targets.returns).square())
+        clipped_error = (clipped - targets.returns).square()
+        if coefs.value_clip_mode == "max":
+            squared_error = torch.maximum(squared_error, clipped_error)
+        else:
+            squared_error = torch.where(torch.isinf(clip_vf), squared_error, clipped_error)
     return LossTerms(log_ratio, ratio, surrogate, squared_error)
 
 

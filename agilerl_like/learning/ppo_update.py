@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
-from agilerl_like.learning.advantages import Precomputed, TrainingBatch, compute_advantages
+from agilerl_like.learning.advantages import Precomputed, TrainingBatch, compute_advantages, standardised
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
-from agilerl_like.learning.optimizer import AdamStep, clip_
+from agilerl_like.learning.optimizer import AdamStep, OptimizerName, RowRule, StepRule, clip_, clip_scales
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss, ppo_metrics
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
@@ -37,17 +37,51 @@ class Hyperparams(TensorClass):
     """Hyperparameters of the update, one value per member, all `[P]`."""
 
     lr: Tensor
+    """As scheduled."""
+    lr_critic: Tensor
     gamma: Tensor
     gae_lambda: Tensor
+    """1 where advantages are not GAE's."""
+    n_step: Tensor
+    """Steps over which rewards are summed; infinite where that is the whole episode."""
+    bootstrap: Tensor
+    """0 where truncation is treated as termination."""
     clip_coef: Tensor
     clip_coef_vf: Tensor
     """Infinite where the value is not clipped."""
     ent_coef: Tensor
     vf_coef: Tensor
     max_grad_norm: Tensor
+    """Infinite where gradients are not clipped."""
     target_kl: Tensor
     """Infinite where epochs are not stopped early."""
     update_epochs: Tensor
+    kl_threshold: Tensor
+    """Infinite where the learning rate does not adapt to the KL."""
+    kl_factor: Tensor
+    lr_factor: Tensor
+    lr_min: Tensor
+    lr_max: Tensor
+    beta1: Tensor  # these four are float64
+    beta2: Tensor
+    adam_eps: Tensor
+    weight_decay: Tensor
+
+
+class UpdateModes(NamedTuple):
+    """Choices of an update that all members have in common; `PPOConfig` has their meanings."""
+
+    optimizer: OptimizerName = "adam"
+    clip_grads: Literal["apart", "together"] = "apart"
+    kl_stop: Literal["epoch", "minibatch", "update"] = "epoch"
+    value_clip_mode: Literal["max", "clipped"] = "max"
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    advantage_ddof: int = 0
+
+
+DEFAULT_MODES = UpdateModes()
+SB3_KL_MARGIN = 1.5
+"""Times `target_kl` at which an update stops before a step, in SB3 and here."""
 
 
 HYPERPARAM_NAMES = tuple(field.name for field in fields(cast(Any, Hyperparams)))
@@ -87,6 +121,7 @@ class PPOUpdate:
         hyperparams: Hyperparams,
         execution: Execution,
         gradient_sync: GradientSync = NO_SYNC,
+        modes: UpdateModes = DEFAULT_MODES,
         *,
         detailed: bool = False,
     ) -> None:
@@ -96,12 +131,21 @@ class PPOUpdate:
             execution,
             gradient_sync,
         )
-        self.detailed = detailed
+        self.modes, self.detailed = modes, detailed
         coefs = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
         self.coefs = LossCoefs(
             *(coef.unsqueeze(1) for coef in coefs),
             clips_values=bool(torch.isfinite(hyperparams.clip_coef_vf).any()),
+            value_clip_mode=modes.value_clip_mode,
         )
+        self.is_adaptive = torch.isfinite(hyperparams.kl_threshold)
+        """Whose learning rate adapts to the KL."""
+        self.any_adaptive = bool(self.is_adaptive.any())
+        self.kl_limit = hyperparams.target_kl * (SB3_KL_MARGIN if modes.kl_stop == "update" else 1.0)
+        self.any_kl_limit = bool(torch.isfinite(hyperparams.target_kl).any())
+        numbers = (hyperparams.beta1, hyperparams.beta2, hyperparams.adam_eps, hyperparams.weight_decay)
+        self.row_rules = [RowRule(*row) for row in torch.stack(numbers, 1).tolist()]
+        self.has_lr_critic = bool((hyperparams.lr_critic != hyperparams.lr).any())
         self.gradient = torch.zeros_like(stacked.flat)
         self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # of the policy, and of the value function
         pairs = [pair for pair in stacked.with_gradients(self.gradient) if pair[0].requires_grad]
@@ -109,13 +153,20 @@ class PPOUpdate:
         self.ones = torch.ones_like(hyperparams.lr)
 
     def run(
-        self, rollout: Rollout, batch_size: int, cut: SequenceSplit, shuffle: Shuffle, precomputed: Precomputed | None
+        self,
+        rollout: Rollout,
+        batch_size: int,
+        cut: SequenceSplit,
+        shuffle: Shuffle,
+        precomputed: Precomputed | None,
+        num_minibatches: int | None = None,
     ) -> TensorDict:
         """Estimate advantages, take epochs of minibatch steps, and return `METRICS`. Normalisers are updated too."""
         batch, explained_variance = self.compute_advantages(rollout, cut, precomputed)
         _, sequences, length, _ = batch.observations.shape
-        minibatches = min(sequences, max(1, round(sequences * length / batch_size)))
+        minibatches = min(sequences, num_minibatches or max(1, round(sequences * length / batch_size)))
         bounds = [sequences * i // minibatches for i in range(minibatches + 1)]
+        steps_before = self.stacked.optimizer.steps.clone()
         total, epochs = self.epochs(batch, bounds, shuffle, first=0)
         for _, stack in self.stacked.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
@@ -124,7 +175,7 @@ class PPOUpdate:
         metrics["entropy_loss"] = -metrics["entropy"]
         metrics |= {"explained_variance": explained_variance, "epochs": epochs, "healthy": healthy.float()}
         if self.detailed:
-            metrics["gradient_steps"] = epochs * minibatches
+            metrics["gradient_steps"] = self.stacked.optimizer.steps - steps_before
         names = (*METRICS, *DETAILS) if self.detailed else METRICS
         return TensorDict({name: metrics[name] for name in names}, batch_size=[len(epochs)])
 
@@ -136,7 +187,9 @@ class PPOUpdate:
         self, rollout: Rollout, cut: SequenceSplit, precomputed: Precomputed | None
     ) -> tuple[TrainingBatch, Tensor]:
         """Return the rollout as samples, computed stack by stack, and the explained variance `[P]` of the critics."""
-        batches, explained = [], []
+        batches, explained, hyperparams, modes = [], [], self.hyperparams, self.modes
+        windows = hyperparams.n_step if bool(torch.isfinite(hyperparams.n_step).any()) else None
+        bootstrap = None if bool(hyperparams.bootstrap.all()) else hyperparams.bootstrap
         for rows, stack in self.stacked.parts:
             is_only = len(self.stacked.parts) == 1
             its_rows = torch.arange(rows.start, rows.stop, device=rollout.rewards.device)
@@ -145,8 +198,12 @@ class PPOUpdate:
                     stack.module,
                     rollout if is_only else rollout.of_members(its_rows),
                     cut=cut,
-                    gamma=self.hyperparams.gamma[rows],
-                    gae_lambda=self.hyperparams.gae_lambda[rows],
+                    gamma=hyperparams.gamma[rows],
+                    gae_lambda=hyperparams.gae_lambda[rows],
+                    n_step=None if windows is None else windows[rows],
+                    bootstrap=None if bootstrap is None else bootstrap[rows],
+                    standardise=modes.normalize_advantage == "rollout",
+                    ddof=modes.advantage_ddof,
                     precomputed=None if precomputed is None else precomputed[:, rows],
                 )
             batches.append(batch)
@@ -162,25 +219,35 @@ class PPOUpdate:
         Members stop at different epochs, by `update_epochs` or by `target_kl`. The rows of those that continue are
         copied, trained and written back.
         """
-        planned, limits = self.hyperparams.update_epochs, self.hyperparams.target_kl
-        end_together = len(set(planned.tolist())) == 1 and not bool(torch.isfinite(limits).any())
+        planned, limits, kl_stop = self.hyperparams.update_epochs, self.hyperparams.target_kl, self.modes.kl_stop
+        end_together = len(set(planned.tolist())) == 1 and (kl_stop == "minibatch" or not self.any_kl_limit)
         total: dict[str, Tensor] = {}
         count = torch.zeros_like(planned)
         for epoch in range(first, int(planned.max())):
-            metrics = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
+            metrics, completed = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
             total = {name: total[name] + x for name, x in metrics.items()} if total else metrics
             count += 1
+            if self.any_adaptive:
+                self.adapt_lr_(metrics["approx_kl"])
             if end_together:
                 continue
-            continues = (epoch + 1 < planned) & (metrics["approx_kl"] <= limits)
+            continues = epoch + 1 < planned
+            if kl_stop != "minibatch":
+                continues &= metrics["approx_kl"] <= limits if kl_stop == "epoch" else completed
             if bool(continues.all()):
                 continue
             rows = continues.nonzero().squeeze(1)
             if len(rows):
                 part = self.stacked.take(rows)
-                more, epochs = PPOUpdate(
-                    part, self.hyperparams[rows], self.execution, self.gradient_sync, detailed=self.detailed
-                ).epochs(
+                update = PPOUpdate(
+                    part,
+                    self.hyperparams[rows],
+                    self.execution,
+                    self.gradient_sync,
+                    self.modes,
+                    detailed=self.detailed,
+                )
+                more, epochs = update.epochs(
                     batch[rows],
                     bounds,
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
@@ -193,10 +260,42 @@ class PPOUpdate:
             break
         return total, count
 
-    def epoch(self, batch: TrainingBatch, bounds: Sequence[int], order: Tensor) -> dict[str, Tensor]:
-        """Take a step on every minibatch of the sequences in an order `[P, S]`; return the mean of each metric.
+    def adapt_lr_(self, kl: Tensor) -> None:
+        """Change the members' factors of the learning rate by the KL `[P]` of an epoch.
 
-        Minibatches are plain tensors, since TensorClasses would take 5 % of the time with small networks.
+        Above `kl_threshold` x `kl_factor` the rate is divided by `lr_factor`, below `kl_threshold` / `kl_factor`
+        multiplied, within `lr_min` and `lr_max` (skrl's KLAdaptiveLR). A KL of exactly 0 changes nothing.
+        """
+        its, adam = self.hyperparams, self.stacked.optimizer
+        rate = self.adapted_lr
+        lower = torch.maximum(rate / its.lr_factor, its.lr_min)
+        higher = torch.minimum(rate * its.lr_factor, its.lr_max)
+        rate = torch.where(kl > its.kl_threshold * its.kl_factor, lower, rate)
+        rate = torch.where((kl > 0) & (kl < its.kl_threshold / its.kl_factor), higher, rate)
+        adam.lr_scale.copy_(torch.where(self.is_adaptive, rate / its.lr, adam.lr_scale))
+
+    @property
+    def adapted_lr(self) -> Tensor:
+        """The learning rates `[P]`, with the factors of those that adapt."""
+        its = self.hyperparams
+        adapted = (its.lr * self.stacked.optimizer.lr_scale).clamp(its.lr_min, its.lr_max)
+        return torch.where(self.is_adaptive, adapted, its.lr)
+
+    def prepare_steps(self, count: int) -> list[AdamStep]:
+        """Return the next `count` steps of the optimizer."""
+        lr, lr_critic, stacked = self.hyperparams.lr, self.hyperparams.lr_critic, self.stacked
+        if self.any_adaptive:
+            lr, lr_critic = self.adapted_lr, lr_critic * (self.adapted_lr / lr)
+        rule = StepRule(
+            self.row_rules, self.modes.optimizer, lr_critic if self.has_lr_critic else None, stacked.critic_at
+        )
+        return stacked.optimizer.prepare_steps(lr, count, rule)
+
+    def epoch(self, batch: TrainingBatch, bounds: Sequence[int], order: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Take a step on every minibatch of the sequences in an order `[P, S]`.
+
+        Returns the mean of each metric, and whether each member took all of its steps, `[P]`. Minibatches are plain
+        tensors, since TensorClasses would take 5 % of the time with small networks.
         """
         targets = torch.stack(
             [batch.old_log_probs, batch.advantages, batch.returns, batch.old_values, batch.weight], -1
@@ -204,28 +303,46 @@ class PPOUpdate:
         columns = (targets, batch.observations, batch.actions, batch.masks, batch.starts, batch.state)
         targets, *samples = (x if x is None else _reordered(x, order) for x in columns)
         minibatches = [slice(*ends) for ends in pairwise(bounds)]
-        targets = _with_shares(cast(Tensor, targets), minibatches)
+        ddof = self.modes.advantage_ddof if self.modes.normalize_advantage == "minibatch" else None
+        targets = _with_shares(cast(Tensor, targets), minibatches, ddof)
         its_targets, evaluations, norms = [], [], []
-        for minibatch, adam_step in zip(
-            minibatches, self.stacked.optimizer.prepare_steps(self.hyperparams.lr, len(minibatches)), strict=True
-        ):
+        learns, counts = self.ones > 0, []
+        for minibatch, adam_step in zip(minibatches, self.prepare_steps(len(minibatches)), strict=True):
             own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
             its_targets.append(targets[:, :, own].flatten(2))
-            evaluation, norm = self.step(its, its_targets[-1], adam_step)
+            if self.modes.kl_stop == "epoch" or not self.any_kl_limit:
+                evaluation, norm = self.step(its, its_targets[-1], adam_step)
+            else:
+                counts.append(learns)
+                evaluation, norm, learns = self.step_while_near(its, its_targets[-1], adam_step, learns)
             evaluations.append(evaluation)
             norms.append(norm)
+            if counts and not bool(learns.any()):
+                self.stacked.optimizer.steps -= len(minibatches) - len(counts)
+                break
+        taken = len(evaluations)
+        if counts:  # minibatches that a member was evaluated on after it had stopped do not count
+            for target, counted in zip(its_targets, counts, strict=True):
+                target[-1].mul_(counted.unsqueeze(1))
+            norms = [norm * counted for norm, counted in zip(norms, counts, strict=True)]
+            taken = torch.stack(counts).sum(0)
         evaluated = PolicyEval(*(torch.cat(columns, 1) for columns in zip(*evaluations, strict=True)))
         metrics = ppo_metrics(evaluated, Targets(*torch.cat(its_targets, 2)), self.coefs)  # once, of all minibatches
         sums = self.gradient_sync.all_reduce_(torch.stack([*metrics.values()]))
-        found = dict(zip(metrics, sums / len(minibatches), strict=True))
-        found["grad_norm"] = torch.stack(norms).sum(1).mean(0)  # of the gradient of all processes
-        return found | self.gradient_norms(torch.stack(norms)) if self.detailed else found
+        found = dict(zip(metrics, sums / taken, strict=True))
+        norm = torch.stack(norms).sum(1)  # of the gradient of all processes
+        found["grad_norm"] = norm.sum(0) / taken if counts else norm.mean(0)
+        return found | self.gradient_norms(torch.stack(norms), taken) if self.detailed else found, learns
 
-    def gradient_norms(self, norms: Tensor) -> dict[str, Tensor]:
-        """Return the mean of the steps' norms `[steps, 2, P]` of actor and critic, before and after the clip."""
-        clipped = norms * (self.hyperparams.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0)  # as `clip_` scales
-        (actor, critic), (actor_clipped, critic_clipped) = norms.mean(0), clipped.mean(0)
+    def gradient_norms(self, norms: Tensor, taken: Tensor | int) -> dict[str, Tensor]:
+        """Return the mean of the steps' norms `[steps, 2, P]` of actor and critic, before and after the clip.
+
+        `taken` is the number of steps, or of each member's `[P]`; norms of steps that were not taken are 0.
+        """
+        together = self.modes.clip_grads == "together"
+        clipped = norms * clip_scales(norms, self.hyperparams.max_grad_norm, together=together)
+        (actor, critic), (actor_clipped, critic_clipped) = norms.sum(0) / taken, clipped.sum(0) / taken
         return dict(zip(DETAILS, (actor, critic, actor_clipped, critic_clipped), strict=False))
 
     def step(self, samples: Samples, targets: Tensor, adam_step: AdamStep) -> tuple[list[Tensor], Tensor]:
@@ -233,6 +350,32 @@ class PPOUpdate:
 
         Returns the fields of `PolicyEval`, detached, and the norms of the gradient's halves `[2, P]`.
         """
+        evaluation = self.compute_gradient_(samples, targets)
+        norms = clip_(self.halves, self.hyperparams.max_grad_norm, together=self.modes.clip_grads == "together")
+        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, adam_step)
+        return evaluation, norms
+
+    def step_while_near(
+        self, samples: Samples, targets: Tensor, adam_step: AdamStep, learns: Tensor
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Take a step with those members that have not stopped and whose KL on this minibatch is within its limit.
+
+        `learns` `[P]` is False for members that have stopped; returned are the same as by `step`, and `learns`.
+        """
+        evaluation = self.compute_gradient_(samples, targets)
+        kl = ppo_metrics(PolicyEval(*evaluation), Targets(*targets.unbind()), self.coefs)["approx_kl"]
+        learns = learns & (self.gradient_sync.all_reduce_(kl) <= self.kl_limit)
+        adam, stopped = self.stacked.optimizer, (~learns).nonzero().squeeze(1)
+        before = [x[stopped] for x in (self.stacked.flat, adam.exp_avg, adam.exp_avg_sq)]
+        norms = clip_(self.halves, self.hyperparams.max_grad_norm, together=self.modes.clip_grads == "together")
+        adam.step_(self.stacked.flat, self.gradient, adam_step)
+        for rows, its in zip((self.stacked.flat, adam.exp_avg, adam.exp_avg_sq), before, strict=True):
+            rows[stopped] = its
+        adam.steps[stopped] -= 1
+        return evaluation, norms, learns
+
+    def compute_gradient_(self, samples: Samples, targets: Tensor) -> list[Tensor]:
+        """Compute the gradient of a minibatch in all processes; return the fields of `PolicyEval`, detached."""
         compute = self.execution.compiled(minibatch_gradient, targets.device)
         found, evaluation = compute(
             self.stacked, samples, targets, self.coefs, self.execution, self.parameters, self.ones
@@ -241,9 +384,7 @@ class PPOUpdate:
             if gradient is not None:  # an unused parameter has none, and its place holds zeros
                 place.copy_(gradient)
         self.gradient_sync.all_reduce_(self.gradient)
-        norms = clip_(self.halves, self.hyperparams.max_grad_norm)
-        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, adam_step)
-        return evaluation, norms
+        return evaluation
 
 
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
@@ -253,11 +394,19 @@ def _reordered(x: Tensor, order: Tensor) -> Tensor:
     return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, (members, count))
 
 
-def _with_shares(targets: Tensor, minibatches: Sequence[slice]) -> Tensor:
-    """Return `Targets` `[5, P, S, L]` of targets `[P, S, L, 5]`; the weights of each minibatch sum to 1."""
+def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None = None) -> Tensor:
+    """Return `Targets` `[5, P, S, L]` of targets `[P, S, L, 5]`; the weights of each minibatch sum to 1.
+
+    `ddof` is that of the standard deviation by which the advantages of each minibatch are normalised; None: they are
+    not.
+    """
     columns = targets.movedim(-1, 0).contiguous()
     weight = columns[-1]
     for minibatch in minibatches:
+        if ddof is not None:
+            advantages = columns[1, :, minibatch]
+            flat = advantages.flatten(1), weight[:, minibatch].flatten(1)
+            advantages.copy_(standardised(*flat, ddof).view_as(advantages))
         its = weight[:, minibatch]
         its.div_(its.sum((1, 2), keepdim=True).clamp_(min=1.0))
     return columns
@@ -305,6 +454,11 @@ class RolloutUpdate:
     cut: SequenceSplit = SINGLE_STEP
     precomputed: Precomputed | None = None
     detailed: bool = False
+    num_minibatches: int | None = None
+    """In place of `batch_size`."""
+    modes: UpdateModes = DEFAULT_MODES
+    learns: bool = True
+    """Whether weights change, or the normalisers alone."""
 
     def of_members(self, members: Tensor) -> RolloutUpdate:
         """Return the update of some members, in this order."""
@@ -324,5 +478,11 @@ class RolloutUpdate:
 
     def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
         """Update weights, moments and normalisers in place; return `METRICS`."""
-        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync, detailed=self.detailed)
-        return update.run(self.rollout, self.batch_size, self.cut, self.shuffle, self.precomputed)
+        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync, self.modes, detailed=self.detailed)
+        if not self.learns:
+            explained_variance = update.compute_advantages(self.rollout, self.cut, self.precomputed)[1]
+            metrics = {name: torch.full_like(explained_variance, torch.nan) for name in METRICS}
+            return TensorDict(
+                {**metrics, "explained_variance": explained_variance}, batch_size=explained_variance.shape
+            )
+        return update.run(self.rollout, self.batch_size, self.cut, self.shuffle, self.precomputed, self.num_minibatches)

@@ -51,6 +51,7 @@ class Rollout(NamedTuple):
     masks: Tensor | None  # [T, P, E, choices], True where an action was legal
     state: Tensor  # [P, E, M, K, H], hidden state before the first step
     waiting: Tensor | None = None  # [2, T, P, E], see `own_time`; None if no agent waited or was paid without acting
+    uniform: Tensor | None = None  # [T, P, E], True where the action was drawn uniformly and not by the policy
 
     @property
     def continues(self) -> Tensor:
@@ -86,6 +87,7 @@ class Rollout(NamedTuple):
             masks=None if self.masks is None else self.masks[:, rows],
             state=self.state[rows],
             waiting=None if self.waiting is None else self.waiting[:, :, rows],
+            uniform=None if self.uniform is None else self.uniform[:, rows],
         )
 
 
@@ -133,6 +135,7 @@ class RolloutBuffer:
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
         self.waiting: Tensor | None = None  # [length, P, 2, E]
+        self.uniform: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
         kind = SparseFinalObs if isinstance(arrays, NumpyBackend) else DenseFinalObs
         self.successors = kind(self.observations, arrays.make_encode_fn(encoding))
@@ -184,6 +187,7 @@ class RolloutBuffer:
             None if self.masks is None else pick(self.masks),
             state[members],
             None if self.waiting is None else pick(self.waiting).to(self.device).permute(2, 0, 1, 3),
+            None if self.uniform is None else pick(self.uniform),
         )
         _check_finite(rollout, self.encoding, lambda member, env: self.describe_row(members[member], env))
         return rollout
@@ -208,6 +212,16 @@ class BufferPart:
             buffer.masks = torch.ones(shape, dtype=torch.bool, device=buffer.device)
         if buffer.masks is not None:
             buffer.masks[place, :, self._columns] = True if mask is None else mask
+
+    def put_uniform(self, place: int, members: Tensor | None) -> None:
+        """Store whose actions `[P]` of a step were drawn uniformly; None: no member's."""
+        buffer = self._buffer
+        if members is not None and buffer.uniform is None:
+            buffer.uniform = torch.zeros(
+                buffer.length, buffer.members, buffer.envs, dtype=torch.bool, device=buffer.device
+            )
+        if buffer.uniform is not None:
+            buffer.uniform[place, :, self._columns] = False if members is None else members.unsqueeze(1)
 
     def put_outcome(self, place: int, transition: Transition) -> None:
         """Store rewards and flags, and the next observations where they are needed."""

@@ -66,6 +66,15 @@ class ActionDistribution(nn.Module):
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the log-probability of raw actions and the entropy, both `[…]`, in nats."""
 
+    def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return raw actions `[…, size]` that are uniform over the legal actions, drawn from the noise of `sample`."""
+        return self.sample(torch.zeros_like(noise), noise, mask)
+
+    def uniform_log_prob(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the log-probability `[…]` of raw actions of `uniform`, in nats."""
+        outputs = torch.zeros(*raw.shape[:-1], self.num_outputs, device=raw.device)
+        return self.evaluate(outputs, raw, mask)[0]
+
     @abstractmethod
     def kl_from(self, outputs: Tensor) -> Divergence:
         """Return a function that computes KL(self || other) `[…]` in nats for other distributions."""
@@ -275,6 +284,15 @@ class Gaussian(ActionDistribution):
 
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.addcmul(outputs, noise, self._log_std().exp())
+
+    def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        unit = torch.erf(noise / math.sqrt(2))  # uniform in -1 to 1, the bounds of the space
+        border = torch.as_tensor(self.border, dtype=unit.dtype, device=unit.device)
+        return torch.atanh(unit.clamp(-border, border)) if self.squash else unit
+
+    def uniform_log_prob(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
+        density = -self.size * math.log(2) - self.log_width
+        return torch.full(raw.shape[:-1], density, dtype=raw.dtype, device=raw.device)
 
     def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return outputs

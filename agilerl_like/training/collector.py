@@ -135,6 +135,7 @@ class Collector:
         groups = self.groups.values()
         for group in groups:
             group.resize_hidden_states()
+            group.count_random_steps()
         taken = 0
         while taken < vector_steps:
             for group in groups:
@@ -211,6 +212,8 @@ class GroupCollector:
         """Current action masks `[P, E, choices]`; None if the env has none."""
         self.state = self._initial_state = torch.zeros(0)
         """Current hidden states, and those at the start of each rollout, `[P, E, …]`."""
+        self._random_steps_left: Tensor | None = None
+        self._marks_random_steps = False  # whether any action in the buffer may have been random
         self._state_owner: PopulationLearner | PerMemberLearner | None = None
         """The cohort that computed them; a mutation makes another one."""
         self.opponents: LearnerGroup[Any] | None = None
@@ -240,6 +243,7 @@ class GroupCollector:
         ]
         population.reset_noise()
         self._reset_opponent_state()
+        self._marks_random_steps = False
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
         self._initial_state = self.state.clone()
         self._state_owner = None
@@ -285,9 +289,25 @@ class GroupCollector:
         """Return which rows `[P e]` of an env group opponents control."""
         return self._opponent_rows[group.columns].repeat(len(self.population))
 
+    def count_random_steps(self) -> None:
+        """Count the steps that members with `random_steps` are still to take."""
+        left = self.population.random_steps_left(self.steps_since_update.tolist())
+        self._random_steps_left = torch.tensor(left, device=self.population.device) if any(left) else None
+        self._marks_random_steps |= any(left)
+
+    def _random_members(self) -> Tensor | None:
+        """Return whose next actions are uniformly random, `[P]`, and count that step; None: no member's."""
+        left = self._random_steps_left
+        if left is None:
+            return None
+        members = left > 0
+        left -= 1
+        return members
+
     def step(self) -> None:
         """Start the next step of each env group, once its last one has finished."""
         population, timer = self.population, self.timer
+        random_members = self._random_members()
         noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
         theirs = None if self.opponents is None else self.opponents.next_noise(population[0].num_envs)[:, self.columns]
         here = self._buffer.begin()
@@ -295,9 +315,14 @@ class GroupCollector:
             self._finish_step(group)
             with timer("act"):
                 raw, state = population.act(self.observations, self.state, self.mask, noise)
+                if random_members is not None:
+                    uniform = population.uniform_actions(noise, self.mask)
+                    raw = torch.where(random_members.view(-1, 1, 1), uniform, raw)
                 self.state = self._merge(group, self.state, self._slice(group, state))
                 seen, raw, mask = (self._slice(group, whole) for whole in (self.observations, raw, self.mask))
                 group.buffer.put_actions(here, seen, raw, mask)
+                if self._marks_random_steps:
+                    cast(Any, group.buffer).put_uniform(here, random_members)  # of algorithms with random_steps
                 actions = self._with_opponents(group, population.to_env(raw), theirs)
                 actions = self.env.array_backend.to_env_actions(actions)
             with timer("env"):

@@ -244,10 +244,10 @@ class TrainingLoop:
         """Warn if a generation is shorter than a member's rollout."""
         name = "evo_steps" if self.training_args.evo_steps <= self.training_args.max_steps else "max_steps"
         steps, envs = getattr(self.training_args, name), self.members.first.num_envs
-        slow = max(self.population, key=lambda agent: agent.learn_step)
-        if -(-steps // envs) < -(-slow.learn_step // envs):
+        slow = max(self.population, key=lambda agent: agent.rollout_length)
+        if -(-steps // envs) < -(-slow.rollout_length // envs):
             self.callbacks.on_warning(
-                f"{name}={steps} is less than learn_step={slow.learn_step} of member {slow.index}: it will be "
+                f"{name}={steps} is less than learn_step={slow.rollout_length} of member {slow.index}: it will be "
                 "evaluated after generations without an update"
             )
 
@@ -308,8 +308,8 @@ class TrainingLoop:
         """Set each member's progress where the rollout began that it may be about to learn from."""
         envs, max_steps = self.members.first.num_envs, self.training_args.max_steps
         for agent in self.population:
-            start = self.progress.ticks - math.ceil(agent.learn_step / envs)
-            agent.progress = max(0, start) * envs / max_steps
+            start = self.progress.ticks - math.ceil(agent.rollout_length / envs)
+            agent.progress, agent.max_steps = max(0, start) * envs / max_steps, max_steps
 
     def _vector_steps_left(self) -> int:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
@@ -802,7 +802,7 @@ def _trial(
 
 def _reported(agent: EvolvableAlgorithm) -> tuple[str, ...]:
     """Return the names of the metrics of an update, and of the hyperparameters that had a scheduled value in it."""
-    return (*agent.group_class.metrics, *agent.schedules)
+    return (*agent.group_class.metrics, *agent.scheduled)
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

@@ -242,7 +242,11 @@ def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, memb
     copies = population.clone_selected(range(members))
     epochs = sum(agent.update_epochs for agent in copies) / members
     for agent in copies:
-        agent.learn_step = min(agent.learn_step, max(agent.batch_size, ROUND_STEPS * env_setup.env.num_envs))
+        steps = max(agent.batch_size, ROUND_STEPS * env_setup.env.num_envs)
+        if agent.num_steps is None:
+            agent.learn_step = min(agent.learn_step, steps)
+        else:
+            agent.num_steps = min(agent.num_steps, -(-steps // env_setup.env.num_envs))
         agent.update_epochs = 1
     timer = PhaseTimer(("env", "act", "learn"))
     collector = env_setup.make_collector(copies, env_setup.adapt(env), timer)

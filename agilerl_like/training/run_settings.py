@@ -14,13 +14,13 @@ from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.settings import settings_to_json
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
-from agilerl_like.hpo.schedules import settings_to_json
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.registry import registered
 from agilerl_like.training.env_setup import EnvSetup

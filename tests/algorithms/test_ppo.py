@@ -19,7 +19,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import hyperparams_of
-from agilerl_like.algorithms.settings import evolvable_settings
+from agilerl_like.algorithms.settings import evolvable_settings, is_whole
 from agilerl_like.hpo import Mutation
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.sequences import SINGLE_STEP
@@ -420,19 +420,50 @@ def test_unsupported_spaces_are_named():
         agent_of(squash_output=True)
 
 
-def test_every_number_of_ppo_can_evolve():
-    ranges = {
-        name: RLParameter(1, 64, dtype=int) if isinstance(getattr(PPOConfig, name), int) else RLParameter(1e-5, 1.0)
-        for name in evolvable_settings(PPOConfig)
-    } | {
-        "action_std_init": RLParameter(-1, 1),
-        "action_std_min": RLParameter(-20, -1),
-        "action_std_max": RLParameter(0, 2),
-        "action_noise_correlation": RLParameter(0, 0.99),
-    }
-    agent = agent_of(hp_config=HyperparameterConfig(**ranges), clip_coef_vf=0.2, target_kl=0.1)
-    assert set(agent.hyperparameters) == set(evolvable_settings(PPOConfig))
-    assert type(agent.genome.hyperparameters["update_epochs"]) is int
+DEPENDENT = {
+    "kl": {"lr_schedule": "kl", "lr": 1e-3},
+    "schedule": {"lr_schedule": "linear"},
+    "n-step": {"advantage": "n_step"},
+    "counts by env": {
+        "num_steps": 16,
+        "num_minibatches": 2,
+        **{name: getattr(PPOConfig, name) for name in ("learn_step", "batch_size")},
+    },
+}
+"""Settings that others need to have a meaning."""
+NEEDS = {
+    **dict.fromkeys(("lr_min", "lr_max", "kl_threshold", "kl_factor", "lr_factor"), "kl"),
+    "lr_end": "schedule",
+    "n_step": "n-step",
+    **dict.fromkeys(("num_steps", "num_minibatches"), "counts by env"),
+}
+RANGES = {
+    "action_std_init": RLParameter(-1, 1),
+    "action_std_min": RLParameter(-20, -1),
+    "action_std_max": RLParameter(0, 2),
+    "action_noise_correlation": RLParameter(0, 0.99),
+    "random_steps": RLParameter(0, 64),
+    "learning_starts": RLParameter(0, 64),
+    "weight_decay": RLParameter(0, 0.1),
+    "lr_end": RLParameter(0, 1e-3),
+    "lr_min": RLParameter(1e-7, 1e-5),
+    "lr_max": RLParameter(1e-2, 1e-1),
+    "kl_factor": RLParameter(1.5, 3),
+    "lr_factor": RLParameter(1.1, 3),
+}
+
+
+@pytest.mark.parametrize("needed", [None, *DEPENDENT])
+def test_every_number_of_ppo_can_evolve(needed):
+    names = [name for name in evolvable_settings(PPOConfig) if NEEDS.get(name) == needed]
+    wholes = [name for name in names if is_whole(PPOConfig, name)]
+    ranges = {name: RLParameter(1, 64) if name in wholes else RLParameter(1e-5, 1.0) for name in names}
+    ranges |= {name: its for name, its in RANGES.items() if name in names}
+    numbers = {"clip_coef_vf": 0.2, "target_kl": 0.1, "lr_critic": 1e-3, "reward_clip": 1.0} | DEPENDENT.get(needed, {})
+    agent = agent_of(hp_config=HyperparameterConfig(**ranges), **numbers)
+    assert set(agent.hyperparameters) == set(names)
+    assert all(agent.hp_config[name].dtype is int for name in wholes)
+    assert {name for name in wholes if type(agent.genome.hyperparameters[name]) is not int} == set()
 
 
 def test_integer_settings_evolve_as_integers():

@@ -14,6 +14,7 @@ from tiny_runs import NIGHTLY, SMALL, flat, tier
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms import IPPO
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import hyperparams_of
 from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
@@ -133,8 +134,10 @@ def assert_recorded_and_legal(agent):
         assert RANGES[name].min <= value <= RANGES[name].max
         assert type(value) is RANGES[name].dtype
     read = hyperparams_of([agent.learner])
+    derived = {"lr_critic": saved["settings"]["lr"], "beta1": 0.9, "beta2": 0.999, "bootstrap": 1.0}
+    derived |= {"n_step": math.inf, "kl_threshold": math.inf}  # no meaning with the modes of these members
     for name in HYPERPARAM_NAMES:
-        recorded = saved["settings"][name]
+        recorded = derived[name] if name in derived else saved["settings"].get(name, getattr(PPOConfig, name, None))
         assert getattr(read, name).item() == np.float32(math.inf if recorded is None else recorded)
 
 

@@ -106,8 +106,20 @@ def values_of(members, dtype=torch.float64, **changed):
         "max_grad_norm": 0.5,
         "target_kl": math.inf,
         "update_epochs": 3,
+        "n_step": math.inf,
+        "bootstrap": 1.0,
+        "kl_threshold": math.inf,
+        "kl_factor": 2.0,
+        "lr_factor": 1.5,
+        "lr_min": 1e-6,
+        "lr_max": 1.0,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "adam_eps": 1e-5,
+        "weight_decay": 0.0,
     }
-    columns = {name: changed.get(name, [value] * members) for name, value in defaults.items()}
+    changed.setdefault("lr_critic", changed.get("lr", [defaults["lr"]] * members))
+    columns = {name: [value] * members for name, value in defaults.items()} | changed
     tensors = {name: torch.tensor(columns[name], dtype=dtype) for name in HYPERPARAM_NAMES}
     return Hyperparams(**tensors, batch_size=[len(tensors["lr"])])
 

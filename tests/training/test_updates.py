@@ -22,7 +22,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.algorithms import PPOConfig
-from agilerl_like.learning.ppo_update import DETAILS, METRICS, PPOUpdate
+from agilerl_like.learning.ppo_update import DEFAULT_MODES, DETAILS, METRICS, PPOUpdate
 from agilerl_like.reporting import Reporter, read_updates
 
 FIRST = ["generation", "slot", "uid", "update", "env_steps", "rollout/ep_rew_mean"]
@@ -80,9 +80,10 @@ def test_norms_before_and_after_the_clip_and_gradient_steps(logged):
 def test_the_clip_by_hand():
     """Norms 3 and 0.2 of two steps with a bound of 0.5: the mean after the clip is (0.5 + 0.2) / 2."""
     update = object.__new__(PPOUpdate)
+    update.modes = DEFAULT_MODES
     update.hyperparams = type("Hyperparams", (), {"max_grad_norm": torch.tensor([0.5])})
     norms = torch.tensor([[[3.0], [0.1]], [[0.2], [0.3]]])  # [steps, halves, members]
-    found = {name: float(x) for name, x in update.gradient_norms(norms).items()}
+    found = {name: float(x) for name, x in update.gradient_norms(norms, 2).items()}
     assert found == {
         "actor_grad_norm": pytest.approx(1.6),
         "critic_grad_norm": pytest.approx(0.2),

@@ -1,0 +1,310 @@
+"""What happens before learning starts, and rewards as they are learned from, in runs and in hand-written loops."""
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.ppo_learner import learned_rewards
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.probe_envs import PROBES
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.rewards import ReturnStatistics, check_reward_transform, transformed
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.probe import solve
+
+ENVS = 4
+
+
+class FourActions(gymnasium.Env):
+    """Episodes of 10 steps; the action taken is the reward."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(self, actions=None):
+        self.action_space = self.action_space if actions is None else actions
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self._step += 1
+        return np.full(2, self._step / 10, np.float32), float(np.sum(action)), False, self._step == 10, {}
+
+
+def collector_of(env, population):
+    collector = SingleAgentEnvSetup(env).make_collector(
+        population, SingleAgentEnvSetup(env).adapt(env), PhaseTimer(("env", "act", "learn"))
+    )
+    collector.reset(range(len(population)))
+    return collector
+
+
+def population_of(env, size=1, **settings):
+    settings = {"seed": 1, "num_envs": ENVS, "learn_step": 40, "batch_size": 40, "lr": 1e-3} | settings
+    return PPO.population(size, env.single_observation_space, env.single_action_space, **settings)
+
+
+def weights(agent):
+    return torch.cat([x.detach().reshape(-1) for x in agent.network.parameters()])
+
+
+def test_random_actions_are_uniform_and_known_to_the_update():
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    population = population_of(env, learn_step=4000, batch_size=4000, random_steps=4000)
+    with torch.no_grad():  # a policy that always takes action 1
+        population[0].network.actor.head.get_parameter("linears.1.bias")[1] += 100
+    collector = collector_of(env, population)
+    collector.collect(1000)
+    (group,) = collector.groups.values()
+    rollout = group.experience([0], 1000)
+    counts = np.bincount(rollout.actions.flatten().numpy(), minlength=4)
+    # chi squared of 4 equal shares with 3 degrees of freedom is below 16.3 with probability .999
+    assert ((counts - 1000) ** 2 / 1000).sum() < 16.3
+    assert bool(rollout.uniform.all())
+    stacked = population[0].learner.cohort.stacked.parts[0].stack.module
+    log_prob = stacked.actor.distribution.uniform_log_prob(rollout.actions)
+    assert log_prob.unique().item() == pytest.approx(-math.log(4))  # -1.386
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "log_prob", "low", "high"),
+    [
+        (gymnasium.spaces.Box(-2.0, 6.0, (1,)), -math.log(8), -2, 6),
+        (gymnasium.spaces.MultiDiscrete([2, 5]), -math.log(10), 0, 4),
+        (gymnasium.spaces.MultiBinary(3), -math.log(8), 0, 1),
+    ],
+)
+@pytest.mark.parametrize("squash", [False, True])
+def test_uniform_actions_of_every_space(space, log_prob, low, high, squash):
+    if squash and not isinstance(space, gymnasium.spaces.Box):
+        pytest.skip("only Box actions are squashed")
+    agent = PPO(FourActions.observation_space, space, seed=0, squash_output=squash)
+    distribution = agent.learner.distribution
+    raw = distribution.uniform(distribution.noise((4000,), torch.Generator().manual_seed(0)))
+    actions = distribution.to_env(raw).reshape(4000, -1)
+    assert distribution.uniform_log_prob(raw).unique().item() == pytest.approx(log_prob)
+    assert (actions.min(), actions.max()) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05))
+    mean, largest = (low + high) / 2, (high - low) / math.sqrt(12) / math.sqrt(4000) * 5
+    if isinstance(space, gymnasium.spaces.Box):
+        assert abs(actions.mean() - mean) < largest  # five standard errors
+
+
+def test_uniform_actions_are_legal():
+    agent = PPO(FourActions.observation_space, FourActions.action_space, seed=0)
+    distribution, mask = agent.learner.distribution, torch.tensor([True, False, True, False]).expand(100, 4)
+    raw = distribution.uniform(distribution.noise((100,), torch.Generator().manual_seed(0)), mask)
+    assert set(raw.flatten().tolist()) == {0, 2}
+    assert distribution.uniform_log_prob(raw, mask).unique().item() == pytest.approx(-math.log(2))
+
+
+def test_only_the_first_steps_of_each_member_are_random():
+    # 4 envs: 10 random env steps are 3 steps of each env, 5 are 2
+    env = make_vect_envs(FourActions, num_envs=2 * ENVS, backend="sync")
+    population = population_of(env, 2, random_steps=10)
+    population[1].random_steps = 5
+    collector = collector_of(env, population)
+    found = []
+    for _ in range(2):  # rollouts
+        collector.collect(10)
+        (group,) = collector.groups.values()
+        found.append(group.experience([0, 1], 10).uniform[:, :, 0].T.int().tolist())
+        collector.learn()
+    assert found[0] == [[1] * 3 + [0] * 7, [1] * 2 + [0] * 8]
+    assert found[1] == [[0] * 10] * 2
+    env.close()
+
+
+def test_weights_are_the_first_ones_until_learning_starts():
+    env = make_vect_envs(FourActions, num_envs=2 * ENVS, backend="sync")
+    population = population_of(env, 2, learning_starts=80)  # two rollouts of 40 env steps
+    population[1].learning_starts = 0
+    first = [weights(agent) for agent in population]
+    collector, reported = collector_of(env, population), []
+    for _ in range(3):
+        collector.collect(10)
+        reported.append(sorted(collector.learn()))
+        if len(reported) == 2:
+            assert torch.equal(weights(population[0]), first[0])
+            assert bool(population[0].network.observation_norm.count > 0)  # normalisers are fed before
+            assert population[0].learner.optimizer.steps.item() == 0
+    assert reported == [[1], [1], [0, 1]]
+    assert not torch.equal(weights(population[0]), first[0])
+    env.close()
+
+
+def test_a_team_waits_and_acts_randomly_by_its_own_env_steps():
+    env = make_multi_agent_vect_envs(next(iter(MULTI_AGENT_PROBES.values())).make, ENVS, backend="sync")
+    settings = {"random_steps": 8, "learning_starts": 40, "learn_step": 40, "batch_size": 20, "num_envs": ENVS}
+    teams = IPPO.population(1, env.single_observation_spaces, env.single_action_spaces, seed=0, **settings)
+    setup = MultiAgentEnvSetup(env)
+    collector = setup.make_collector(teams, setup.adapt(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0])
+    reported = []
+    for _ in range(2):
+        collector.collect(10)
+        reported.append(len(collector.learn()))
+    assert reported == [0, 1]
+    assert {learner.env_steps for learner in teams[0].learners.values()} == {80}
+    env.close()
+
+
+def test_a_hand_written_loop_acts_randomly_and_waits():
+    agent = PPO(FourActions.observation_space, FourActions.action_space, seed=0, num_envs=ENVS, learn_step=8,
+                batch_size=8, random_steps=8, learning_starts=8)  # fmt: skip
+    with torch.no_grad():  # else a new policy is uniform, too
+        agent.network.actor.head.get_parameter("linears.1.bias")[1] += 1
+    log_probs, before = [], weights(agent)
+    for _ in range(2):
+        states, steps = [np.zeros((ENVS, 2), np.float32)] * 2, []
+        for state in states:
+            steps.append(agent.get_action(state))
+        actions, its_log_probs, _, values = (list(column) for column in zip(*steps, strict=True))
+        log_probs.append(np.concatenate(its_log_probs))
+        flags = [np.zeros(ENVS)] * 2
+        rewards = [np.ones(ENVS)] * 2
+        loss = agent.learn((states, actions, its_log_probs, rewards, flags, values, states[0], flags[0]))
+        assert math.isnan(loss) == (len(log_probs) == 1)
+        assert torch.equal(weights(agent), before) == (len(log_probs) == 1)
+    assert np.allclose(log_probs[0], -math.log(4))
+    assert not np.isclose(log_probs[1], -math.log(4)).any()
+
+
+def test_random_runs_resume_to_the_bit(tmp_path):
+    def run(folder, *stages):
+        for max_steps in stages:
+            env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+            settings = {"random_steps": 100, "learning_starts": 80, "normalize_reward": True, "lr_schedule": "kl"}
+            population = population_of(env, 2, target_kl=0.1, **settings)
+            resume = {"resume": folder} if folder.exists() else {"run_dir": folder}
+            population, _ = train_on_policy(
+                env,
+                pop=population,
+                max_steps=max_steps,
+                evo_steps=80,
+                eval_loop=1,
+                checkpoint=80,
+                verbose=False,
+                **resume,
+            )
+            env.close()
+        return population
+
+    whole, parts = run(tmp_path / "whole", 240), run(tmp_path / "parts", 80, 240)
+    for ours, theirs in zip(whole, parts, strict=True):
+        assert torch.equal(weights(ours), weights(theirs))
+        assert ours.learner.moments.lr_scale.item() == theirs.learner.moments.lr_scale.item() != 1.0
+        assert all(map(torch.equal, ours.learner.return_statistics, theirs.learner.return_statistics))
+        assert ours.learner.env_steps == theirs.learner.env_steps == 240
+
+
+# -- rewards
+
+
+def rollout_of(rewards, ended=None):
+    rewards = torch.tensor(rewards, dtype=torch.float32)  # [T, P, E]
+    ended = torch.zeros_like(rewards) if ended is None else torch.tensor(ended, dtype=torch.float32)
+    nothing = torch.zeros(*rewards.shape, 1)
+    none = FinalObservations.none(nothing)
+    return Rollout(nothing, nothing, rewards, ended, ended, torch.ones_like(rewards), nothing[0], none, None, nothing)
+
+
+def learners_of(*settings):
+    agents = [
+        PPO(FourActions.observation_space, FourActions.action_space, index=i, **its) for i, its in enumerate(settings)
+    ]
+    return agents, [agent.learner for agent in agents]
+
+
+def test_rewards_of_a_standard_deviation_of_two_become_one():
+    # with gamma 0 the discounted return is the reward: +-2 has mean 0 and standard deviation 2
+    agents, learners = learners_of({"gamma": 0.0, "normalize_reward": True}, {})
+    rewards = [[[2.0], [2.0]], [[-2.0], [-2.0]]]
+    found = learned_rewards(learners, rollout_of(rewards)).rewards
+    assert found[:, 0, 0].tolist() == pytest.approx([1.0, -1.0])
+    assert found[:, 1, 0].tolist() == [2.0, -2.0]  # the other member's are its own
+    assert agents[0].learner.return_statistics.moments[0] == 2
+
+
+@given(
+    rewards=st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=4, max_size=20),
+    gamma=st.sampled_from([0.0, 0.5, 0.9]),
+    data=st.data(),
+)
+def test_the_scale_is_that_of_stable_baselines_whatever_the_rollouts(rewards, gamma, data):
+    """VecNormalize: R <- gamma R + r, which joins the variance; R <- 0 where the episode ended."""
+    total, sums = 0.0, []
+    for reward, ended in rewards:
+        total = gamma * total + reward
+        sums.append(total)
+        total = 0.0 if ended else total
+    cut = data.draw(st.integers(1, len(rewards) - 1))
+    statistics = ReturnStatistics.new()
+    for part in (rewards[:cut], rewards[cut:]):
+        own, ended = torch.tensor(part, dtype=torch.float64).unbind(1)
+        statistics = statistics.updated(own.unsqueeze(1), ended.unsqueeze(1), torch.ones(len(part), 1), gamma)
+    assert statistics.scale == pytest.approx(math.sqrt(np.var(sums) + 1e-8), rel=1e-6)
+
+
+def test_rewards_are_transformed_then_normalised_then_clipped():
+    settings = {"reward_transform": {"scale": 2.0, "shift": 1.0, "clip": 4.0}, "reward_clip": 2.5}
+    agents, learners = learners_of(settings)
+    # 2 x + 1 = 3, -5, 9; to +-4: 3, -4, 4; to +-2.5
+    found = learned_rewards(learners, rollout_of([[[1.0]], [[-3.0]], [[4.0]]])).rewards
+    assert found.flatten().tolist() == [2.5, -2.5, 2.5]
+    assert agents[0].reward_clip == 2.5
+
+
+def test_normalised_rewards_are_clipped_to_ten_by_default():
+    agents, learners = learners_of({"gamma": 0.0, "normalize_reward": True})
+    rewards = [[[0.0]]] * 999 + [[[1.0]]]  # standard deviation sqrt(.001 - .001²) = .0316: 31.6 to 10
+    assert learned_rewards(learners, rollout_of(rewards)).rewards.max().item() == 10.0
+    assert len(agents) == 1
+
+
+def test_a_function_sees_the_progress_of_the_run():
+    seen = []
+
+    def halved(rewards, steps, max_steps):
+        seen.append((tuple(rewards.shape), steps, max_steps))
+        return rewards / 2
+
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    population = population_of(env, 2, reward_transform=halved)
+    train_on_policy(env, pop=population, max_steps=80, evo_steps=80, eval_loop=1, verbose=False)
+    assert seen == [((10, 2, ENVS), 0, 80), ((10, 2, ENVS), 40, 80)]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rewards, steps, max_steps: rewards[0], r"returned shape \(1, 1\); allowed is \(2, 1, 1\)"),
+        (lambda rewards, steps, max_steps: 1 / 0, "failed: ZeroDivisionError"),
+        ("package.module:function", "is a function that no file holds; set agent.reward_transform to it"),
+    ],
+)
+def test_faults_of_a_function_are_one_error(function, message):
+    with pytest.raises(ConfigurationError, match=message):
+        transformed(torch.ones(2, 1, 1), check_reward_transform(function), 0, None)
+
+
+@pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+def test_truncation_is_termination_without_bootstrap():
+    """EndlessTruncation: reward 1, a limit of 1 to 8 steps, gamma .9."""
+    record = solve(PROBES["EndlessTruncation"], bootstrap_truncated=False)
+    # the mean of (1 - .9^k) / .1 over k = 1 … 8
+    assert record.answers[0].found[0] == pytest.approx(3.59, abs=0.2)
+    assert solve(PROBES["EndlessTruncation"]).answers[0].found[0] == pytest.approx(10.0, abs=1.0)
