@@ -130,6 +130,7 @@ def test_the_masked_action_would_have_the_highest_reward():
     assert set(best.values()) == {(10.0, False)}
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:pettingzoo.test")  # observations are single numbers
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_probes_pass_pettingzoos_tests_and_suit_the_algorithms(name, capsys):
     probe = MULTI_AGENT_PROBES[name]
