@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         TruncationSelection,
     )
     from agilerl_like.registry import register
-    from agilerl_like.saved_runs import Run, load_history
+    from agilerl_like.saved_runs import Run, from_hub, load_history, push_to_hub
     from agilerl_like.training import train_multi_agent_on_policy, train_off_policy, train_on_policy
 
 __version__ = version("agilerl-like")
@@ -64,9 +64,11 @@ __all__ = [
     "TruncationSelection",
     "evaluate",
     "export_trajectories",
+    "from_hub",
     "load_history",
     "make_multi_agent_vect_envs",
     "make_vect_envs",
+    "push_to_hub",
     "record_film",
     "register",
     "train_multi_agent_on_policy",

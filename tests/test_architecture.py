@@ -49,6 +49,7 @@ OPTIONAL = (
     "onnxscript",
     "minari",
     "imageio_ffmpeg",
+    "huggingface_hub",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -285,3 +285,44 @@ class TestFilm:
         best = str(runs / "s3" / "best")
         assert main(["film", best, str(tmp_path / "f.mp4"), "--env", "test_film:Blind", "--trust"]) == 2
         assert "has no rendering mode 'rgb_array', which a film needs; its modes: ansi" in capsys.readouterr().err
+
+
+class TestUnfinishedRuns:
+    """A run that is still running, was killed, or is of another schema: one message, and what there is."""
+
+    def test_a_running_run(self, run_dir, tmp_path, capsys):
+        file = str(tmp_path / "t.npz")
+        shutil.rmtree(run_dir / "population")
+        with RunLock(run_dir):
+            assert main(["eval", str(run_dir), "--episodes", "2"]) == 0
+            found = capsys.readouterr()
+            assert found.out.startswith("mean return")
+            assert found.err == f"agilerl-like: {run_dir} is still running: this is what it has saved so far\n"
+            assert main(["trajectories", str(run_dir), file, "--history", "--steps", "5"]) == 0
+            assert "is still running: this is what it has saved so far" in capsys.readouterr().err
+            assert main(["trajectories", str(run_dir), file, "--population"]) == 74
+            assert (
+                "has no population, which a run saves at its end: the run is still running" in capsys.readouterr().err
+            )
+            shutil.rmtree(run_dir / "best")
+            assert main(["film", str(run_dir)]) == 74
+            assert "has no best, which a run saves with its first checkpoint" in capsys.readouterr().err
+
+    def test_a_killed_run(self, run_dir, capsys):
+        shutil.rmtree(run_dir / "best")
+        assert main(["eval", str(run_dir)]) == 74
+        said = capsys.readouterr().err
+        assert "the run was killed before; allowed is --history" in said
+        assert said.count("\n") == 1
+
+    def test_another_schema(self, run_dir, capsys):
+        manifest = run_dir / "history" / "steps-000000000000" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace("agilerl-like/1", "agilerl-like/0"))
+        assert main(["eval", str(run_dir), "--history"]) == 74
+        said = capsys.readouterr().err
+        assert "has schema 'agilerl-like/0'; this version reads 'agilerl-like/1'" in said
+        assert said.count("\n") == 1
+
+    def test_a_run_without_updates(self, run_dir):
+        with pytest.raises(ConfigurationError, match=r"only a run with run\.log_every: update writes it"):
+            Run.open(run_dir).updates()

@@ -18,6 +18,11 @@ def write_line(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def write_note(text: str) -> None:
+    """Print a note to stderr, so that it does not mix with results."""
+    sys.stderr.write(f"{PROGRAM}: {text}\n")
+
+
 def write_error(error: Exception, code: int) -> int:
     """Print an error in one line to stderr; return the exit code."""
     sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")

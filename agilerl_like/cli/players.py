@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
 from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.cli.output import write_note
 from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.evaluation.trajectories import UNKNOWN
+from agilerl_like.reporting.files import METRICS
 from agilerl_like.saved_runs import Run
 from agilerl_like.storage.checkpoint_folder import FOLDER
-from agilerl_like.training.run_folder import CHECKPOINTS
+from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.training.run_folder import BEST, CHECKPOINTS, POPULATION
 
 
 class Player(NamedTuple):
@@ -37,10 +40,16 @@ def players_of(
 
     Raises:
         ConfigurationError: two of these exclude each other; or the run has no such checkpoint or history.
+        CheckpointError: what is needed is missing, because the run is still running or was killed; or is damaged.
     """
     if checkpoint is not None and (history or population):
         other = "history" if history else "population"
         raise ConfigurationError(f"checkpoint={checkpoint!r} and {other} exclude each other; pass one of them")
+    is_running = is_locked(run)
+    if is_running:
+        write_note(f"{run} is still running: this is what it has saved so far")
+    if not history and checkpoint is None:
+        _check_saved(run, POPULATION if population else BEST, is_running=is_running)
     if history:
         return [
             Player(agent, entry.generation, entry.share)
@@ -54,6 +63,16 @@ def players_of(
     if checkpoint is not None:
         return [Player(saved_agent(checkpoint_of(run, checkpoint)), checkpoint)]
     return [Player(saved_agent(run))]
+
+
+def _check_saved(run: Path, name: str, *, is_running: bool) -> None:
+    """Raise CheckpointError if a run's folder does not have what a run saves under a name."""
+    is_run = (run / CONFIG).is_file() and (run / METRICS).is_file()
+    if not is_run or (run / name).exists() or any(run.glob(f".{name}.old-*")):
+        return
+    when = "with its first checkpoint" if name == BEST else "at its end"
+    state = "the run is still running" if is_running else "the run was killed before"
+    raise CheckpointError(f"path={str(run)!r} has no {name}, which a run saves {when}: {state}; allowed is --history")
 
 
 def best_generation(run: Path) -> int:

@@ -1,5 +1,6 @@
 """Finished and running runs, by their folders: opening, listing and replaying them."""
 
+from agilerl_like.saved_runs.hub import from_hub, push_to_hub
 from agilerl_like.saved_runs.replay import Replay, replay_run, train_initial_members
 from agilerl_like.saved_runs.run import HistoryEntry, Run, find_runs, load_history
 
@@ -8,7 +9,9 @@ __all__ = [
     "Replay",
     "Run",
     "find_runs",
+    "from_hub",
     "load_history",
+    "push_to_hub",
     "replay_run",
     "train_initial_members",
 ]

@@ -1,0 +1,240 @@
+"""`push_to_hub` and `from_hub`: agents on the Hugging Face Hub, with a card, or in a local folder of the same content.
+
+A repository holds the agent (`best/`, which executes nothing when it is loaded), the settings without those of the
+machine (`config.yaml`), and the card (`README.md`). `agilerl-like eval FOLDER` evaluates a downloaded one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import formatting
+from agilerl_like.reporting.run_history import CONFIG
+from agilerl_like.saved_runs.run import Run
+from agilerl_like.storage.durable_io import make_folder, replace_file
+from agilerl_like.training.run_folder import BEST
+from agilerl_like.yaml_writer import to_yaml
+
+LIBRARY = "agilerl-like"
+CARD, VIDEO = "README.md", "replay.mp4"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+LINES_OF_LINEAGE = 20
+"""Births that a card lists."""
+
+
+def push_to_hub(
+    source: Run | Path | str | EvolvableAlgorithm,
+    repository: str | Path,
+    *,
+    env: str = "",
+    video: Path | str | None = None,
+    private: bool | None = None,
+    token: str | None = None,
+    message: str = "agent and card",
+) -> str:
+    """Upload the best agent of a run, or an agent, with its settings and a card; return the repository's address.
+
+    `repository` is "user/name" on the Hub, or a `Path`: a local folder, into which the same files are written. `env`
+    names the environment of an agent that comes without a run. `video` (see `record_film`) becomes `replay.mp4`, which
+    the Hub shows on the page.
+
+    Raises:
+        ConfigurationError: `repository` is neither; the folder holds another card; or the extra `hub` is missing.
+    """
+    content = _content_of(source, env)
+    if isinstance(repository, Path):
+        _write(repository, content, video, "Path('.')")
+        return str(repository)
+    hub = _hub(repository)
+    with tempfile.TemporaryDirectory() as folder:
+        _write(Path(folder), content, video, repr(repository))
+        api = hub.HfApi(token=token, library_name=LIBRARY)
+        address = str(api.create_repo(repository, private=private, exist_ok=True))
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    return address
+
+
+def from_hub(
+    repository: str | Path,
+    *,
+    folder: Path | str | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    device: str = "cpu",
+) -> EvolvableAlgorithm:
+    """Load an agent that `push_to_hub` uploaded; nothing of the download is executed.
+
+    `repository` is "user/name" on the Hub or the `Path` of a local folder. The download is kept in `folder`, if that is
+    given.
+
+    Raises:
+        ConfigurationError: `repository` is neither, or the extra `hub` is missing.
+        CheckpointError: it does not hold an agent.
+    """
+    if isinstance(repository, Path):
+        return _load(repository, device)
+    hub = _hub(repository)
+    patterns = [f"{BEST}/*", CONFIG, CARD]
+    with tempfile.TemporaryDirectory() as temporary:
+        # files and no links to a cache, which a stored folder must not hold
+        path = Path(folder or temporary)
+        hub.snapshot_download(
+            repository,
+            revision=revision,
+            token=token,
+            local_dir=path,
+            allow_patterns=patterns,
+            library_name=LIBRARY,
+        )
+        return _load(path, device)
+
+
+def _load(path: Path, device: str) -> EvolvableAlgorithm:
+    document, _ = read_agent(path)
+    algorithm = document.get("algorithm") if isinstance(document, dict) else None
+    return class_by_name(algorithm, str(path)).load(path, device=device)
+
+
+def _hub(repository: str) -> Any:
+    """Return the package, after a check of a repository's name."""
+    if not REPOSITORY.fullmatch(repository):
+        raise ConfigurationError(
+            f"repository={repository!r}; allowed are 'user/name' on the Hub, and a pathlib.Path of a local folder"
+        )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ConfigurationError("the Hub needs one more package: pip install 'agilerl-like[hub]'")
+    import huggingface_hub
+
+    return huggingface_hub
+
+
+class Content(NamedTuple):
+    """What a repository holds."""
+
+    agent: EvolvableAlgorithm
+    env: str
+    settings: Mapping[str, Any]
+    result: str
+    """Mean return, "" if it is unknown."""
+    origin: Mapping[str, str]
+    """Facts of the run for the card: version, commit, steps."""
+    lineage: tuple[str, ...]
+
+
+def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Content:
+    if isinstance(source, EvolvableAlgorithm):
+        tested = f"{source.fitness[-1]:.2f}" if source.fitness and isinstance(source.fitness[-1], float) else ""
+        environment = {"environment": {"id": env}} if env else {}
+        return Content(source, env, {**environment, "algorithm": {"name": source.algo}}, tested, {}, ())
+    run = source if isinstance(source, Run) else Run.open(source)
+    last, records = run.records.rows[-1], run.records
+    mean, error = (last.get(f"population/best_ever{suffix}", math.nan) for suffix in ("", "_standard_error"))
+    result = f"{mean:.2f}" if math.isfinite(mean) else ""
+    result += f" (standard error {error:.2f})" if result and math.isfinite(error) else ""
+    document, git = run.provenance, run.provenance.get("git") or {}
+    origin = {
+        "generations": str(run.generations()),
+        "members": str(len(run.members_in_generation(run.generations()))),
+        "environment steps of all members": formatting.count(last.get("time/total_timesteps", math.nan)),
+        "seed": str(run.config.get("seed", "")),
+        "outcome": records.outcome,
+        "agilerl-like": str((document.get("versions") or {}).get(LIBRARY, "")),
+        "git commit": str(git.get("commit", "") if isinstance(git, dict) else ""),
+    }
+    settings = {name: section for name, section in run.config.items() if name != "run"}
+    environment = settings.get("environment") or {}
+    return Content(
+        run.best(),
+        env or str(environment.get("id", "")),
+        settings,
+        result,
+        {name: value for name, value in origin.items() if value},
+        tuple(_birth_line(birth) for birth in run.ancestry()),
+    )
+
+
+def _birth_line(birth: Any) -> str:
+    changes = ", ".join(str(its["operator"] or its["kind"]) for its in birth.mutations if its["kind"] != "none")
+    parent = "" if birth.parent_uid < 0 else f" from {birth.parent_uid}"
+    return f"generation {birth.generation}: member {birth.uid}{parent}{f': {changes}' if changes else ''}"
+
+
+def _write(folder: Path, content: Content, video: Path | str | None, place: str) -> None:
+    """Write the files of a repository into a folder; `place` is the argument of `from_hub` in its card."""
+    card = folder / CARD
+    if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(encoding="utf-8", errors="replace")[:500]:
+        raise ConfigurationError(f"repository={str(folder)!r} has a {CARD} that is not a card of this package")
+    make_folder(folder)
+    content.agent.save_checkpoint(folder / BEST)
+    replace_file(folder / CONFIG, to_yaml(dict(content.settings)).encode())
+    if video is not None:
+        shutil.copyfile(video, folder / VIDEO)
+    replace_file(card, card_of(content, place).encode())
+
+
+def card_of(content: Content, place: str) -> str:
+    """Return the card: metadata that the Hub reads, what the agent is, and how to load it."""
+    agent, env = content.agent, content.env or "an environment"
+    metadata: dict[str, Any] = {
+        "library_name": LIBRARY,
+        "tags": [
+            "reinforcement-learning",
+            "evolutionary-hyperparameter-optimization",
+            agent.algo,
+            *filter(None, [content.env]),
+        ],
+    }
+    if content.env and content.result:
+        metric = {"type": "mean_reward", "name": "mean_reward", "value": content.result, "verified": False}
+        task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+        results = [{"task": task, "dataset": {"name": content.env, "type": content.env}, "metrics": [metric]}]
+        metadata["model-index"] = [{"name": agent.algo, "results": results}]
+    settings = [(name, formatting.hyperparameter(value)) for name, value in agent.hyperparameters.items()]
+    facts = [
+        ("architecture", agent.architecture.describe()),
+        ("weights", f"{agent.parameter_count:,}"),
+        *([("mean return on fresh episodes", content.result)] if content.result else []),
+        *settings,
+        *content.origin.items(),
+    ]
+    shown, hidden = content.lineage[-LINES_OF_LINEAGE:], max(0, len(content.lineage) - LINES_OF_LINEAGE)
+    lineage = [*([f"- {hidden} earlier births"] if hidden else []), *(f"- {line}" for line in shown)]
+    return "\n".join(
+        [
+            "---",
+            to_yaml(metadata).rstrip(),
+            "---",
+            "",
+            f"# {agent.algo} on {env}",
+            "",
+            f"An agent whose hyperparameters and architecture evolved while it learned in {env} (agilerl-like).",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in facts),
+            "",
+            *(["## How it came about", "", *lineage, ""] if lineage else []),
+            "## Use",
+            "",
+            "```python",
+            *(["from pathlib import Path", ""] if place.startswith("Path") else []),
+            "from agilerl_like import from_hub",
+            "",
+            f"agent = from_hub({place})",
+            "action, state = agent.predict(observation, deterministic=True)",
+            "```",
+            "",
+            "Loading executes nothing of this repository. `config.yaml` has the settings of the run.",
+            "",
+        ]
+    )

@@ -1,0 +1,175 @@
+"""`push_to_hub` and `from_hub`: a local folder, and a Hub whose calls copy folders, without a network."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from gymnasium import spaces
+from test_saved_runs import TINY
+
+from agilerl_like import IPPO, PPO, CheckpointError, ConfigurationError, Run, from_hub, push_to_hub
+from agilerl_like.cli import main
+
+OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "tiny.yaml").write_text(TINY)
+    options = ["--run.dir", str(folder), "--run.name", "run", "--run.plot", "false", "--quiet"]
+    assert main(["train", str(folder / "tiny.yaml"), "--seed", "3", *options]) == 0
+    return Run.open(folder / "run")
+
+
+def acts_alike(one, other):
+    actions = [agent.predict(OBSERVATIONS, deterministic=True)[0] for agent in (one, other)]
+    return np.array_equal(*actions)
+
+
+def metadata_of(card):
+    return yaml.safe_load(card.read_text(encoding="utf-8").split("---\n")[1])
+
+
+def test_a_local_folder(run, tmp_path):
+    folder = tmp_path / "shared"
+    assert push_to_hub(run, folder) == str(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "best", "config.yaml"]
+    agent = from_hub(folder)
+    assert isinstance(agent, PPO)
+    assert acts_alike(agent, run.best())
+    assert agent.hyperparameters == run.best().hyperparameters
+    push_to_hub(run.folder, folder)  # again, by path
+    assert acts_alike(from_hub(folder), run.best())
+
+
+def test_the_card(run, tmp_path):
+    push_to_hub(run, tmp_path / "shared")
+    card = tmp_path / "shared" / "README.md"
+    metadata, text = metadata_of(card), card.read_text(encoding="utf-8")
+    assert metadata["library_name"] == "agilerl-like"
+    assert {"reinforcement-learning", "CartPole-v1", "PPO"} <= set(metadata["tags"])
+    (model,) = metadata["model-index"]
+    (result,) = model["results"]
+    best = run.metrics()[-1]["population/best_ever"]
+    assert result["dataset"]["name"] == "CartPole-v1"
+    assert result["metrics"][0]["value"].startswith(f"{best:.2f} (standard error ")
+    assert run.best().architecture.describe().replace("|", "\\|") in text
+    assert f"generation 0: member {run.ancestry()[0].uid}\n" in text
+    assert len(re.findall("^- generation", text, re.MULTILINE)) == len(run.ancestry())
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    assert "from_hub(Path('.'))" in code
+
+
+def test_the_code_of_a_card_runs(run, tmp_path, monkeypatch):
+    push_to_hub(run, tmp_path / "shared")
+    monkeypatch.chdir(tmp_path / "shared")
+    code = re.search(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)[1]
+    namespace = {"observation": OBSERVATIONS}
+    exec(compile(code, "card", "exec"), namespace)
+    assert namespace["action"].shape == (50,)
+
+
+def test_nothing_of_the_machine_is_uploaded(run, tmp_path):
+    push_to_hub(run, tmp_path / "shared")
+    settings = yaml.safe_load((tmp_path / "shared" / "config.yaml").read_text())
+    assert "run" not in settings
+    assert settings["environment"]["id"] == "CartPole-v1"
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "shared").rglob("*") if path.is_file())
+    assert str(run.folder.parent).encode() not in everything
+    assert run.provenance["platform"].encode() not in everything
+    assert b"run.dir" not in everything
+
+
+def test_the_command_evaluates_it(run, tmp_path, capsys):
+    push_to_hub(run, tmp_path / "shared")
+    assert main(["eval", str(tmp_path / "shared"), "--episodes", "3", "--seed", "1"]) == 0
+    uploaded = capsys.readouterr().out
+    assert main(["eval", str(run.folder), "--episodes", "3", "--seed", "1"]) == 0
+    assert capsys.readouterr().out == uploaded
+
+
+def test_agents_without_a_run_and_teams(tmp_path):
+    space = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+    agent = PPO(*space, seed=0)
+    push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
+    assert acts_alike(from_hub(tmp_path / "one"), agent)
+    assert "model-index" not in metadata_of(tmp_path / "one" / "README.md")  # it was not tested
+    agent.fitness.append(12.5)
+    push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
+    assert metadata_of(tmp_path / "one" / "README.md")["model-index"][0]["results"][0]["metrics"][0]["value"] == "12.50"
+    team = IPPO({"a_0": space[0]}, {"a_0": space[1]}, seed=0)
+    push_to_hub(team, tmp_path / "team")
+    assert isinstance(from_hub(tmp_path / "team"), IPPO)
+
+
+class Hub:
+    """The calls of huggingface_hub that are used, on folders."""
+
+    def __init__(self, folder):
+        self.folder, self.calls = folder, []
+
+    def create_repo(self, repository, *, private, exist_ok):
+        assert exist_ok
+        self.calls.append(("create", repository, private))
+        return f"https://hub/{repository}"
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        self.calls.append(("upload", repo_id, commit_message))
+        shutil.copytree(folder_path, self.folder / repo_id, dirs_exist_ok=True)
+
+    def snapshot_download(self, repository, *, revision, token, local_dir, allow_patterns, library_name):
+        self.calls.append(("download", repository, revision))
+        for path in (self.folder / repository).rglob("*"):
+            name = path.relative_to(self.folder / repository)
+            if path.is_file() and any(name.match(pattern) for pattern in allow_patterns):
+                (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, local_dir / name)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    hub = Hub(tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda token, library_name: hub)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
+    return hub
+
+
+def test_the_hub(run, hub, tmp_path):
+    (tmp_path / "film.mp4").write_bytes(b"film")
+    address = push_to_hub(run, "me/pole", video=tmp_path / "film.mp4", private=True, message="second")
+    assert address == "https://hub/me/pole"
+    assert sorted(path.name for path in (hub.folder / "me" / "pole").iterdir()) == [
+        "README.md",
+        "best",
+        "config.yaml",
+        "replay.mp4",
+    ]
+    assert "from_hub('me/pole')" in (hub.folder / "me" / "pole" / "README.md").read_text()
+    assert acts_alike(from_hub("me/pole", revision="main"), run.best())
+    assert hub.calls == [("create", "me/pole", True), ("upload", "me/pole", "second"), ("download", "me/pole", "main")]
+    from_hub("me/pole", folder=tmp_path / "kept")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["README.md", "best", "config.yaml"]
+
+
+def test_refuses(run, hub, tmp_path, monkeypatch):
+    for function in (lambda name: push_to_hub(run, name), from_hub):
+        with pytest.raises(
+            ConfigurationError, match=r"repository='pole'; allowed are 'user/name' on the Hub, and a pa"
+        ):
+            function("pole")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "README.md").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"has a README.md that is not a card of this package"):
+        push_to_hub(run, tmp_path / "own")
+    assert (tmp_path / "own" / "README.md").read_text() == "mine"
+    with pytest.raises(CheckpointError, match="does not exist"):
+        from_hub(tmp_path / "nowhere")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'agilerl-like\[hub\]'"):
+        from_hub("me/pole")
+    assert hub.calls == []
