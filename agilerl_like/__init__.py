@@ -12,9 +12,12 @@ from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms import (
+        DDPG,
         DQN,
         IPPO,
         PPO,
+        SAC,
+        TD3,
         BPTTSequenceType,
         MultiAgentPopulation,
         Population,
@@ -41,9 +44,12 @@ if TYPE_CHECKING:
 __version__ = version("agilerl-like")
 
 __all__ = [
+    "DDPG",
     "DQN",
     "IPPO",
     "PPO",
+    "SAC",
+    "TD3",
     "BPTTSequenceType",
     "Bool",
     "CheckpointError",

@@ -13,15 +13,20 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
+from agilerl_like.algorithms.sac import SAC
+from agilerl_like.algorithms.td3 import DDPG, TD3
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
 __all__ = [
+    "DDPG",
     "DQN",
     "IPPO",
     "PPO",
+    "SAC",
+    "TD3",
     "BPTTSequenceType",
     "MultiAgentPopulation",
     "PPOConfig",

@@ -28,7 +28,7 @@ class HandMadeBatch:
     """Stands for a replay in an update from given experiences."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self._batch, self.rows = batch, batch.returns.shape[1]
 
     def sample(self, *_: Any) -> Batch:
         """Return the batch."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, Share, number_range
+from agilerl_like.algorithms.settings import STRICT, Count, NonNegative, Positive, Schedules, Share, number_range
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -80,6 +80,58 @@ class DQNConfig(OffPolicyConfig):
     """Probability of a random action after `eps_share` of a run (value)."""
     eps_share: Share = 0.1
     """Share of the run's env steps over which the probability falls in a straight line (value)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class ContinuousConfig(OffPolicyConfig):
+    """What TD3, DDPG and SAC have in common."""
+
+    lr: Positive = 1e-3
+    """Adam's learning rate of the critics (value)."""
+    lr_actor: Positive | None = None
+    """Adam's learning rate of the actor; None: that of the critics (value)."""
+    tau: Tau = 0.005
+    """Share by which the target networks move towards the networks at each of their updates (value)."""
+    twin_q: bool = True
+    """Learn two critics and use the smaller of their values; fixed when an agent is made."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class TD3Config(ContinuousConfig):
+    """TD3's settings; a member's live attributes have the same names."""
+
+    expl_noise: NonNegative = 0.1
+    """Standard deviation of the noise on actions in training, in half-widths of the action space (value)."""
+    target_noise: NonNegative = 0.2
+    """Standard deviation of the noise on the next actions that the critics learn from, likewise (value)."""
+    noise_clip: NonNegative = 0.5
+    """Largest magnitude of that noise (value)."""
+    policy_delay: Count = 2
+    """Gradient steps of the critics for each of the actor (structural)."""
+    target_update_interval: Count = 2
+    """Gradient steps of the critics between two updates of the target networks (value)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class DDPGConfig(TD3Config):
+    """DDPG's settings: TD3's with one critic, no delay and no noise on next actions."""
+
+    twin_q: bool = False
+    """Learn two critics and use the smaller of their values; fixed when an agent is made."""
+    target_noise: NonNegative = 0.0
+    """Standard deviation of the noise on the next actions that the critic learns from (value)."""
+    policy_delay: Count = 1
+    """Gradient steps of the critic for each of the actor (structural)."""
+    target_update_interval: Count = 1
+    """Gradient steps of the critic between two updates of the target networks (value)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class SACConfig(ContinuousConfig):
+    """SAC's settings; a member's live attributes have the same names."""
+
+    target_entropy_scale: NonNegative = 1.0
+    """The temperature adapts until the entropy is minus this, in nats for each dimension of an action (value)."""
 
 
 class OffPolicyAttributes:

@@ -72,6 +72,7 @@ COMMON = (
     "normalize_advantage",
     "advantage_ddof",
     "optimizer",
+    "twin_q",
 )
 """Settings that are equal for all members of a population: they do not evolve, because one computation serves all."""
 NOT_EVOLVABLE = (

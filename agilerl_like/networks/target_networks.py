@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import Any, cast
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,10 +24,11 @@ from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import transfer_weights_
-from agilerl_like.networks.actor_critic import Actor, ActorCritic, Network, NoNorm
+from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, ActorCritic, Network
 from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
-from agilerl_like.networks.exploration import EpsilonGreedy
+from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh, SquashedGaussian
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
+from agilerl_like.networks.observation_norm import NoNorm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
 
@@ -174,6 +176,88 @@ class QNetwork(OffPolicyNetwork):
 
     def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
         return self.evaluate(x)[1]
+
+
+class ContinuousNetwork(OffPolicyNetwork):
+    """An actor of bounded actions, and one or two critics that read observation and action as one vector."""
+
+    target: ContinuousNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # a copy of this network
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        encoding: ObservationEncoder,
+        action_space: gymnasium.spaces.Box,
+        *,
+        twin: bool = True,
+        stochastic: bool = False,
+    ) -> None:
+        super().__init__(spec)
+        distribution = SquashedGaussian(action_space) if stochastic else NoisyTanh(action_space)
+        if stochastic:
+            self.log_alpha = nn.Parameter(torch.zeros(1))
+            """Log of the temperature, the weight of the entropy."""
+        self.register_buffer("actor_steps", torch.zeros(1))
+        self.actor_steps: Tensor
+        """Gradient steps of the actor; those of the critics are Adam's."""
+        encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
+        head = EvolvableMLP(cast(MLPSpec, spec.head), spec.latent_dim, distribution.num_outputs)
+        self.actor = Actor(encoder, _no_memory(spec), head, distribution)
+        both = gymnasium.spaces.Box(-np.inf, np.inf, (encoding.size + distribution.size,))
+        for name in ("critic", "critic2") if twin else ("critic",):
+            encoder = make_encoder(spec, ObservationEncoder(both), "critic", 1)
+            self._modules[name] = Network(encoder, _no_memory(spec), _values(spec, 1))
+        self.add_target()
+
+    @property
+    def branches(self) -> dict[str, Network]:
+        return {name: cast(Network, self._modules[name]) for name in ("actor", *self.critic_names)}
+
+    @property
+    def critic_names(self) -> tuple[str, ...]:
+        """The names of the critics."""
+        return ("critic", "critic2") if "critic2" in self._modules else ("critic",)
+
+    def stack_key(self) -> Hashable:
+        return super().stack_key(), self.critic_names, type(self.actor.distribution)
+
+    def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
+        """Draw initial weights from one generator; a new policy acts near the centre of the space."""
+        for name, branch in self.branches.items():
+            branch.encoder.reset_(generator, output_gain=2**0.5)
+            branch.head.reset_(generator, output_gain=output_gain if name == "actor" else 1.0)
+        self.sync_target_()
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the actor's outputs for normalised observations."""
+        return self.actor.head(self.actor.encoder(x)).to(self.dtype)
+
+    def best_action(self, x: Tensor) -> Tensor:
+        """Return the raw actions `[…, A]` without exploration."""
+        return self.actor.distribution.mode(self.outputs(x))
+
+    def q_values(self, x: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """Return each critic's value `[…]` of raw actions `[…, A]`."""
+        both = torch.cat([x, actions], -1)
+        critics = [self.branches[name] for name in self.critic_names]
+        return tuple(critic.head(critic.encoder(both)).squeeze(-1).to(self.dtype) for critic in critics)
+
+    def branch_input(self, branch: str, x: Tensor) -> Tensor:
+        """A critic reads the action of the policy, too."""
+        return x if branch == "actor" else torch.cat([x, self.best_action(x)], -1)
+
+    def evaluate(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> tuple[Tensor, Tensor]:
+        """Return the actor's outputs and the smallest value `[…]` of the policy's action."""
+        outputs = self.outputs(x)
+        return outputs, smallest(self.q_values(x, self.actor.distribution.mode(outputs)))
+
+    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
+        return self.evaluate(x)[1]
+
+
+def smallest(values: tuple[Tensor, ...]) -> Tensor:
+    """Return the smallest of the critics' values `[…]`."""
+    return values[0] if len(values) == 1 else torch.minimum(*values)
 
 
 def _no_memory(spec: NetworkSpec) -> IdentityModule:

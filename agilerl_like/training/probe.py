@@ -41,8 +41,14 @@ OFF_POLICY: dict[str, Any] = {
     "learning_starts": 256,
 }
 """The same of algorithms that learn from a replay."""
-EXPLORATION: dict[str, dict[str, Any]] = {"DQN": {"eps_end": 1.0}}
-"""What makes such an algorithm explore to the end: all actions are random, and their values still those of the best."""
+NOISY: dict[str, Any] = {"lr": 2e-3, "learning_starts": 1_000, "expl_noise": 0.5}
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "DQN": {"eps_end": 1.0},  # all actions are random; their values are those of the best policy all the same
+    "TD3": NOISY,  # with a larger learning rate the tanh of its actions saturates
+    "DDPG": NOISY,
+    "SAC": {"lr": 2e-3, "learning_starts": 1_000, "target_entropy_scale": 3.0},  # little entropy at the end
+}
+"""What differs from `OFF_POLICY` for one algorithm."""
 HIGH_ENTROPY = {"ent_coef": 1.0}
 """For discrete actions: without entropy, an action abandoned too early is never tried again."""
 RECURRENT = {"recurrent": True, "max_seq_len": 8}
@@ -106,7 +112,7 @@ def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO
     with closing(env_setup.env) as env:
         kind: Any = registered("algorithm").find("algorithm", algorithm) if isinstance(probe, Probe) else IPPO
         if issubclass(kind, OffPolicyAlgorithm):
-            defaults = {**OFF_POLICY, **EXPLORATION[kind.algo], **_layout_of(probe)}
+            defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_layout_of(probe)}
         else:
             defaults = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1])}
         given = {**defaults, "gamma": probe.gamma, **settings}

@@ -265,7 +265,7 @@ def test_configurations_name_the_algorithm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(Path(__file__).parents[2].glob("configs/dqn/*.yaml")), ids=lambda path: path.stem
+    "path", sorted(Path(__file__).parents[2].glob("configs/[dts]*/*.yaml")), ids=lambda path: path.stem
 )
 def test_bundled_configurations_are_valid(path):
-    assert load(str(path)).algorithm_class is DQN
+    assert load(str(path)).algorithm_class.algo == path.parent.name.upper()

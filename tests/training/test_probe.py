@@ -99,3 +99,10 @@ def test_an_algorithm_is_tried_where_it_suits():
     assert suits(PROBES["MemoryCue"], "PPO")
     assert not suits(PROBES["MemoryCue"], "DQN")
     assert not suits(PROBES["ContinuousBounds"], "DQN")
+
+
+@pytest.mark.parametrize("algorithm", ["TD3", "DDPG", "SAC"])
+def test_continuous_actions_are_learned_within_their_bounds(algorithm):
+    probe = replace(PROBES["ContinuousBounds"], steps=10_000)
+    for answer in solve(probe, seed=1, algorithm=algorithm).answers:
+        np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance)

@@ -1,0 +1,144 @@
+"""What agents of bounded continuous actions that learn from a replay have in common: TD3, DDPG and SAC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.learner import torch_generator
+from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
+from agilerl_like.algorithms.settings import validated
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.learning.continuous_update import METRICS, ContinuousUpdate
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.distributions import Gaussian
+from agilerl_like.networks.target_networks import ContinuousNetwork
+from agilerl_like.seeding import Purpose
+
+UNIFORM = -1.0
+"""The size of exploration noise that stands for uniform actions."""
+
+
+class ContinuousLearner(OffPolicyLearner):
+    """An actor and its critics."""
+
+    is_stochastic: ClassVar[bool] = False
+
+    def build(self, architecture: NetworkSpec) -> ContinuousNetwork:
+        space: Any = self.action_space
+        twin = getattr(self.algorithm, "twin_q", True)
+        return ContinuousNetwork(architecture, self.encoding, space, twin=twin, stochastic=self.is_stochastic)
+
+    def hyperparam(self, name: str, value: Any) -> float:
+        return float(self.host.lr if name == "lr_actor" and value is None else value)
+
+    def action_noise(self, steps: int, rows: int) -> Tensor:
+        """Return the noise of next actions and of actions in the next gradient steps, `[steps, 2, rows, A]`."""
+        stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates, 1)
+        return torch.randn(steps, 2, rows, self.distribution.size, generator=stream)
+
+
+class ContinuousLearnerGroup(OffPolicyLearnerGroup[ContinuousLearner]):
+    """P learners that act uniformly until they learn, and then with noise."""
+
+    metrics = METRICS
+    update_class: ClassVar[type[ContinuousUpdate]]
+
+    def next_noise(self, envs: int) -> Tensor:
+        noise = super().next_noise(envs).clone()
+        stored = 0 if self.replay is None else self.replay.steps * self.replay.envs
+        sizes = [
+            UNIFORM if learner.updates == 0 and stored < learner.host.learning_starts else learner.host.noise_size
+            for learner in self
+        ]
+        noise[..., 0] = torch.tensor(sizes, device=noise.device).unsqueeze(1)
+        return noise
+
+    def kind_of(self, learner: ContinuousLearner) -> tuple[Any, ...]:
+        delay = learner.host.delay
+        return delay, learner.updates % delay
+
+    @classmethod
+    def make_update(
+        cls, learners: Sequence[ContinuousLearner], places: Sequence[int], replay: Any, steps: int
+    ) -> ContinuousUpdate:
+        rows = getattr(replay, "rows", learners[0].batch_size)  # of experiences that a hand-written loop passes
+        noise = torch.stack([learner.action_noise(steps, rows) for learner in learners]).to(learners[0].device)
+        delay = learners[0].host.delay
+        return cls.update_class(**update_arguments(learners, places, replay, steps), noise=noise, policy_delay=delay)
+
+
+class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousLearner]):
+    """An agent of bounded continuous actions that learns from a replay."""
+
+    lr_actor: float | None
+    twin_q: bool
+
+    @property
+    def noise_size(self) -> float:
+        """The size of the exploration noise, in half-widths of the action space."""
+        return 0.0
+
+    @property
+    def delay(self) -> int:
+        """Gradient steps of the critics for each of the actor."""
+        return 1
+
+    @classmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        if not isinstance(action_space, gymnasium.spaces.Box):
+            return False
+        return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
+
+    def _init_continuous(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+        """Make the agent from the constructor's `locals()`."""
+        for name in unknown:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
+        action_space, device, accelerator = given["action_space"], given["device"], given["accelerator"]
+        if not self.supports(action_space):
+            raise ConfigurationError(
+                f"action_space={action_space} is not for {self.algo}; allowed is a Box of finite bounds"
+            )
+        net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
+        self._init_agent(
+            given["observation_space"],
+            action_space,
+            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
+            {"encoder": "mlp", **net_config},
+            index=given["index"],
+            hp_config=given["hp_config"],
+            num_envs=given["num_envs"],
+            device=device if accelerator is None else accelerator.device,
+            seed=given["seed"],
+        )
+        self.mut = given["mut"] or "None"
+
+    def check(self) -> None:
+        super().check()
+        for learner in self.learners.values():
+            if any(leaf.kind == "image" for leaf in learner.encoding.leaves):
+                raise ConfigurationError(
+                    f"observation_space={learner.observation_space} has an image; {self.algo} allows vectors and "
+                    "categories, and Dict and Tuple of these"
+                )
+
+    def get_action(self, obs: Any, *_: Any, **__: Any) -> np.ndarray:
+        """Return actions for observations `[B, *shape]`, in the env's units: in training mode with exploration.
+
+        AgileRL's further arguments are accepted without effect.
+        """
+        learner = self.learner
+        network = cast(ContinuousNetwork, learner.network)
+        with torch.no_grad():
+            outputs = network.outputs(learner.normalize(obs))
+            noise = learner.noise((len(outputs),))
+            noise[..., 0] = self.noise_size
+            distribution = learner.distribution
+            raw = distribution.sample(outputs, noise) if self.training else distribution.mode(outputs)
+            return distribution.to_env(raw)

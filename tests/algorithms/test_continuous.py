@@ -1,0 +1,328 @@
+"""TD3, DDPG and SAC: gradient steps by hand, exploration, bounds, mutations, members together and alone."""
+
+import copy
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from agilerl_like import DDPG, SAC, TD3, make_vect_envs, train_off_policy
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Mutation, Mutations, TournamentSelection
+from agilerl_like.learning.replay_buffer import Batch
+
+SMALL = {
+    "latent_dim": 16,
+    "encoder_config": {"hidden_size": [16], "min_mlp_nodes": 8},
+    "head_config": {"hidden_size": [16], "min_mlp_nodes": 8},
+}
+OBS = gymnasium.spaces.Box(-1.0, 1.0, (4,))
+ACTIONS = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32))
+KINDS = [TD3, DDPG, SAC]
+
+
+def agent(kind, **settings):
+    return kind(OBS, ACTIONS, net_config=SMALL, seed=1, **settings)
+
+
+def experiences(rows=32, seed=0):
+    stream = np.random.default_rng(seed)
+    return {
+        "obs": stream.uniform(-1, 1, (rows, 4)).astype(np.float32),
+        "action": stream.uniform(ACTIONS.low, ACTIONS.high, (rows, 2)),
+        "reward": stream.normal(size=(rows, 1)),
+        "next_obs": stream.uniform(-1, 1, (rows, 4)).astype(np.float32),
+        "done": stream.integers(2, size=(rows, 1)),
+    }
+
+
+def perturb_target_(member):
+    stream = torch.Generator().manual_seed(3)
+    for target, _ in member.network.target_pairs():
+        target.add_(0.1 * torch.randn(target.shape, generator=stream))
+
+
+def tensors(data):
+    """Return the columns as tensors, with actions in half-widths from -1 to 1."""
+    units = (data["action"] - (ACTIONS.low + ACTIONS.high) / 2) / ((ACTIONS.high - ACTIONS.low) / 2)
+    found = {**data, "action": units}
+    return [torch.tensor(found[name], dtype=torch.float32) for name in ("obs", "action", "reward", "next_obs", "done")]
+
+
+def parts_of(network):
+    critics = [p for name, p in network.named_parameters() if name.startswith("critic")]
+    return list(network.actor.parameters()), critics
+
+
+def assert_equal_networks(expected, member):
+    for ours, theirs in zip(member.network.target_pairs(), expected.target_pairs(), strict=True):
+        torch.testing.assert_close(ours[0], theirs[0], atol=1e-6, rtol=0)
+        torch.testing.assert_close(ours[1], theirs[1], atol=1e-6, rtol=0)
+
+
+def ddpg_steps(q, data, lr, gamma, tau, steps):
+    """Take steps of DDPG as its paper defines them, with torch's own Adam."""
+    obs, action, reward, after, done = tensors(data)
+    actor, critics = parts_of(q)
+    of_actor, of_critic = (torch.optim.Adam(its, lr=lr, eps=1e-5) for its in (actor, critics))
+    for _ in range(steps):
+        with torch.no_grad():
+            next_action = torch.tanh(q.target.actor(after))
+            both = torch.cat([after, next_action], 1)
+            goal = reward + gamma * (1 - done) * q.target.critic(both)
+        loss = F.mse_loss(q.critic(torch.cat([obs, action], 1)), goal)
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+        of_actor.zero_grad()
+        (-q.critic(torch.cat([obs, torch.tanh(q.actor(obs))], 1)).mean()).backward()
+        of_actor.step()
+        with torch.no_grad():
+            for target, weight in q.target_pairs():
+                target.copy_((1 - tau) * target + tau * weight)
+
+
+@pytest.mark.parametrize("kind", [DDPG, TD3])
+def test_without_its_changes_td3_is_ddpg(kind):
+    plain = {"twin_q": False, "policy_delay": 1, "target_noise": 0.0, "target_update_interval": 1}
+    member = agent(kind, lr=1e-3, gamma=0.9, tau=0.05, max_grad_norm=1e9, **(plain if kind is TD3 else {}))
+    perturb_target_(member)
+    expected = copy.deepcopy(member.network)
+    ddpg_steps(expected, experiences(), 1e-3, 0.9, 0.05, steps=3)
+    for _ in range(3):
+        member.learn(experiences())
+    assert_equal_networks(expected, member)
+
+
+def test_a_step_of_td3_is_that_of_the_formula():
+    lr, lr_actor, gamma, tau = 1e-3, 2e-3, 0.9, 0.1
+    settings = {"target_noise": 0.4, "noise_clip": 0.3, "batch_size": 32, "policy_delay": 2}
+    member = agent(TD3, lr=lr, lr_actor=lr_actor, gamma=gamma, tau=tau, max_grad_norm=0.2, **settings)
+    perturb_target_(member)
+    q = copy.deepcopy(member.network)
+    obs, action, reward, after, done = tensors(experiences())
+    actor, critics = parts_of(q)
+    of_actor = torch.optim.Adam(actor, lr=lr_actor, eps=1e-5)
+    of_critic = torch.optim.Adam(critics, lr=lr, eps=1e-5)
+    for step in range(1, 5):
+        noise = (0.4 * member.learner.action_noise(1, 32)[0, 0]).clamp(-0.3, 0.3)
+        with torch.no_grad():
+            next_action = (torch.tanh(q.target.actor(after)) + noise).clamp(-1, 1)
+            both = torch.cat([after, next_action], 1)
+            goal = reward + gamma * (1 - done) * torch.minimum(
+                q.target.critic(both), q.target._modules["critic2"](both)
+            )
+        both = torch.cat([obs, action], 1)
+        loss = F.mse_loss(q.critic(both), goal) + F.mse_loss(q._modules["critic2"](both), goal)
+        of_critic.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(critics, 0.2)
+        of_critic.step()
+        if step % 2 == 0:
+            of_actor.zero_grad()
+            (-q.critic(torch.cat([obs, torch.tanh(q.actor(obs))], 1)).mean()).backward()
+            torch.nn.utils.clip_grad_norm_(actor, 0.2)
+            of_actor.step()
+            with torch.no_grad():
+                for target, weight in q.target_pairs():
+                    target.copy_((1 - tau) * target + tau * weight)
+        assert member.learn(experiences()) == pytest.approx(loss.item(), abs=1e-6)
+        assert member.network.actor_steps == step // 2
+    assert_equal_networks(q, member)
+
+
+def test_a_step_of_sac_is_that_of_the_formula():
+    lr, gamma, tau = 1e-3, 0.9, 0.1
+    member = agent(SAC, lr=lr, gamma=gamma, tau=tau, max_grad_norm=1e9, batch_size=32, target_entropy_scale=0.7)
+    perturb_target_(member)
+    q = copy.deepcopy(member.network)
+    obs, action, reward, after, done = tensors(experiences())
+    actor, critics = parts_of(q)
+    of_actor, of_critic = (torch.optim.Adam(its, lr=lr, eps=1e-5) for its in ([*actor, q.log_alpha], critics))
+
+    def policy(x, noise):
+        mean, log_std = q.actor(x).chunk(2, 1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        unsquashed = mean + log_std.exp() * noise
+        # the density of tanh(u) is that of u over 1 - tanh(u)^2
+        log_density = normal.log_prob(unsquashed) - torch.log(1 - torch.tanh(unsquashed) ** 2)
+        return torch.tanh(unsquashed), log_density.sum(1, keepdim=True)
+
+    def values(network, x, its):
+        both = torch.cat([x, its], 1)
+        return network.critic(both), network._modules["critic2"](both)
+
+    for _ in range(3):
+        next_noise, noise = member.learner.action_noise(1, 32)[0]
+        alpha = q.log_alpha.detach().exp()
+        with torch.no_grad():
+            next_action, density = policy(after, next_noise)
+            goal = reward + gamma * (1 - done) * (
+                torch.minimum(*values(q.target, after, next_action)) - alpha * density
+            )
+        loss = sum(F.mse_loss(its, goal) for its in values(q, obs, action))
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+        sampled, density = policy(obs, noise)
+        of_actor.zero_grad()
+        actor_loss = (alpha * density - torch.minimum(*values(q, obs, sampled))).mean()
+        (actor_loss - (q.log_alpha * (density.detach() - 0.7 * 2)).mean()).backward()
+        of_actor.step()
+        with torch.no_grad():
+            for target, weight in q.target_pairs():
+                target.copy_((1 - tau) * target + tau * weight)
+        assert member.learn(experiences()) == pytest.approx(loss.item(), abs=1e-5)
+    for ours, theirs in zip(member.network.parameters(), q.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    assert q.log_alpha.item() != 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_stay_within_their_bounds(kind):
+    member = agent(kind)
+    obs = np.random.default_rng(0).uniform(-1, 1, (2000, 4)).astype(np.float32)
+    if kind is not SAC:
+        member.expl_noise = 2.0
+    explored = member.get_action(obs)
+    member.set_training_mode(False)
+    best = member.get_action(obs)
+    for actions in (explored, best):
+        assert (actions >= ACTIONS.low).all()
+        assert (actions <= ACTIONS.high).all()
+    assert explored.std(0).min() > 10 * best.std(0).max()
+    assert np.array_equal(best, member.predict(obs, deterministic=True)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_actions_are_uniform(kind):
+    member = agent(kind, num_envs=2000)
+    group = member.learner
+    pop = kind.population(1, OBS, ACTIONS, net_config=SMALL, seed=1, num_envs=2000)
+    raw, _ = pop.act(
+        torch.zeros(1, 2000, 4), pop.initial_hidden_state.repeat(1, 2000, 1, 1, 1), noise=pop.learners.next_noise(2000)
+    )
+    counts, _ = np.histogram(raw[0, :, 0], bins=8, range=(-1, 1))
+    assert counts.sum() == 2000
+    assert ((counts - 250) ** 2 / 250).sum() < 24.3  # chi square of 7 degrees, 0.1 %
+    assert group.distribution.size == 2
+
+
+def test_the_density_of_a_squashed_gaussian_integrates_to_one():
+    distribution = agent(SAC).learner.distribution
+    grid = (torch.arange(400) + 0.5) / 200 - 1
+    points = torch.cartesian_prod(grid, grid)
+    outputs = torch.tensor([0.3, -0.2, math.log(0.4), math.log(0.7)]).expand(len(points), 4)
+    density = distribution.evaluate(outputs, points)[0].exp().sum() / 200**2
+    assert float(density) == pytest.approx(1.0, abs=0.01)
+    actions, log_density = distribution.reparametrized(outputs[:100], torch.randn(100, 2))
+    torch.testing.assert_close(distribution.evaluate(outputs[:100], actions)[0], log_density, atol=1e-3, rtol=1e-3)
+
+
+OPERATORS = ("encoder.add_node", "add_latent_node", "head.add_layer", "head.add_node", "encoder.remove_node",
+             "head.remove_node", "remove_latent_node", "change_activation")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_follow_every_mutation(kind):
+    member = agent(kind)
+    for turn in range(3):
+        member.learn(experiences(seed=turn))
+    member.network.sync_target_()
+    differing = member.clone()
+    perturb_target_(differing)
+    x = torch.tensor(experiences(256)["obs"])
+    actions = torch.rand(256, 2) * 2 - 1
+    done = 0
+    for operator in OPERATORS:
+        for one in (member, differing):
+            choices = one.architecture.choices(operator)
+            if not choices:
+                continue
+            networks = one.network, one.network.target
+            before = [(its.outputs(x), *its.q_values(x, actions)) for its in networks]
+            name = "activation" if "activation" in operator else "architecture"
+            (change,) = one.apply_genome(one.genome, (Mutation(name, operator, dict(choices[0])),))
+            done += change.kind != "none"
+            assert one.network.target.spec == one.network.spec
+            if "remove" not in operator:
+                for its, found in zip((one.network, one.network.target), before, strict=True):
+                    for new, old in zip((its.outputs(x), *its.q_values(x, actions)), found, strict=True):
+                        torch.testing.assert_close(new, old, atol=2e-5, rtol=1e-4)
+        for target, weight in member.network.target_pairs():
+            torch.testing.assert_close(target, weight, atol=1e-6, rtol=1e-5)
+    assert done >= 8
+    assert np.isfinite([one.learn(experiences()) for one in (member, differing)]).all()
+
+
+class Batches:
+    """Stands for a replay: minibatches by place and step."""
+
+    masks, steps, envs = None, 10**6, 10**6
+
+    def __init__(self, places):
+        self.places, self.taken = places, [0] * len(places)
+
+    def sample(self, members, *_):
+        found = []
+        for member in members.tolist():
+            stream = torch.Generator().manual_seed(100 * self.places[member] + self.taken[member])
+            self.taken[member] += 1
+            rows, others = torch.randn(2, 16, 4, generator=stream)
+            found.append(
+                (rows, torch.rand(16, 2, generator=stream) * 2 - 1, others[:, 0], rows[:, 0].clamp(0, 0.9), others)
+            )
+        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*found, strict=True))
+        return Batch(obs, actions, reward, discount, after, None, torch.ones_like(reward))
+
+    def latest(self, place, count):
+        return torch.zeros(1, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_learn_together_as_alone(kind):
+    def varied():
+        pop = kind.population(3, OBS, ACTIONS, seed=5, net_config=SMALL, gradient_steps=5, batch_size=16)
+        for place, member in enumerate(pop):
+            member.lr, member.tau, member.gamma = 1e-3 * (place + 1), 0.05 * (place + 1), 0.9 + 0.03 * place
+        choice = dict(pop[1].architecture.choices("encoder.add_node")[-1])
+        pop[1].apply_genome(pop[1].genome, (Mutation("architecture", "encoder.add_node", choice),))
+        return pop
+
+    together, alone = varied(), varied()
+    together.learn([2, 0, 1], Batches([0, 1, 2]))
+    together.learn([1, 2], Batches([0, 1, 2]))
+    for place, member in enumerate(alone):
+        single = type(together)([member])
+        for _ in range(2 if place else 1):
+            single.learn([0], Batches([place]))
+        for ours, theirs in zip(together[place].network.target_pairs(), member.network.target_pairs(), strict=True):
+            torch.testing.assert_close(ours[0], theirs[0], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(ours[1], theirs[1], atol=1e-6, rtol=1e-5)
+        assert torch.equal(together[place].network.actor_steps, member.network.actor_steps)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_evolves_saves_and_loads(kind, tmp_path):
+    env = make_vect_envs("Pendulum-v1", num_envs=4)
+    spaces = env.single_observation_space, env.single_action_space
+    pop = kind.population(2, *spaces, net_config=SMALL, seed=1, batch_size=16, learning_starts=40, memory_size=200)
+    run = {"max_steps": 240, "evo_steps": 120, "eval_loop": 1, "eval_steps": 20, "verbose": False}
+    search = {"selection_strategy": TournamentSelection(2), "mutation": Mutations(no_mutation=0.0, architecture=1.0)}
+    pop, _ = train_off_policy(env, pop=pop, run_dir=tmp_path / "run", **run, **search)
+    loaded = kind.load(tmp_path / "run" / "best")
+    obs = np.zeros((1, 3), np.float32)
+    assert np.array_equal(loaded.predict(obs, deterministic=True)[0], pop.best.predict(obs, deterministic=True)[0])
+    assert all(member.learner.updates for member in pop)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_spaces_are_refused(kind):
+    for space in (gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-np.inf, np.inf, (1,))):
+        with pytest.raises(ConfigurationError, match=f"is not for {kind.algo}; allowed is a Box of finite bounds"):
+            kind(OBS, space)
+    with pytest.raises(ConfigurationError, match=f"has an image; {kind.algo} allows vectors"):
+        kind(gymnasium.spaces.Box(0, 255, (3, 8, 8), np.uint8), ACTIONS)
