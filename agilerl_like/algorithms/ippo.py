@@ -44,6 +44,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
@@ -468,6 +469,15 @@ class IPPO(OnPolicyAlgorithm):
     def possible_action_spaces(self) -> dict[str, gymnasium.Space]:
         """The action space of each agent."""
         return dict(self.action_space.spaces)
+
+    @property
+    def optimizer(self) -> dict[str, Adam]:
+        """The optimizer's moments of each group; its name is assigned to change the setting."""
+        return {group: learner.optimizer for group, learner in self.learners.items()}
+
+    @optimizer.setter
+    def optimizer(self, name: OptimizerName) -> None:
+        self.optimizer_name = name
 
     @property
     def actors(self) -> dict[str, nn.Module]:

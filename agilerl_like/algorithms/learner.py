@@ -366,6 +366,7 @@ class Learner:
             observation_eps=host.observation_eps,
             log_std=min(max(host.action_std_init, host.action_std_min), host.action_std_max),
             squash=host.squash_output,
+            std_range=(host.action_std_min, host.action_std_max) if host.state_dependent_std else None,
         )
 
     def planned_weights(self) -> int:

@@ -37,8 +37,6 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
         check_std_range(settings, self.hp_config)
         if not self.bootstrap_truncated:
             warn_of_unbootstrapped()
-        if settings["state_dependent_std"]:
-            raise ConfigurationError("state_dependent_std=True is not implemented yet; allowed is False")
         for group, learner in self.learners.items():
             named = f", agents of {group!r} in each: {learner.num_agents}" if group else ""
             check_rollout(settings, self.hp_config, self.num_envs, learner.num_agents, named)

@@ -109,11 +109,12 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         observation_eps: float = OBSERVATION_EPS,
         log_std: float = 0.0,
         squash: bool = False,
+        std_range: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.share_encoders = share_encoders
-        distribution = make_distribution(action_space, log_std=log_std, squash=squash)
+        distribution = make_distribution(action_space, log_std=log_std, squash=squash, std_range=std_range)
         self.observation_norm = make_observation_norm(
             encoding, normalize_observation, clip=observation_clip, epsilon=observation_eps
         )
@@ -164,7 +165,8 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def stack_key(self) -> Hashable:
         """Return what must be equal for members to share a stack."""
         norms = type(self.observation_norm), type(self.value_norm), self._norm_key
-        return self.spec.stack_key(), self.share_encoders, norms, getattr(self.actor.distribution, "squash", False)
+        policy = tuple(getattr(self.actor.distribution, name, False) for name in ("squash", "state_dependent"))
+        return self.spec.stack_key(), self.share_encoders, norms, policy
 
     def check_learned(self) -> None:
         """Raise ConfigurationError if `requires_grad` was changed after construction, which has no effect."""

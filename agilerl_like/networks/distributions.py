@@ -223,6 +223,9 @@ class Gaussian(ActionDistribution):
 
     A squashed action that was rounded to the bound has lost its raw value: `from_env` reads it as the last float before
     the bound (raw 8.7 in float32), with the density of that value.
+
+    With `std_range` the outputs are the means and, behind them, the log standard deviation's difference from the
+    learned one, which is clamped to that range: it depends on the observation.
     """
 
     INFINITE = 1e30
@@ -230,7 +233,14 @@ class Gaussian(ActionDistribution):
     LAST_OF_TANH = 2.0**-24
     """Distance from 1 of the largest value below 1 that tanh returns in float32."""
 
-    def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, squash: bool) -> None:
+    def __init__(
+        self,
+        space: gymnasium.spaces.Box,
+        *,
+        log_std: float,
+        squash: bool,
+        std_range: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__()
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
         finite = (np.abs(low) < self.INFINITE) & (np.abs(high) < self.INFINITE)
@@ -239,7 +249,8 @@ class Gaussian(ActionDistribution):
                 f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}"
             )
         self.shape, self.dtype, self.squash = space.shape, _torch_dtype(space), squash
-        self.size = self.num_outputs = len(low)
+        self.size, self.state_dependent = len(low), std_range is not None
+        self.num_outputs = 2 * self.size if self.state_dependent else self.size
         self.centre, self.half_width = np.zeros(self.size), np.ones(self.size)
         self.centre[finite] = low[finite] / 2 + high[finite] / 2
         spread = finite & (high > low)  # where there is one legal number, every action is clipped to it
@@ -251,10 +262,19 @@ class Gaussian(ActionDistribution):
         self.log_width = float(np.log(self.half_width).sum())
         self.units = torch.from_numpy(np.stack([self.half_width, self.centre, low, high]))  # [4, size] float64
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
+        if std_range is not None:
+            self.register_buffer("std_range", torch.tensor(std_range))
+            self.std_range: Tensor
 
-    def _log_std(self) -> Tensor:
+    def _mean_and_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean, and the log standard deviation of each dimension, in half-widths."""
         log_std = self.log_std.clamp(*LOG_STD_RANGE)
-        return log_std if log_std.dim() == 1 else log_std.unsqueeze(1)
+        log_std = log_std if log_std.dim() == 1 else log_std.unsqueeze(1)
+        if not self.state_dependent:
+            return outputs, log_std
+        mean, change = outputs.split(self.size, -1)
+        low, high = (self.std_range if self.log_std.dim() == 1 else self.std_range.unsqueeze(1)).split(1, -1)
+        return mean, (log_std + change).clamp(low, high)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randn(*shape, self.size, generator=generator, device=generator.device)
@@ -281,9 +301,12 @@ class Gaussian(ActionDistribution):
     @torch.no_grad()
     def bound_std_(self, shift: float, low: float, high: float) -> None:
         self.log_std.add_(shift).clamp_(low, high)
+        if self.state_dependent:
+            self.std_range.copy_(torch.tensor([low, high]))
 
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.addcmul(outputs, noise, self._log_std().exp())
+        mean, log_std = self._mean_and_log_std(outputs)
+        return torch.addcmul(mean, noise, log_std.exp())
 
     def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         unit = torch.erf(noise / math.sqrt(2))  # uniform in -1 to 1, the bounds of the space
@@ -295,26 +318,27 @@ class Gaussian(ActionDistribution):
         return torch.full(raw.shape[:-1], density, dtype=raw.dtype, device=raw.device)
 
     def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        return outputs
+        return outputs[..., : self.size] if self.state_dependent else outputs
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        log_std = self._log_std()
-        z = (raw - outputs) * (-log_std).exp()
+        mean, log_std = self._mean_and_log_std(outputs)
+        z = (raw - mean) * (-log_std).exp()
         constant = 0.5 * self.size * math.log(2 * math.pi) + self.log_width
         log_prob = -0.5 * z.square().sum(-1) - log_std.sum(-1) - constant
         entropy = (log_std.sum(-1) + constant + 0.5 * self.size).expand(log_prob.shape)
         if self.squash:  # the entropy of a squashed Gaussian has no closed form: its Jacobian is taken at the mode
             log_prob = log_prob - tanh_log_det_jacobian(raw).sum(-1)
-            entropy = entropy + tanh_log_det_jacobian(outputs).sum(-1)
+            entropy = entropy + tanh_log_det_jacobian(mean).sum(-1)
         return log_prob, entropy
 
     def kl_from(self, outputs: Tensor) -> Divergence:
-        ours = self._log_std()
+        mean, ours = self._mean_and_log_std(outputs)
         variance = (2 * ours).exp()
 
         def kl(other: ActionDistribution, other_outputs: Tensor) -> Tensor:
-            theirs = other._log_std() if isinstance(other, Gaussian) else ours
-            spread = (variance + (outputs - other_outputs).square()) / (2 * (2 * theirs).exp())
+            its = other if isinstance(other, Gaussian) else self
+            other_mean, theirs = its._mean_and_log_std(other_outputs)
+            spread = (variance + (mean - other_mean).square()) / (2 * (2 * theirs).exp())
             return (theirs - ours + spread - 0.5).sum(-1)
 
         return kl
@@ -350,20 +374,28 @@ def tanh_log_det_jacobian(x: Tensor) -> Tensor:
     return 2.0 * (math.log(2.0) - x - F.softplus(-2.0 * x))
 
 
-def make_distribution(space: gymnasium.Space, *, log_std: float = 0.0, squash: bool = False) -> ActionDistribution:
-    """Choose the distribution that suits an action space.
+def make_distribution(
+    space: gymnasium.Space,
+    *,
+    log_std: float = 0.0,
+    squash: bool = False,
+    std_range: tuple[float, float] | None = None,
+) -> ActionDistribution:
+    """Choose the distribution that suits an action space; `std_range` is that of `Gaussian`.
 
     Raises:
         ConfigurationError: for a space that is none of Discrete, MultiDiscrete, MultiBinary and Box.
     """
     if squash and not isinstance(space, gymnasium.spaces.Box):
         raise ConfigurationError(f"squash_output=True is for Box actions; action_space={space} allows False")
+    if std_range is not None and not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigurationError(f"state_dependent_std=True is for Box actions; action_space={space} allows False")
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         return Categorical(space)
     if isinstance(space, gymnasium.spaces.MultiBinary):
         return Bernoulli(space)
     if isinstance(space, gymnasium.spaces.Box):
-        return Gaussian(space, log_std=log_std, squash=squash)
+        return Gaussian(space, log_std=log_std, squash=squash, std_range=std_range)
     raise ConfigurationError(
         f"action_space={space} is not supported; allowed are Discrete, MultiDiscrete, MultiBinary and Box"
     )
