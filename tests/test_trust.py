@@ -89,6 +89,15 @@ def test_no_run_folder_runs_code(attack, command, folder, fired, capsys):
     assert "--trust allows it" in said
 
 
+def test_a_function_of_the_rewards_is_code_too(folder, fired, capsys):
+    write(folder, {"id": "CartPole-v1"}, algorithm={"reward_transform": "canary_of_trust:make"})
+    for command in (["eval", "hub"], ["resume", "hub"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "algorithm.reward_transform='canary_of_trust:make' in hub/config.yaml would run code" in said
+        assert not fired.exists()
+
+
 @pytest.mark.parametrize("attack", ["a module of a team", "a wrapper of a team", "a known function of a module"])
 def test_nor_does_the_folder_of_a_team(attack, folder, fired, capsys):
     environment = {

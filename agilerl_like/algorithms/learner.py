@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -39,11 +39,11 @@ from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mas
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import ADAPTIVE, Schedule
+from agilerl_like.hpo.schedules import ADAPTIVE, Schedule, with_function, with_functions
 from agilerl_like.learning.execution import Execution, Precision
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.rewards import ReturnStatistics
+from agilerl_like.learning.rewards import ReturnStatistics, with_reward_function
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.layers import NoisyLinear, skip_init
@@ -95,6 +95,14 @@ RNG_STRIDE = 2**32
 def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
     """Return a torch generator for one named stream."""
     return torch.Generator(device).manual_seed(integer(seed, purpose, *keys))
+
+
+class SettingFunctions(NamedTuple):
+    """The settings of an algorithm that may be functions, which are sent and stored by name."""
+
+    schedules: Mapping[str, Schedule]
+    lr_schedule: Schedule | None
+    reward_transform: Any
 
 
 class LearnerHost:
@@ -156,6 +164,17 @@ class LearnerHost:
     def scheduled(self) -> tuple[str, ...]:
         """The settings whose value in an update differs from the member's own."""
         return tuple(dict.fromkeys((*self.schedules, *([] if self.lr_schedule is None else ["lr"]))))
+
+    @property
+    def functions(self) -> SettingFunctions:
+        """The settings that may be functions."""
+        return SettingFunctions(self.schedules, self.lr_schedule, self.reward_transform)
+
+    def set_functions(self, given: SettingFunctions) -> None:
+        """Set functions of which this agent's file could hold the names alone; `given` are those of another agent."""
+        self.schedules = with_functions(self.schedules, given.schedules)
+        self.lr_schedule = with_function(self.lr_schedule, given.lr_schedule)
+        self.reward_transform = with_reward_function(self.reward_transform, given.reward_transform)
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

@@ -37,6 +37,7 @@ from agilerl_like.config.schema import (
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
+from agilerl_like.envs.import_paths import import_function
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AutoExplorer, AutoSelection, Explorer, HyperparameterConfig, Selection
 from agilerl_like.registry import register, registered
@@ -166,8 +167,12 @@ class Config(Section, frozen=True):
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""
         ranges = {name: range_.parameter for name, range_ in self.hyperparameters.items()}
+        settings = self.algorithm.settings()
+        transform = settings.get("reward_transform")
+        if isinstance(transform, str):  # whose module is imported for a run alone
+            settings["reward_transform"] = None if without_env else import_function("reward_transform", transform)
         return {
-            **self.algorithm.settings(),
+            **settings,
             "hp_config": HyperparameterConfig(**ranges),
             "net_config": self.network.net_config(without_env=without_env),
             "num_envs": self.environment.num_envs,

@@ -17,12 +17,16 @@ from agilerl_like.envs.import_paths import is_trusted_path
 from agilerl_like.errors import ConfigurationError
 
 TRUST = "--trust"
+SECTIONS = ("environment", "algorithm")
+"""Sections that may name code."""
 
 
 def untrusted_import_paths(config: Config) -> dict[str, str]:
     """Return the import paths of a configuration that belong to no known package, by field."""
     return {
-        field: path for field, path in _paths(config, dict(config.environment)).items() if not is_trusted_path(path)
+        field: path
+        for field, path in _paths(config, {name: vars(getattr(config, name)) for name in SECTIONS}).items()
+        if not is_trusted_path(path)
     }
 
 
@@ -31,8 +35,7 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
 
     `where` is the file of the configuration; paths in the command's own `options` are allowed.
     """
-    typed = Draft({}).override(options).data.get("environment")
-    allowed = set(_paths(config, typed).values()) if isinstance(typed, Mapping) else set()
+    allowed = set(_paths(config, Draft({}).override(options).data).values())
     refused = {field: path for field, path in untrusted_import_paths(config).items() if path not in allowed}
     if refused:
         raise ConfigurationError(
@@ -48,9 +51,16 @@ def trust_notes(config: Config) -> list[str]:
 
 
 def _paths(config: Config, written: Mapping[str, Any]) -> dict[str, str]:
-    return type(config.environment).import_paths(written)
+    """Return the import paths of a configuration's sections by field, with the section."""
+    environment, algorithm = (written.get(name) for name in SECTIONS)
+    found = type(config.environment).import_paths(environment) if isinstance(environment, Mapping) else {}
+    transform = algorithm.get("reward_transform") if isinstance(algorithm, Mapping) else None
+    return {
+        **{f"environment.{field}": path for field, path in found.items()},
+        **({"algorithm.reward_transform": transform} if isinstance(transform, str) else {}),
+    }
 
 
 def _listed(paths: Mapping[str, str]) -> str:
-    fields: Iterable[str] = (f"environment.{field}={path!r}" for field, path in paths.items())
+    fields: Iterable[str] = (f"{field}={path!r}" for field, path in paths.items())
     return ", ".join(fields)

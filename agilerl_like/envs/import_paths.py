@@ -115,6 +115,19 @@ def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
         ) from fault
 
 
+def import_function(field: str, path: str) -> Callable[..., Any]:
+    """Import the function that an import path "package.module:name" names.
+
+    Raises:
+        ConfigurationError: there is no such module, or no such function in it.
+    """
+    module_name, _, name = path.partition(":")
+    found = getattr(import_module_named(field, path, module_name), name, None)
+    if not callable(found):
+        raise ConfigurationError(f"{field}={path!r}: {module_name} has no function {name!r}")
+    return found
+
+
 def _search_current_folder_for(root: str) -> None:
     here = Path.cwd()
     is_there = (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()

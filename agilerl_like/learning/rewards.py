@@ -26,7 +26,8 @@ EPSILON = 1e-8
 """Summand of the variance of the discounted return, as there."""
 TRANSFORM = {"scale": 1.0, "shift": 0.0, "clip": None}
 """The numbers of a transform, in the order in which they are applied, with their defaults."""
-IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+IMPORT_PATH = re.compile(r"[^:\s]+:[^:\s]+")
+"""A module and a name in it; a file has "module:outer.<locals>.<lambda>" of a function that cannot be imported."""
 
 
 def check_reward_transform(given: Any) -> FrozenMapping[float | None] | RewardFunction | str | None:
@@ -60,6 +61,12 @@ def reward_transform_to_json(transform: Any) -> Any:
     if callable(transform):
         return f"{transform.__module__}:{getattr(transform, '__qualname__', type(transform).__qualname__)}"
     return transform
+
+
+def with_reward_function(transform: Any, given: Any) -> Any:
+    """Return a loaded transform, or `given` if that is the function of which the file has the name."""
+    is_named = callable(given) and not isinstance(given, Mapping) and transform == reward_transform_to_json(given)
+    return given if is_named else transform
 
 
 def transformed(rewards: Tensor, transform: Any, steps: int, max_steps: int | None) -> Tensor:

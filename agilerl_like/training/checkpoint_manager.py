@@ -20,7 +20,6 @@ from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
-from agilerl_like.hpo.schedules import with_functions
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
@@ -222,7 +221,7 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
     )
     if first is not None:
         for agent in (*population, *filter(None, [population.best_of_run])):
-            agent.schedules = with_functions(agent.schedules, first.schedules)
+            agent.set_functions(first.functions)
             for hook in first.mutation_hooks:
                 agent.register_mutation_hook(hook)
     return population

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name, genome_to_json
+from agilerl_like.algorithms.learner import SettingFunctions
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,
@@ -44,16 +45,17 @@ class MemberInfo(NamedTuple):
 
 
 class LocalState(NamedTuple):
-    """What cannot be sent with an agent: mutation hooks, and the code of custom networks."""
+    """What cannot be sent with an agent: mutation hooks, settings that are functions, the code of custom networks."""
 
     hooks: tuple[Callable[[Any], None], ...]
     networks: CustomSpec | None
+    functions: SettingFunctions | None = None
 
     @classmethod
     def of(cls, population: BasePopulation | None) -> LocalState:
         """Return the local state of a population, which all its members share."""
         first = None if population is None else population[0]
-        return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks)
+        return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks, first.functions)
 
     def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
         """Build an agent from its serialized form and this state."""
@@ -61,6 +63,8 @@ class LocalState(NamedTuple):
         agent = kind.from_documents(
             serialized.document, serialized.tensors, device=device, where="agent", networks=self.networks
         )
+        if self.functions is not None:
+            agent.set_functions(self.functions)
         for hook in self.hooks:
             agent.register_mutation_hook(hook)
         return agent

@@ -1,16 +1,20 @@
 """What happens before learning starts, and rewards as they are learned from, in runs and in hand-written loops."""
 
+import json
 import math
+import sys
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
+from agilerl_like import IPPO, PPO, Population, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.ppo_learner import learned_rewards
+from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES
 from agilerl_like.errors import ConfigurationError
@@ -308,3 +312,51 @@ def test_truncation_is_termination_without_bootstrap():
     # the mean of (1 - .9^k) / .1 over k = 1 … 8
     assert record.answers[0].found[0] == pytest.approx(3.59, abs=0.2)
     assert solve(PROBES["EndlessTruncation"]).answers[0].found[0] == pytest.approx(10.0, abs=1.0)
+
+
+REWARDS = """
+def doubled(rewards, steps, max_steps):
+    return 2 * rewards
+"""
+
+
+def test_a_configuration_names_a_function_by_its_import_path(tmp_path, monkeypatch):
+    (tmp_path / "reward_functions_of_a_test.py").write_text(REWARDS)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = {"name": "r", "dir": str(tmp_path), "plot": False, "report": False}
+    text = {
+        "seed": 1,
+        "environment": {"id": "CartPole-v1", "num_envs": 4, "backend": "sync"},
+        "algorithm": {
+            "reward_transform": "reward_functions_of_a_test:doubled",
+            "lr_schedule": "linear",
+            "lr_end": 1e-5,
+            "learn_step": 64,
+            "batch_size": 32,
+        },
+        "population": {"size": 2},
+        "training": {"max_steps": 128, "evo_steps": 64, "eval_loop": 1},
+        "run": run,
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(text))
+    assert main(["train", str(tmp_path / "c.yaml"), "--print-config"]) == 0  # imports nothing
+    assert "reward_functions_of_a_test" not in sys.modules
+    assert main(["train", str(tmp_path / "c.yaml")]) == 0
+    stored = PPO.load(tmp_path / "r" / "best")
+    assert stored.reward_transform == "reward_functions_of_a_test:doubled"
+    assert main(["resume", str(tmp_path / "r"), "--trust", "--training.max-steps", "192"]) == 0
+    population = Population.load(tmp_path / "r")
+    assert [agent.steps[-1] for agent in population] == [192, 192]
+    text["algorithm"]["reward_transform"] = "reward_functions_of_a_test:absent"
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(text))
+    assert main(["train", str(tmp_path / "c.yaml"), "--run.name", "other"]) == 2
+
+
+def test_agents_keep_functions_when_they_are_sent_or_resumed():
+    function, schedule = (lambda rewards, steps, max_steps: rewards), (lambda progress: 1 - progress / 2)
+    agent, _ = learners_of({"reward_transform": function, "lr_schedule": schedule})
+    document, tensors = agent[0].to_documents()
+    sent = PPO.from_documents(json.loads(json.dumps(document)), tensors, device="cpu", where="memory")
+    assert isinstance(sent.reward_transform, str)
+    sent.set_functions(agent[0].functions)
+    assert (sent.reward_transform, sent.lr_schedule) == (function, schedule)
