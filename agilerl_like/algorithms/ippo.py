@@ -74,6 +74,7 @@ class IPPO(OnPolicyAlgorithm):
             all agents' rewards.
         death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
             ("continue", within a rollout), or not ("end").
+        frozen_groups: groups that act, but neither learn nor mutate.
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
@@ -106,6 +107,7 @@ class IPPO(OnPolicyAlgorithm):
         groups: Mapping[str, str] | None = None,
         rewards: Rewards = "individual",
         death: Death = "continue",
+        frozen_groups: Sequence[str] = (),
         agent_id_one_hot: bool = False,
         num_envs: int = 1,
         device: str | torch.device = "cpu",
@@ -139,6 +141,7 @@ class IPPO(OnPolicyAlgorithm):
             rewards,
             death,
             agent_id_one_hot,
+            frozen_groups,
             settings=config,
             index=index,
             hp_config=hp_config,
@@ -173,6 +176,7 @@ class IPPO(OnPolicyAlgorithm):
         rewards: Rewards,
         death: Death,
         agent_id_one_hot: bool,
+        frozen_groups: Sequence[str],
         **arguments: Any,
     ) -> None:
         """Set everything but the learners."""
@@ -191,6 +195,12 @@ class IPPO(OnPolicyAlgorithm):
         self.rewards: Rewards = rewards
         self.death: Death = death
         self.agent_id_one_hot = agent_id_one_hot
+        for group in [frozen_groups] if isinstance(frozen_groups, str) else frozen_groups:
+            if group not in self._groups:
+                raise unknown_name("frozen_groups entry", group, self._groups)
+        if {*frozen_groups} == {*self._groups}:
+            raise ConfigurationError(f"frozen_groups={[*frozen_groups]} are all groups, so that nothing would learn")
+        self.frozen_groups = tuple(frozen_groups)
         self.agent_groups = {
             group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
             for group, ids in self.groups.items()
@@ -255,7 +265,8 @@ class IPPO(OnPolicyAlgorithm):
 
     @property
     def architecture(self) -> MultiAgentSpec:
-        return MultiAgentSpec.by_group({group: learner.architecture for group, learner in self.learners.items()})
+        specs = {group: learner.architecture for group, learner in self.learners.items()}
+        return MultiAgentSpec.by_group(specs, self.frozen_groups)
 
     def team_settings(self) -> dict[str, Any]:
         group_of_agent = {agent: group for group, agents in self.groups.items() for agent in agents}
@@ -264,16 +275,18 @@ class IPPO(OnPolicyAlgorithm):
             "rewards": self.rewards,
             "death": self.death,
             "agent_id_one_hot": self.agent_id_one_hot,
+            **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
         }
 
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
         configs = data["architecture"]
         specs = {group: learner.read_architecture(configs[group]) for group, learner in self.learners.items()}
-        return Genome(data["hyperparameters"], MultiAgentSpec.by_group(specs))
+        return Genome(data["hyperparameters"], MultiAgentSpec.by_group(specs, self.frozen_groups))
 
     def _mutate_learner(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
-            done = {group: learner.mutate(change) for group, learner in self.learners.items()}
+            trained = {group: its for group, its in self.learners.items() if group not in self.frozen_groups}
+            done = {group: learner.mutate(change) for group, learner in trained.items()}
             details = {f"{group}.{name}": x for group, one in done.items() for name, x in one.details.items()}
             return Mutation(change.kind, change.operator, details)
         if change.kind not in ("architecture", "activation"):
@@ -320,6 +333,7 @@ class IPPO(OnPolicyAlgorithm):
                 **experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)._asdict()
             )
             for group, learner in self.learners.items()
+            if group not in self.frozen_groups
         }
 
     def test(
@@ -366,6 +380,7 @@ class IPPO(OnPolicyAlgorithm):
             other.rewards,
             other.death,
             other.agent_id_one_hot,
+            other.frozen_groups,
             **other._arguments(),
             index=index,
             seed=other.seed if seed is None else seed,
@@ -385,6 +400,7 @@ class IPPO(OnPolicyAlgorithm):
             "rewards": self.rewards,
             "agent_id_one_hot": self.agent_id_one_hot,
             **({} if self.rewards == "individual" else {"death": self.death}),
+            **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
         tensors = {
@@ -411,6 +427,7 @@ class IPPO(OnPolicyAlgorithm):
             document["rewards"],
             document.get("death", "continue" if document["rewards"] == "individual" else "end"),
             document["agent_id_one_hot"],
+            document.get("frozen_groups", ()),
             settings=validated(PPOConfig, document["settings"]),
             index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
@@ -514,7 +531,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     def __init__(self, agents: Iterable[IPPO]) -> None:
         super().__init__(agents)
-        for name in ("groups", "rewards", "death", "agent_id_one_hot"):
+        for name in ("groups", "rewards", "death", "frozen_groups", "agent_id_one_hot"):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(

@@ -44,6 +44,8 @@ class MultiAgentAlgorithmConfig(AlgorithmConfig):
     death: Death = DEFAULTS["death"]
     """Whether shared rewards (sum, mean) that a team earns after an agent's end are credited to it, within a rollout
     (continue), or not (end)."""
+    frozen_groups: tuple[str, ...] = DEFAULTS["frozen_groups"]
+    """Groups that act, but neither learn nor mutate."""
     agent_id_one_hot: bool = DEFAULTS["agent_id_one_hot"]
     """Append a one-hot agent id to observations, so that a shared policy can distinguish the agents of a group."""
 

@@ -21,6 +21,8 @@ class MultiAgentSpec:
     """The architectures of all groups, in the order of the groups."""
 
     groups: tuple[tuple[str, NetworkSpec], ...]
+    frozen: tuple[str, ...] = ()
+    """Groups whose architecture does not change."""
 
     def of(self, group: str) -> NetworkSpec:
         """Return one group's architecture."""
@@ -28,7 +30,11 @@ class MultiAgentSpec:
 
     def operators(self, kind: OperatorKind) -> tuple[str, ...]:
         """Return the operators of all groups that are legal now."""
-        return tuple(f"{group}.{operator}" for group, spec in self.groups for operator in spec.operators(kind))
+        return tuple(f"{group}.{operator}" for group, spec in self._changing for operator in spec.operators(kind))
+
+    @property
+    def _changing(self) -> list[tuple[str, NetworkSpec]]:
+        return [(group, spec) for group, spec in self.groups if group not in self.frozen]
 
     def mutate(
         self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()
@@ -40,7 +46,7 @@ class MultiAgentSpec:
 
     def replace(self, group: str, spec: NetworkSpec) -> MultiAgentSpec:
         """Return the spec with one group's architecture replaced."""
-        return MultiAgentSpec(tuple((name, spec if name == group else own) for name, own in self.groups))
+        return MultiAgentSpec(tuple((name, spec if name == group else own) for name, own in self.groups), self.frozen)
 
     def describe(self) -> str:
         """Return one line for a table."""
@@ -55,9 +61,9 @@ class MultiAgentSpec:
         return {group: spec.to_config() for group, spec in self.groups}
 
     @classmethod
-    def by_group(cls, specs: Mapping[str, NetworkSpec]) -> MultiAgentSpec:
-        """Return the spec of these groups."""
-        return cls(tuple(specs.items()))
+    def by_group(cls, specs: Mapping[str, NetworkSpec], frozen: tuple[str, ...] = ()) -> MultiAgentSpec:
+        """Return the spec of these groups, some of them frozen."""
+        return cls(tuple(specs.items()), frozen)
 
 
 def split_operator(operator: str) -> tuple[str, str]:

@@ -150,7 +150,8 @@ class Collector:
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete; metrics are means over a member's groups."""
         by_group = [group.learn() for group in self.groups.values()]
-        return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in by_group[0]}
+        places = dict.fromkeys(place for reports in by_group for place in reports)
+        return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in places}
 
     def reset_member(self, place: int) -> None:
         """Forget the hidden states and the rollout of a member that was replaced."""
@@ -216,6 +217,8 @@ class GroupCollector:
         self._marks_random_steps = False  # whether any action in the buffer may have been random
         self._state_owner: PopulationLearner | PerMemberLearner | None = None
         """The cohort that computed them; a mutation makes another one."""
+        self.learns = True
+        """Whether it is trained; a frozen group acts only."""
         self.opponents: LearnerGroup[Any] | None = None
         """What acts in the rows of opponents; None without any."""
         self._opponent_rows = torch.zeros(0, dtype=torch.bool)  # [E], the same for all members
@@ -390,7 +393,7 @@ class GroupCollector:
             return {}
         with self.timer("learn"):
             self.env.check()
-            reports = self.population.learn(due, self.experience)
+            reports = self.population.learn(due, self.experience) if self.learns else {}
         self._start_rollouts(due)
         return reports
 

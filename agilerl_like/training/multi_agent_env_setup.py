@@ -29,6 +29,11 @@ from agilerl_like.training.training_arguments import Fitness
 class MultiAgentCollector(Collector):
     """Steps P x E envs with a population of teams, whose groups of agents step the same envs in lockstep."""
 
+    def __init__(self, population: Any, env: Any, timer: PhaseTimer) -> None:
+        super().__init__(population, env, timer)
+        for name, group in self.groups.items():
+            group.learns = name not in population[0].frozen_groups
+
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
         first = self.population[0]
         self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards, first.death)

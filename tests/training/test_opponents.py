@@ -167,3 +167,45 @@ def test_opponents_that_cannot_play_are_refused():
     agents = PPO.population(1, single.single_observation_space, single.single_action_space, batch_size=16)
     with pytest.raises(ConfigurationError, match="opponents='past' is for teams; allowed is 'self'"):
         train_on_policy(single, pop=agents, opponents="past", verbose=False)
+
+
+def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):
+    env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
+    teams = population(env, 2, frozen_groups=["blue"], lr=1e-2, gamma=0.5)
+    before = {
+        group: [{name: x.clone() for name, x in team.learners[group].network.state_dict().items()} for team in teams]
+        for group in ("red", "blue")
+    }
+    architectures = {team.architecture.of("blue") for team in teams}
+    reports = []
+
+    class Records(Reporter):
+        def generation(self, record):
+            reports.extend(member.losses["loss"] for member in record.members)
+
+    trained, _ = train_multi_agent_on_policy(
+        env,
+        pop=teams,
+        max_steps=512,
+        evo_steps=256,
+        eval_loop=2,
+        verbose=False,
+        reporters=[Records()],
+        selection_strategy=TournamentSelection(2),
+        mutation=Mutations(no_mutation=0, architecture=0.5, parameters=0.5),
+    )
+    assert all(np.isfinite(reports))
+    assert {team.architecture.of("blue") for team in trained} == architectures
+
+    def is_initial(team, group):
+        its = team.learners[group].network.state_dict()
+        return any(all(torch.equal(its[name], x) for name, x in first.items()) for first in before[group])
+
+    assert all(is_initial(team, "blue") for team in trained)
+    assert not any(is_initial(team, "red") for team in trained)
+    copy = IPPO.from_documents(*trained[0].to_documents(), device="cpu", where="memory")
+    assert copy.frozen_groups == trained[0].clone().frozen_groups == ("blue",)
+    with pytest.raises(ConfigurationError, match=r"frozen_groups entry='green' is unknown"):
+        population(env, frozen_groups=["green"])
+    with pytest.raises(ConfigurationError, match=r"frozen_groups=.*are all groups"):
+        population(env, frozen_groups=["red", "blue"])
