@@ -68,6 +68,7 @@ class TestReading:
             "device",
             "accelerator",
             "critic_config",
+            *("mut", "actor_networks", "critic_networks", "action_batch_size", "torch_compiler", "wrap"),  # AgileRL's
         }  # other sections, and nothing for a file
         own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {known.name for known in fields(PPOConfig)}
         assert own - {"name"} == keywords - elsewhere

@@ -63,11 +63,15 @@ def as_rollout(
     raw = torch.stack([distribution.from_env(np.asarray(row)) for row in actions]).to(device).unsqueeze(1)
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
-    ended[:-1] = torch.maximum(ended[:-1], valid[:-1] * (1 - valid[1:]))  # a pause has no next observation
+    waiting = _waiting(valid, ended)
+    paid = numbers("rewards", rewards)
+    if waiting is not None:  # what an agent is paid while it waits counts for its last step
+        meanwhile = _float_array("rewards", [np.nan_to_num(np.asarray(row, np.float32)) for row in rewards], shape)
+        paid = paid + waiting[0] * torch.from_numpy(meanwhile).to(paid).unsqueeze(1)
     rollout = Rollout(
         observations=observations,
         actions=raw,
-        rewards=numbers("rewards", rewards),
+        rewards=paid,
         terminated=ended,
         ended=ended,
         valid=valid,
@@ -77,11 +81,26 @@ def as_rollout(
         state=hidden_state_before(
             torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
         ).unsqueeze(0),
+        waiting=waiting,
     )
     precomputed = Precomputed(
         old_log_probs=numbers("log_probs", log_probs), old_values=numbers("values", values), batch_size=ended.shape
     )
     return rollout, precomputed
+
+
+def _waiting(valid: Tensor, ended: Tensor) -> Tensor | None:
+    """Return the flags `waiting` of a `Rollout` whose agents act where `valid` `[T, 1, E]`; None if none ever waits.
+
+    An agent waits between two of its own steps, unless it ended in between: its step leads to its next own step.
+    """
+    started, waited = torch.zeros_like(valid[0]), torch.zeros_like(valid)
+    for step in range(len(valid)):
+        waited[step] = started * (1 - valid[step])
+        started = torch.maximum(started, valid[step]) * (1 - ended[step])
+    if not bool(waited.any()):
+        return None
+    return torch.stack([waited, torch.cat([waited[1:], torch.zeros_like(waited[:1])])])
 
 
 def _acting_flags(acting: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:

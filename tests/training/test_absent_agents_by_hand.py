@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from agilerl_like import IPPO, PPO, ConfigurationError
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.learning.gae import gae
+from agilerl_like.learning.own_time import own_time
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
@@ -100,3 +101,31 @@ def test_invalid_acting_flags_are_named():
         agent.learn(collected(0.0), acting=[[False] * 2] * STEPS)
     with pytest.raises(ConfigurationError, match="rewards holds nan"):
         agent.learn((*collected(0.0)[:3], [np.full(2, np.nan)] * STEPS, *collected(0.0)[4:]))
+
+
+def test_an_agent_that_waits_is_paid_for_its_last_step():
+    """gamma = lambda = 1, V = 0: it acts in steps 0, 2 and 4; in step 5 it loses 1 while it waits, which ends it."""
+    agent = PPO(SPACE, ACTIONS, seed=0, learn_step=8, batch_size=8, net_config=SMALL)
+    acting = [[t % 2 == 0] for t in range(6)]
+    rewards = [[0.0], [0.5], [0.0], [np.nan], [2.0], [-1.0]]
+    zeros = [np.zeros(1)] * 6
+    rollout, _ = as_rollout(
+        (
+            [np.zeros((1, 3), np.float32)] * 6,
+            [np.zeros(1, int)] * 6,
+            zeros,
+            rewards,
+            [np.ones(1), *zeros[1:]],
+            zeros,
+            np.zeros((1, 3), np.float32),
+            np.ones(1),
+        ),
+        agent.learner.encode,
+        agent.learner.distribution,
+        hidden_state_before=lambda begins: torch.zeros(len(begins), 0, 0, 0),
+        acting=acting,
+    )
+    own = own_time(rollout, torch.ones(1))
+    assert own.rewards[:, 0, 0][::2].tolist() == [0.5, 0.0, 1.0]
+    assert own.ended[:, 0, 0][::2].tolist() == [0.0, 0.0, 1.0]
+    assert own.valid[:, 0, 0].tolist() == [1, 0] * 3
