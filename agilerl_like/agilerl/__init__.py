@@ -1,8 +1,8 @@
-"""AgileRL 2.58's module paths and signatures over this package, for PPO and IPPO.
+"""AgileRL 2.58's module paths and signatures over this package, for DQN, PPO and IPPO.
 
 Replacing `agilerl` by `agilerl_like.agilerl` in a script's imports is the whole migration;
 tutorials/coming_from_agilerl.md lists what differs. Nothing else in the package imports from here. Whatever AgileRL has
-and this package has not (off-policy learning, bandits, offline learning, LLMs, …) raises an ImportError that names it
+and this package has not (prioritised replay, bandits, offline learning, LLMs, …) raises an ImportError that names it
 and the reason.
 """
 

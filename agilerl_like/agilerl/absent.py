@@ -8,7 +8,10 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-OFF_POLICY = "off-policy learning (replay buffers, Q networks) is not implemented; PPO and IPPO are the algorithms"
+OFF_POLICY = (
+    "of AgileRL's off-policy algorithms only DQN is here; agilerl_like has TD3 and DDPG with other arguments, and SAC"
+)
+REPLAY = "train_off_policy has a replay of its own, without priorities; DQN(n_step=…) sets n-step returns"
 BANDIT = "contextual bandits are not implemented; PPO and IPPO are the algorithms"
 OFFLINE = "offline learning is not implemented; PPO and IPPO are the algorithms"
 LLM = "training of language models is not implemented; PPO and IPPO are the algorithms"
@@ -27,13 +30,11 @@ WHOLE_NETWORKS = "the encoder and heads are described by net_config, or whole ne
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("DQN", "RainbowDQN", "DDPG", "TD3", "MADDPG", "MATD3"), OFF_POLICY),
-        **dict.fromkeys(("dqn", "dqn_rainbow", "ddpg", "td3", "maddpg", "matd3"), OFF_POLICY),
-        **dict.fromkeys(("ReplayBuffer", "MultiStepReplayBuffer", "PrioritizedReplayBuffer", "Sampler"), OFF_POLICY),
-        **dict.fromkeys(("replay_buffer", "sampler", "segment_tree", "data", "group_replay"), OFF_POLICY),
-        **dict.fromkeys(("train_off_policy", "train_multi_agent_off_policy"), OFF_POLICY),
-        **dict.fromkeys(("QNetwork", "RainbowQNetwork", "ContinuousQNetwork", "q_networks"), OFF_POLICY),
-        **dict.fromkeys(("DeterministicActor", "GumbelSoftmax"), OFF_POLICY),
+        **dict.fromkeys(("RainbowDQN", "DDPG", "TD3", "MADDPG", "MATD3", "train_multi_agent_off_policy"), OFF_POLICY),
+        **dict.fromkeys(("dqn_rainbow", "ddpg", "td3", "maddpg", "matd3"), OFF_POLICY),
+        **dict.fromkeys(("PrioritizedReplayBuffer", "segment_tree", "group_replay", "ReplayDataset"), REPLAY),
+        **dict.fromkeys(("QNetwork", "RainbowQNetwork", "ContinuousQNetwork", "q_networks"), WHOLE_NETWORKS),
+        **dict.fromkeys(("DeterministicActor", "GumbelSoftmax"), WHOLE_NETWORKS),
         **dict.fromkeys(("NeuralTS", "NeuralUCB", "BanditEnv", "train_bandits"), BANDIT),
         **dict.fromkeys(("neural_ts_bandit", "neural_ucb_bandit"), BANDIT),
         **dict.fromkeys(("CQN", "cqn", "train_offline", "minari_utils"), OFFLINE),

@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_by_name():
 
 def test_absent_modules_are_named_and_others_are_left_to_python():
     for name, reason in {
-        "algorithms.dqn": "off-policy",
+        "algorithms.td3": "off-policy",
         "algorithms.grpo": "language models",
         "training.train_bandits": "bandits",
         "hpo.multi_frequency": "agilerl_like.hpo.MultiFrequencySelection",

@@ -1,8 +1,9 @@
-"""Buffers; AgileRL's replay buffers have no counterpart."""
+"""Buffers of hand-written loops."""
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 
-__all__ = ["RolloutBuffer"]
+__all__ = ["MultiStepReplayBuffer", "ReplayBuffer", "RolloutBuffer"]
 
 __getattr__ = absent_from(__name__)

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.algorithms import IPPO, PPO, RecurrentPPO
+from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO, RecurrentPPO
 from agilerl_like.agilerl.utils.algo_utils import observation_space_channels_to_first
 from agilerl_like.envs import make_multi_agent_vect_envs
 from agilerl_like.envs import make_vect_envs as make_envs
@@ -33,8 +33,9 @@ __all__ = [
 
 __getattr__ = absent_from(__name__)
 
-ALGORITHMS = {"PPO": PPO, "RecurrentPPO": RecurrentPPO, "IPPO": IPPO}
-IGNORED = ("ALGO", "POP_SIZE", "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "CHANNELS_LAST")
+ALGORITHMS = {"DQN": DQN, "PPO": PPO, "RecurrentPPO": RecurrentPPO, "IPPO": IPPO}
+IGNORED = ("ALGO", "POP_SIZE", "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "CHANNELS_LAST",
+           "MEMORY_SIZE", "LEARNING_DELAY", "EPS_START", "EPS_END", "EPS_DECAY", "N_STEP", "PER")  # fmt: skip
 """Keys of INIT_HP that the training loop or the environment reads, not the algorithm."""
 
 
@@ -87,7 +88,7 @@ def create_population(
     """A list of agents, whose settings are the upper-case keys of `INIT_HP`, and `algo_kwargs`.
 
     Raises:
-        ConfigurationError: another algorithm than PPO and IPPO, or a key of `INIT_HP` that is no setting.
+        ConfigurationError: another algorithm than PPO, IPPO and DQN, or a key of `INIT_HP` that is no setting.
     """
     if algo not in ALGORITHMS:
         raise unknown_name("algo", algo, ALGORITHMS)
@@ -101,6 +102,8 @@ def create_population(
     networks = {"actor_network": actor_network, "critic_network": critic_network}
     if kind is IPPO:
         networks = {f"{name}s": network for name, network in networks.items()}
+    if kind is DQN:
+        networks = {"actor_network": actor_network}
     return kind.population(
         population_size,
         observation_space,

@@ -1,5 +1,5 @@
-"""Off-policy algorithms."""
+"""Off-policy algorithms of several agents."""
 
-from agilerl.algorithms import DQN
+from agilerl.algorithms import MATD3
 
-assert DQN
+assert MATD3

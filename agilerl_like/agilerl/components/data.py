@@ -1,0 +1,47 @@
+"""One env step on its way into a replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from agilerl_like.agilerl.absent import absent_from
+
+__getattr__ = absent_from(__name__)
+
+
+class Transition:
+    """Observations, actions, rewards, next observations and flags of a step, `[B, …]` each."""
+
+    def __init__(self, obs: Any, action: Any, next_obs: Any, reward: Any, done: Any, batch_size: Any = ()) -> None:
+        self.obs, self.action, self.next_obs, self.reward, self.done = obs, action, next_obs, reward, done
+        self.batch_size = batch_size
+
+    def to_tensordict(self) -> TensorDict:
+        """Return the step as float tensors, with integers for discrete actions."""
+        return TensorDict(
+            {
+                "obs": _tensors(self.obs),
+                "action": torch.as_tensor(np.asarray(self.action)),
+                "next_obs": _tensors(self.next_obs),
+                "reward": _tensors(self.reward),
+                "done": _tensors(self.done),
+            }
+        )
+
+
+def transition_to_tensordict(transition: Transition) -> TensorDict:
+    """Return a step as a TensorDict."""
+    return transition.to_tensordict()
+
+
+def _tensors(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return TensorDict({name: _tensors(part) for name, part in data.items()})
+    tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+    return tensor if tensor.dtype is torch.uint8 else tensor.to(torch.float32)
