@@ -365,8 +365,8 @@ class TestMistakes:
             (
                 ["train", "soon_over.yaml", "--run.processes", "5"],
                 2,
-                "run.processes=5: num_envs=4 cannot be divided among 3 processes; allowed are multiples of 3 "
-                "(--run.processes)",
+                "run.processes=5: the num_envs=4 of each of 2 members cannot be divided among its processes; "
+                "allowed are 1 to 2, or 2 times a divisor of num_envs: 4, 8 (--run.processes)",
             ),
             (["train", "soon_over.yaml", "--training.eval-loop", "1e10"], 2, "eval_loop=10000000000 needs at least"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),

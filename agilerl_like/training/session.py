@@ -46,7 +46,7 @@ from agilerl_like.training.checkpoint_manager import (
     newest_checkpoint,
     take_experience,
 )
-from agilerl_like.training.env_setup import EnvSetup, divide_envs
+from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
 from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
@@ -163,11 +163,22 @@ def check_processes(processes: int, members: int | None, num_envs: int) -> None:
     `num_envs` are the envs of each member; `members` is None if a checkpoint holds them.
     """
     check_memory(f"processes={processes}", processes, PROCESS_BYTES, "processes")
-    if members is not None and processes > 1:
-        try:
-            divide_envs(num_envs, max(shard.parts for shard in shard_members([None] * members, processes)))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"processes={processes}: {error}") from error
+    if members is None or processes <= members:
+        return
+    if not _fits(processes, members, num_envs):
+        divisors = [parts for parts in range(2, num_envs + 1) if num_envs % parts == 0]
+        beyond = ", ".join(str(members * parts) for parts in divisors)
+        several, up_to = ("s", f"1 to {members}") if members > 1 else ("", "1")
+        raise ConfigurationError(
+            f"processes={processes}: the num_envs={num_envs} of each of {members} member{several} cannot be divided "
+            f"among its processes; allowed are {up_to}"
+            + (f", or {members} times a divisor of num_envs: {beyond}" if beyond else "")
+        )
+
+
+def _fits(processes: int, members: int, num_envs: int) -> bool:
+    """Whether the processes of every member divide its envs evenly."""
+    return all(num_envs % shard.parts == 0 for shard in shard_members([None] * members, processes))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from agilerl_like.distributed.process_group import Shard, Transfer, device_of_ra
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
+from agilerl_like.training.session import check_processes
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
@@ -123,8 +124,19 @@ def test_an_invalid_number_of_processes_is_refused(processes):
 def test_envs_that_cannot_be_divided_among_processes_are_refused():
     env = make_vect_envs("CartPole-v1", num_envs=3)
     population = PPO.population(1, env.single_observation_space, env.single_action_space)
-    with pytest.raises(ConfigurationError, match=r"num_envs=3 cannot be divided among 2 processes"):
+    with pytest.raises(ConfigurationError, match=r"num_envs=3 of each of 1 member cannot be divided among"):
         train_on_policy(env, pop=population, max_steps=300, evo_steps=300, processes=2, verbose=False)
+
+
+def test_every_member_has_as_many_processes_as_divide_its_envs():
+    """40 processes of 6 members are 6 or 7 for each, of which neither divides 16 envs; 3 of 2 members are 2 and 1."""
+    allowed = "allowed are 1 to 6, or 6 times a divisor of num_envs: 12, 24, 48, 96"
+    with pytest.raises(ConfigurationError, match=f"processes=40: the num_envs=16 of each of 6 members .*{allowed}"):
+        check_processes(40, 6, 16)
+    with pytest.raises(ConfigurationError, match="processes=40"):
+        check_processes(40, 6, 14)  # 7 divides 14, and 6 does not
+    for processes, members, envs in ((48, 6, 16), (3, 2, 4), (6, 6, 1), (8, 8, 3)):
+        check_processes(processes, members, envs)
 
 
 def test_finished_run_continues_with_a_larger_budget(tmp_path):
