@@ -3,9 +3,10 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
-from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
+from agilerl_like import DQN, IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
@@ -76,6 +77,22 @@ def test_log_probabilities_and_values_are_the_agents(tmp_path, recurrent):
         assert data["log_probs"][step] == pytest.approx(float(log_prob.detach()), abs=1e-6)
         assert data["values"][step] == pytest.approx(float(value[0]), abs=1e-6)
         state = after[0] if recurrent else None
+
+
+def test_action_values(tmp_path):
+    """DQN chooses the largest value; it has no probabilities to draw from."""
+    env = gym.make("CartPole-v1")
+    agent = DQN(env.observation_space, env.action_space, net_config=SMALL, seed=0)
+    data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, sampling="greedy", seed=1))
+    learner = agent.learner
+    with torch.no_grad():
+        x = learner.network.observation_norm(learner.encode(data["observations"]))
+        values, _ = learner.network.step(x, learner.initial_hidden_state.expand(len(x), -1, -1, -1))
+    np.testing.assert_array_equal(data["actions"], values.argmax(-1))
+    np.testing.assert_allclose(data["values"], values.amax(-1), rtol=1e-5)
+    assert (data["log_probs"] == 0).all()
+    with pytest.raises(ConfigurationError, match=r"sampling=.sample. needs a policy of probabilities"):
+        export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20)
 
 
 class Rooms(gym.Env):

@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import Learner, torch_generator
+from agilerl_like.networks.exploration import EpsilonGreedy
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.networks.sampling import Sampling
 from agilerl_like.seeding import Purpose
@@ -102,7 +103,13 @@ class SampledPolicy:
     def log_prob_and_value(
         self, x: Tensor, state: Tensor, outputs: Tensor, raw: Tensor, mask: Tensor | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-probability under the unchanged policy and the critic's value, `[N]` each."""
+        """Return the log-probability under the unchanged policy and the critic's value, `[N]` each.
+
+        Of action values (DQN): 0, because the largest is always chosen, and that value.
+        """
+        if isinstance(self.learner.distribution, EpsilonGreedy):
+            legal = outputs if mask is None else outputs.masked_fill(~mask, -torch.inf)
+            return np.zeros(len(x), np.float32), legal.amax(-1).cpu().numpy()
         sequence = SequenceInfo(x.new_zeros(len(x), 1), state) if self.learner.recurrent else NO_SEQUENCE
         log_prob, _ = self.learner.distribution.evaluate(outputs, raw, mask)
         return log_prob.cpu().numpy(), self.learner.network.value(x, sequence).cpu().numpy()

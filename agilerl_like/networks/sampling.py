@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.distributions import ActionDistribution, Bernoulli, Categorical, Gaussian
+from agilerl_like.networks.exploration import EpsilonGreedy
 
 ALLOWED = "allowed are greedy, sample, temperature(t) with t > 0, top_k(k) and bottom_k(k) with k >= 1"
 FORM = re.compile(r"(greedy|sample)|(temperature|top_k|bottom_k)\(\s*([^()]+?)\s*\)")
@@ -55,6 +56,10 @@ class Sampling:
 
     def check(self, distribution: ActionDistribution) -> None:
         """Raise ConfigurationError if actions of a distribution cannot be drawn by this rule."""
+        if not self.is_greedy and isinstance(distribution, EpsilonGreedy):
+            raise ConfigurationError(
+                f"sampling={self.kind!r} needs a policy of probabilities; of action values (DQN) allowed is greedy"
+            )
         if self.kind in ("top_k", "bottom_k") and isinstance(distribution, Gaussian):
             raise ConfigurationError(
                 f"sampling={self.kind}({self.value:g}) needs discrete actions; allowed for a Box are greedy, "

@@ -12,8 +12,8 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, clas
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.config import Config, Draft, check_trust
+from agilerl_like.config.run_config import config_class
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.registry import registered
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_updates
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
@@ -162,7 +162,7 @@ class Run:
     @property
     def _population_class(self) -> type[BasePopulation]:
         algorithm = self.config.get("algorithm", {}).get("name", "PPO")
-        return registered("config")[algorithm].env_setup_class.population
+        return config_class(algorithm).env_setup_class.population
 
     def population(self) -> BasePopulation:
         """Load the members of the last generation, which a run saves at its end."""

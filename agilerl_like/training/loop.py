@@ -218,6 +218,12 @@ class TrainingLoop:
 
     def _finish(self, stopped: int) -> RunResult:
         self._save(last=True, is_complete=not stopped)
+        if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
+            self.callbacks.on_warning(
+                f"the run ended before its first checkpoint, which is due after {self.training_args.checkpoint_every} "
+                "env steps of each member: to resume it starts again, with the same result. A smaller "
+                "training.checkpoint comes earlier; population/ has the members as they are now"
+            )
         best = self._known_best()
         summary = self._summary(best, resumes=bool(stopped))
         self.callbacks.on_run_end(self.context, summary)

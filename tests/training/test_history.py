@@ -10,6 +10,7 @@ from duel_envs import Duel
 from test_run_settings import SMALL
 
 from agilerl_like import (
+    DQN,
     IPPO,
     PPO,
     CheckpointError,
@@ -25,6 +26,7 @@ from agilerl_like import (
     make_multi_agent_vect_envs,
     make_vect_envs,
     train_multi_agent_on_policy,
+    train_off_policy,
     train_on_policy,
 )
 from agilerl_like.reporting import Callback
@@ -205,3 +207,15 @@ def test_teams_have_a_history(tmp_path):
     assert isinstance(last, MultiAgentPopulation)
     assert [*last[0].groups] == [*pop[0].groups]
     assert len(first) == 2
+
+
+def test_members_of_another_algorithm_have_a_history(tmp_path):
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2)) as env:
+        spaces = env.single_observation_space, env.single_action_space
+        pop = DQN.population(2, *spaces, net_config=SMALL, num_envs=2, seed=0, learning_starts=64, batch_size=16)
+        limits = {"max_steps": 512, "evo_steps": 256, "eval_loop": 1, "eval_steps": 20}
+        train_off_policy(env, pop=pop, run_dir=tmp_path / "run", verbose=False, log_every="update", **limits)
+    *_, last = load_history(tmp_path / "run")
+    assert all(map(same, map(weights, last), map(weights, pop)))
+    assert type(last[0]) is DQN
+    assert {row["slot"] for row in Run.open(tmp_path / "run").updates()} == {0, 1}
