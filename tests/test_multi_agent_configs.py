@@ -54,7 +54,10 @@ class TestReading:
     def test_defaults_equal_those_of_ippo(self, read):
         config = read("environment: {id: a}\nalgorithm: {name: IPPO}")
         signature = inspect.signature(IPPO).parameters
-        own = {name: signature[name].default for name in ("rewards", "death", "frozen_groups", "agent_id_one_hot")}
+        own = {
+            name: signature[name].default
+            for name in ("rewards", "death", "frozen_groups", "group_factors", "agent_id_one_hot")
+        }
         assert config.algorithm.settings() == {**asdict(PPOConfig()), **own, "groups": {}}
         assert NetworkSpec.from_net_config(config.network.net_config()) == NetworkSpec()
 

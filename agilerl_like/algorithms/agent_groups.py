@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
 
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.settings import validated
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.spec import check_mapping
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
+
+NO_FACTORS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+GROUP_HYPERPARAMETERS = ("lr", "ent_coef", "vf_coef", "clip_coef")
+"""Hyperparameters that may have a factor for each group."""
 
 MAX_AGENTS = 1024
 """Largest number of agents in a team."""
@@ -98,3 +106,43 @@ def net_config_by_group(
         check_mapping(f"net_config.{group}", config.get(group, {}))
     common = {key: value for key, value in config.items() if key not in groups}
     return {group: {**common, **config.get(group, {})} or None for group in groups}
+
+
+def split_by_group(
+    settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]]
+) -> tuple[dict[str, Any], dict[str, Mapping[str, float]]]:
+    """Return settings of single values, and the factors of groups that stand for values by group.
+
+    Groups without a value have the default.
+
+    Raises:
+        ConfigurationError: a setting cannot differ by group, has factors too, or a value is out of range.
+    """
+    found, single = dict(factors), dict(settings)
+    for name, given in settings.items():
+        if not isinstance(given, Mapping) or isinstance(getattr(PPOConfig, name, None), Mapping):
+            continue
+        if name not in GROUP_HYPERPARAMETERS:
+            raise ConfigurationError(
+                f"{name}={dict(given)}; allowed by group are {', '.join(GROUP_HYPERPARAMETERS)}, else one value for all"
+            )
+        if name in factors:
+            raise ConfigurationError(f"{name}={dict(given)} and group_factors have both values of groups; pass one")
+        single[name] = usual = getattr(PPOConfig, name)
+        for value in given.values():
+            validated(PPOConfig, {name: value})
+        found[name] = {group: value / usual for group, value in given.items()}
+    return single, found
+
+
+def check_factors(factors: Mapping[str, Mapping[str, float]], groups: Mapping[str, object]) -> None:
+    """Raise ConfigurationError unless each factor is a positive number, of a hyperparameter that allows it."""
+    for name, its in factors.items():
+        if name not in GROUP_HYPERPARAMETERS:
+            raise unknown_name("group_factors key", name, GROUP_HYPERPARAMETERS)
+        check_mapping(f"group_factors.{name}", its)
+        for group, factor in its.items():
+            if group not in groups:
+                raise unknown_name(f"group_factors.{name} group", group, groups)
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+                raise ConfigurationError(f"group_factors.{name}.{group}={factor!r} must be a positive number")

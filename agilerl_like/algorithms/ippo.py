@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.agent_groups import (
+    NO_FACTORS,
     Spaces,
     agent_ids_of,
     assign_groups,
+    check_factors,
     check_names,
     net_config_by_group,
     spaces_by_agent,
+    split_by_group,
 )
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
 from agilerl_like.algorithms.learner import encoder_of
@@ -75,6 +78,9 @@ class IPPO(OnPolicyAlgorithm):
         death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
             ("continue", within a rollout), or not ("end").
         frozen_groups: groups that act, but neither learn nor mutate.
+        group_factors: of `lr`, `ent_coef`, `vf_coef` and `clip_coef`, the factor of each group named, such as
+            {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other
+            groups have the default.
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
@@ -108,6 +114,7 @@ class IPPO(OnPolicyAlgorithm):
         rewards: Rewards = "individual",
         death: Death = "continue",
         frozen_groups: Sequence[str] = (),
+        group_factors: Mapping[str, Mapping[str, float]] = NO_FACTORS,
         agent_id_one_hot: bool = False,
         num_envs: int = 1,
         device: str | torch.device = "cpu",
@@ -133,6 +140,7 @@ class IPPO(OnPolicyAlgorithm):
             spaces_by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
+        settings, factors = split_by_group(settings, group_factors)
         config = validated(PPOConfig, settings)
         self._init_team(
             observed,
@@ -142,6 +150,7 @@ class IPPO(OnPolicyAlgorithm):
             death,
             agent_id_one_hot,
             frozen_groups,
+            factors,
             settings=config,
             index=index,
             hp_config=hp_config,
@@ -177,6 +186,7 @@ class IPPO(OnPolicyAlgorithm):
         death: Death,
         agent_id_one_hot: bool,
         frozen_groups: Sequence[str],
+        group_factors: Mapping[str, Mapping[str, float]],
         **arguments: Any,
     ) -> None:
         """Set everything but the learners."""
@@ -201,6 +211,9 @@ class IPPO(OnPolicyAlgorithm):
         if {*frozen_groups} == {*self._groups}:
             raise ConfigurationError(f"frozen_groups={[*frozen_groups]} are all groups, so that nothing would learn")
         self.frozen_groups = tuple(frozen_groups)
+        check_factors(group_factors, self._groups)
+        self.factors_by_group = {name: dict(its) for name, its in group_factors.items()}
+        """As the argument `group_factors`."""
         self.agent_groups = {
             group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
             for group, ids in self.groups.items()
@@ -276,6 +289,16 @@ class IPPO(OnPolicyAlgorithm):
             "death": self.death,
             "agent_id_one_hot": self.agent_id_one_hot,
             **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
+            **({"group_factors": self.factors_by_group} if self.factors_by_group else {}),
+        }
+
+    @property
+    def group_factors(self) -> dict[str, dict[int, float]]:
+        """Factors of hyperparameters by the number of a group."""
+        numbers = {group: number for number, group in enumerate(self.groups)}
+        return {
+            name: {numbers[group]: factor for group, factor in its.items()}
+            for name, its in self.factors_by_group.items()
         }
 
     def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
@@ -381,6 +404,7 @@ class IPPO(OnPolicyAlgorithm):
             other.death,
             other.agent_id_one_hot,
             other.frozen_groups,
+            other.factors_by_group,
             **other._arguments(),
             index=index,
             seed=other.seed if seed is None else seed,
@@ -401,6 +425,7 @@ class IPPO(OnPolicyAlgorithm):
             "agent_id_one_hot": self.agent_id_one_hot,
             **({} if self.rewards == "individual" else {"death": self.death}),
             **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
+            **({"group_factors": self.factors_by_group} if self.factors_by_group else {}),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
         tensors = {
@@ -428,6 +453,7 @@ class IPPO(OnPolicyAlgorithm):
             document.get("death", "continue" if document["rewards"] == "individual" else "end"),
             document["agent_id_one_hot"],
             document.get("frozen_groups", ()),
+            document.get("group_factors", {}),
             settings=validated(PPOConfig, document["settings"]),
             index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
@@ -531,7 +557,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     def __init__(self, agents: Iterable[IPPO]) -> None:
         super().__init__(agents)
-        for name in ("groups", "rewards", "death", "frozen_groups", "agent_id_one_hot"):
+        for name in ("groups", "rewards", "death", "frozen_groups", "factors_by_group", "agent_id_one_hot"):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(

@@ -156,6 +156,11 @@ class LearnerHost:
     """Those of the run; None in hand-written loops."""
 
     @property
+    def group_factors(self) -> Mapping[str, Mapping[int, float]]:
+        """Factors of hyperparameters by the number of a learner's group."""
+        return {}
+
+    @property
     def rollout_length(self) -> int:
         """Env steps between updates, before they are rounded up to whole steps of every env."""
         return self.learn_step if self.num_steps is None else self.num_steps * self.num_envs

@@ -44,6 +44,8 @@ class PPOLearner(Learner):
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
+        for name, by_group in host.group_factors.items():
+            values[name] *= by_group.get(self.group_number or 0, 1.0)
         own = settings["lr_critic"]
         values["lr_critic"] = values["lr"] if own is None else own * (values["lr"] / settings["lr"])
         values["max_grad_norm"] = settings["max_grad_norm"] or math.inf

@@ -44,6 +44,8 @@ class MultiAgentAlgorithmConfig(AlgorithmConfig):
     death: Death = DEFAULTS["death"]
     """Whether shared rewards (sum, mean) that a team earns after an agent's end are credited to it, within a rollout
     (continue), or not (end)."""
+    group_factors: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Factors of groups on lr, ent_coef, vf_coef and clip_coef, such as {lr: {speaker: 3.0}}."""
     frozen_groups: tuple[str, ...] = DEFAULTS["frozen_groups"]
     """Groups that act, but neither learn nor mutate."""
     agent_id_one_hot: bool = DEFAULTS["agent_id_one_hot"]

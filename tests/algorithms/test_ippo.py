@@ -9,11 +9,13 @@ from agilerl_like import HyperparameterConfig, Mutations, RLParameter
 from agilerl_like.algorithms.agent_groups import group_of
 from agilerl_like.algorithms.evolvable_algorithm import genome_to_json
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Offspring
+from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.probe import solve
@@ -187,3 +189,29 @@ def test_agilerls_calls_are_taken():
         IPPO.population(2, spaces, acts, observation_space=spaces)
     with pytest.raises(ConfigurationError, match=r"actor_networks=.*allowed is None"):
         IPPO(spaces, acts, actor_networks={"a": None})
+
+
+def test_hyperparameters_may_differ_by_group():
+    team = a_team(lr={"speaker": 1e-3}, ent_coef={"listener": 0.05})
+    names = HYPERPARAM_NAMES.index("lr"), HYPERPARAM_NAMES.index("ent_coef")
+
+    def found(team):
+        return {group: [its.hyperparams()[place] for place in names] for group, its in team.learners.items()}
+
+    assert team.lr == PPOConfig.lr
+    wanted = {"speaker": [1e-3, PPOConfig.ent_coef], "listener": [PPOConfig.lr, 0.05]}
+    for one in (team, team.clone(), IPPO.from_documents(*team.to_documents(), device="cpu", where="memory")):
+        assert found(one) == {group: pytest.approx(its) for group, its in wanted.items()}
+    team.lr = 2 * PPOConfig.lr  # as evolution sets it
+    assert found(team)["speaker"][0] == pytest.approx(2e-3)
+    same = a_team(group_factors={"lr": {"speaker": 10.0}, "ent_coef": {"listener": 5.0}})
+    assert found(same) == {group: pytest.approx(its) for group, its in wanted.items()}
+    for wrong, message in (
+        ({"lr": {"singer": 1e-3}}, "group_factors.lr group='singer' is unknown"),
+        ({"lr": {"speaker": -1.0}}, "lr=-1.0"),
+        ({"gamma": {"speaker": 0.9}}, "gamma=.*allowed by group are lr, ent_coef"),
+        ({"group_factors": {"gamma": {"speaker": 0.9}}}, "group_factors key='gamma' is unknown"),
+        ({"group_factors": {"lr": {"speaker": 0}}}, "group_factors.lr.speaker=0 must be a positive number"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            a_team(**wrong)
