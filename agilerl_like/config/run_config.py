@@ -34,6 +34,7 @@ from agilerl_like.config.schema import (
     TrainingConfig,
     ranges_of,
 )
+from agilerl_like.config.search_space import with_exploration
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import BYTES_PER_ENV
@@ -86,8 +87,8 @@ class Config(Section, frozen=True):
     """Hyperparameters that evolve, with their ranges or choices: name -> {min, max, ...}, {choices: [...]} or [...]."""
     network: NetworkConfig = NetworkConfig()
     evolution: Literal["auto"] | None = None
-    """auto: selection and mutation that adapt to population and budget, and need no settings; none: as set in
-    `selection` and `mutation`."""
+    """auto: selection and mutation that adapt to population and budget, and need no settings; the noise of continuous
+    actions evolves too. none: as set in `selection` and `mutation`."""
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
     mutation: SerializeAsAny[MutationConfig] | None = MutationConfig()
     """none: no evolution; the members train independently."""
@@ -282,13 +283,16 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
     except ConfigurationError as error:
         raise ConfigurationError(f"environment: {error}") from error
     try:
-        start = config.population
+        start, arguments = config.population, config.agent_arguments()
+        if config.evolution is not None and config.mutation is not None:
+            spaces, its_class = env_setup.spaces, config.algorithm_class.config
+            arguments["hp_config"] = with_exploration(its_class, spaces[-1], arguments, arguments["hp_config"])
         population = config.algorithm_class.population(
             start.size,
             *env_setup.spaces,
             sample_hyperparameters=start.sample_hyperparameters,
             device=device,
-            **config.agent_arguments(),
+            **arguments,
         )
         if config.mutation is None:
             return Experiment(env_setup, population, config.training, None, None, config.to_json())

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from agilerl_like.algorithms.settings import evolvable_settings
+from agilerl_like.hpo import HyperparameterConfig, RLParameter
 
 SMALLEST_ROLLOUT = 64
 UPDATES_IN_GENERATION = 4
@@ -35,6 +36,23 @@ CONTINUOUS: Mapping[str, Mapping[str, Any]] = {
     "action_noise_correlation": {"min": 0.0, "max": 0.95, "scale": "linear"},
 }
 """Further ranges for continuous actions. The entropy of a normal distribution has no bound, so its bonus is smaller."""
+
+
+EXPLORATION = {name: range_ for name, range_ in CONTINUOUS.items() if name != "ent_coef"}
+"""Strength and duration of the noise of continuous actions."""
+
+
+def with_exploration(
+    settings_class: type[Any], action_space: Any, given: Mapping[str, Any], ranges: HyperparameterConfig
+) -> HyperparameterConfig:
+    """Return ranges with those of exploration added, for continuous actions; each includes the value given."""
+    known = evolvable_settings(settings_class) if is_continuous(action_space) else ()
+    added = {}
+    for name, range_ in EXPLORATION.items():
+        if name in known and name not in ranges:
+            low, high = min(range_["min"], given[name]), max(range_["max"], given[name])
+            added[name] = RLParameter(low, high, scale=range_["scale"])
+    return HyperparameterConfig(**{**ranges, **added})
 
 
 def is_continuous(space: Any) -> bool:

@@ -8,20 +8,29 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems; no comparison 
 - All hyperparameters of a clone move at once.
 - Proposals of a Gaussian process where gains stand out from the noise (without noise 38.6 of 40, normal steps 35.9),
   normal steps elsewhere.
+- Where the best member earns as much as a constant policy, members that earn more in training replace others, and
+  without such members the older half starts again after two generations, with more noise of the actions.
 - The same env seeds for all members, new ones in each generation; more episodes for members in doubt.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from agilerl_like.hpo.gated_selection import GatedSelection
+from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.pb2 import PB2
-from agilerl_like.hpo.selection import Selection
+from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking
 from agilerl_like.registry import register
 
 AUTO = "auto"
 """The value of `evolution` that selects both classes."""
+PATIENCE = 2
+"""Generations without more than a constant policy after which members start again, and between two such starts."""
 
 
 @register("selection", AUTO)
@@ -29,12 +38,61 @@ AUTO = "auto"
 class AutoSelection(GatedSelection):
     """`GatedSelection` for any run: with a single member, or in a single generation, nothing evolves."""
 
+    needs_baseline = True
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
+        """Return a row for every slot.
+
+        While the best member earns what a constant policy does, fitness is of no use. Members that earn more in
+        training, with noise, stay, and replace up to half of the others. If there is none, the older half starts again
+        and explores more, in every `PATIENCE`-th of such generations.
+        """
+        rows = list(super().plan(view, rng))
+        view.state["idle"] = view.state.get("idle", 0) + 1 if is_constant(view) else 0
+        if not view.state["idle"]:
+            return rows
+        elite = ranking(view.fitness, view.uids)[0]
+        healthy = [slot for slot in range(len(view)) if math.isfinite(view.fitness[slot])]
+        for slot in healthy:
+            rows[slot] = SlotPlan(slot, slot, explore=False)
+        finders = finders_of(view)
+        by_age = sorted((slot for slot in healthy if slot not in finders), key=lambda slot: view.uids[slot])
+        if finders:
+            for number, slot in enumerate(by_age[: len(view) // 2]):
+                source = finders[number % len(finders)]
+                rows[slot] = SlotPlan(source, source, explore=True)
+        elif view.state["idle"] % PATIENCE == 0:
+            for slot in [slot for slot in by_age if slot != elite][: len(view) // 2]:
+                rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix(), wider=True)
+        return rows
+
     def validate(self, population_size: int) -> None:
         """Accept every population."""
         Selection.validate(self, population_size)
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Accept every budget."""
+
+
+def is_constant(view: PopulationView) -> bool:
+    """Whether the best member earns what a constant policy does, up to two standard errors and 2 % of their spread."""
+    baseline, spread = view.state.get("baseline", (math.nan, math.nan))
+    best = int(ranking(view.fitness, view.uids)[0])
+    error = 0.0
+    if view.returns is not None:
+        played = view.returns[best][np.isfinite(view.returns[best])]
+        error = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else 0.0
+    return bool(abs(view.fitness[best] - baseline) <= 2 * error + 0.02 * spread)
+
+
+def finders_of(view: PopulationView) -> list[int]:
+    """Return the slots of members that earn more in training than any constant policy, best first."""
+    if view.train_returns is None:
+        return []
+    baseline, spread = view.state["baseline"]
+    scores = {slot: score for slot, score in enumerate(view.train_returns.tolist()) if math.isfinite(score)}
+    found = [slot for slot, score in scores.items() if score > baseline + 0.1 * spread + 1e-9]
+    return sorted((slot for slot in found if math.isfinite(view.fitness[slot])), key=lambda slot: -scores[slot])
 
 
 @register("explorer", AUTO)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
+from agilerl_like.hpo.exploration import with_wider_exploration
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
@@ -55,6 +56,10 @@ def next_generation(
             propose = explorer.draw if is_fresh else explorer.propose
             genome, more = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
             changes += more
+        if row.wider:
+            rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
+            genome, change = with_wider_exploration(genome, hp_configs[parent_slot], rng, repair)
+            changes += (change,) if change.details else ()
         parent_uid = NO_PARENT if is_fresh else int(view.uids[parent_slot])
         offspring = Offspring(view.generation, slot, int(uid), parent_uid, parent_slot, genome, changes, row.start)
         found.append(offspring)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.registry import register
 from agilerl_like.seeding import Purpose, fresh_seed, generator
+
+BASELINE_GENERATION = 3
+"""Before, members have hardly learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +43,17 @@ class PopulationView:
     """Generations that the run's budget allows; 0 if it is not known."""
     hp_configs: Sequence[HyperparameterConfig] = ()
     """The ranges of each member; `next_generation` sets them."""
+    train_returns: np.ndarray | None = None
+    """Mean return of each member's training episodes that ended in the generation `[P]`; nan where none did."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
     same, because every process makes the same plan."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
-        if self.returns is not None:
-            object.__setattr__(self, "returns", np.asarray(self.returns, dtype=float))
+        for name in ("returns", "train_returns"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=float))
 
     def __len__(self) -> int:
         return len(self.fitness)
@@ -84,6 +90,8 @@ class SlotPlan(NamedTuple):
     start: WeightMix | None = None
     """`WeightMix()` for a fresh member: initial weights, and a genome that the explorer draws from the ranges;
     `WeightMix(0.2, 0.1)` for weights that are shrunk and perturbed, with moments of 0; None: the parent's weights."""
+    wider: bool = False
+    """Whether what governs exploration is drawn from the upper half of its ranges (see `exploration`)."""
 
 
 class Selected(NamedTuple):
@@ -127,6 +135,10 @@ class Selection:
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
         return ()
+
+    needs_baseline: ClassVar[bool] = False
+    """Whether `view.state["baseline"]` is to have the largest return of a constant policy and the spread of several,
+    from generation `BASELINE_GENERATION` on; measured once, by an episode of each."""
 
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` if this strategy cannot be used for a population of this size."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agilerl_like.algorithms.constant_policies import play_constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
@@ -127,6 +128,17 @@ class Evaluator:
             np.where(played.lost, np.nan, played.returns).tolist(),
             _is_zero_sum(played),
         )
+
+    def play_constant(
+        self,
+        population: BasePopulation,
+        numbers: Sequence[int],
+        seeds: Sequence[int],
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> tuple[list[float], list[int]]:
+        """Return mean return and env steps of a constant policy in the place of each member; raises as `evaluate`."""
+        played = play_constant_policies(population, numbers, self.env, list(seeds), self.max_steps, should_stop)
+        return played.mean.tolist(), played.lengths.sum(axis=1).tolist()
 
     def evaluate_some(
         self,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from agilerl_like.algorithms.population import BasePopulation, replace_diverged,
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.hpo import Explorer, History, Offspring, PopulationView, Selection, Trial, next_generation
+from agilerl_like.hpo.selection import BASELINE_GENERATION
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -63,6 +64,8 @@ from agilerl_like.training.lineage import Lineage, initial_member, offspring_rec
 from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import MemberInfo, ShardedPopulation
 from agilerl_like.training.training_arguments import TrainingArguments
+
+T = TypeVar("T")
 
 MAX_EVALUATION_ROUNDS = 3
 """Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
@@ -438,7 +441,29 @@ class TrainingLoop:
         )
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records, stopped
+        return records, stopped or self._measure_baseline(stop_requests)
+
+    def _measure_baseline(self, stop_requests: StopRequests) -> int:
+        """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0."""
+        selection, members = self.selection, self.members
+        if selection is None or not selection.needs_baseline or "baseline" in self.search.state:
+            return 0
+        is_masked = self.evaluator.env.action_mask is not None  # a constant action may be illegal
+        if self.progress.generation < BASELINE_GENERATION or is_masked or not any(self.search.returns):
+            return 0
+        seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
+        with self.timer("evaluate"):
+            played, signal = self._evaluate_until_stopped(
+                lambda asked: self.evaluator.play_constant(self.population, members.shard.slots, seeds, asked),
+                stop_requests,
+            )
+            own = [[math.nan, 0]] * len(self.population) if played is None else [*zip(*played, strict=True)]
+            gathered = members.all_gather_by_slot(own, encode=list, decode=list)
+        returns = [score for score, _ in gathered if math.isfinite(score)]
+        self.progress.evaluation_steps += sum(steps for _, steps in gathered)
+        if returns and not signal:
+            self.search.state["baseline"] = [max(returns), max(returns) - min(returns)]
+        return signal
 
     def _evaluate_further(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
         """Return the result after further episodes of the members whose selection is in doubt, and the signal.
@@ -520,9 +545,9 @@ class TrainingLoop:
 
     def _evaluate_until_stopped(
         self,
-        evaluate: Callable[[Callable[[], bool]], EvalResult | None],
+        evaluate: Callable[[Callable[[], bool]], T | None],
         stop_requests: StopRequests | None = None,
-    ) -> tuple[EvalResult | None, int]:
+    ) -> tuple[T | None, int]:
         """Evaluate on this process; if a signal stops any process, return None and the signal."""
         requests = stop_requests or self.stop_requests
         result, signal = None, 0
@@ -632,6 +657,7 @@ class TrainingLoop:
                         self.history,
                         returns=self.search.paired_returns(),
                         generations=self.training_args.generations(members.first.num_envs),
+                        train_returns=np.array([info.train_return for info in infos]),
                         state=self.search.state,
                     ),
                     [info.hp_config for info in infos],

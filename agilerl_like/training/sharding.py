@@ -37,11 +37,16 @@ class MemberInfo(NamedTuple):
     fitness: float
     genome: Genome
     hp_config: HyperparameterConfig
+    train_return: float = math.nan
+    """Mean return of the training episodes that ended in the last generation."""
 
     @classmethod
     def of(cls, agent: EvolvableAlgorithm) -> MemberInfo:
         """Return the info of a member as it is now."""
-        return cls(agent.index, agent.fitness[-1] if agent.fitness else math.nan, agent.genome, agent.hp_config)
+        fitness = agent.fitness[-1] if agent.fitness else math.nan
+        score = agent.scores[-1] if agent.scores else math.nan
+        score = score if isinstance(score, float) else math.nan  # of teams that were tested by hand: one for each group
+        return cls(agent.index, fitness, agent.genome, agent.hp_config, score)
 
 
 class LocalState(NamedTuple):
@@ -140,11 +145,12 @@ class ShardedPopulation:
         )
 
     def _info_to_json(self, info: MemberInfo) -> Any:
-        return [info.uid, info.fitness, genome_to_json(info.genome), info.hp_config.to_json()]
+        return [info.uid, info.fitness, genome_to_json(info.genome), info.hp_config.to_json(), info.train_return]
 
     def _info_from_json(self, data: Any) -> MemberInfo:
-        uid, fitness, genome, hp_config = data
-        return MemberInfo(uid, fitness, self.first.genome_from_json(genome), HyperparameterConfig.from_json(hp_config))
+        uid, fitness, genome, hp_config, train_return = data
+        ranges = HyperparameterConfig.from_json(hp_config)
+        return MemberInfo(uid, fitness, self.first.genome_from_json(genome), ranges, train_return)
 
     # -- evolution
 

@@ -1,0 +1,61 @@
+"""Policies that always take the same action: what a member must earn more than, to have learned anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agilerl_like.algorithms.episode_guard import never_stop
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, evaluate
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.networks.distributions import Categorical, Gaussian
+
+LEVELS = (0.0, 1.0, -1.0)
+"""Continuous actions, in half-widths of the action space: its centre and two corners."""
+
+
+def constant_action(distribution: Any, number: int) -> Tensor:
+    """Return the raw action `[size]` of a constant policy; numbers beyond the last action begin again."""
+    if isinstance(distribution, Categorical):
+        return torch.tensor([number % count for count in distribution.nvec], dtype=distribution.raw_dtype)
+    value = LEVELS[number % len(LEVELS)] if isinstance(distribution, Gaussian) else number % 2
+    return torch.full((distribution.size,), float(value), dtype=distribution.raw_dtype)
+
+
+def play_constant_policies(
+    population: BasePopulation,
+    numbers: Sequence[int],
+    env: EvalEnv,
+    seeds: Sequence[int],
+    max_steps: int | None,
+    should_stop: Callable[[], bool] = never_stop,
+) -> Episodes:
+    """Play an episode of each seed with a constant policy in the place of each member; `numbers` choose their actions.
+
+    All agents of a team take actions of the same number.
+    """
+    groups = [
+        GroupPolicy(
+            _acting(its, torch.stack([constant_action(its[0].distribution, number) for number in numbers])),
+            its[0].encoding,
+            its.initial_hidden_state,
+            its[0].layout,
+        )
+        for its in population.by_group.values()
+    ]
+    return evaluate(groups, env, seeds, members=len(numbers), max_steps=max_steps, should_stop=should_stop)
+
+
+def _acting(group: LearnerGroup[Any], raw: Tensor) -> Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]:
+    """Return the policy with raw actions `[P, A]`."""
+    raw = raw.to(group.device)
+
+    def act(encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Any, Tensor]:
+        rows = raw.unsqueeze(1).expand(-1, len(encoded) // len(raw), -1)
+        return group.to_env(rows.contiguous()), state
+
+    return act

@@ -1,0 +1,123 @@
+"""Exploration failures: members that earn as much as a constant policy begin again, with more noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agilerl_like.hpo import (
+    AutoExplorer,
+    AutoSelection,
+    Choice,
+    Genome,
+    HyperparameterConfig,
+    PopulationView,
+    RLParameter,
+    Selection,
+    SlotPlan,
+    WeightMix,
+    next_generation,
+)
+
+RANGES = HyperparameterConfig(
+    lr=RLParameter(1e-5, 1e-2),
+    action_std_init=RLParameter(-2.0, 0.5, scale="linear"),
+    action_noise_correlation=RLParameter(0.0, 0.9, scale="linear"),
+    ent_coef=Choice([0.0, 0.01]),
+)
+GENOME = {"lr": 1e-3, "action_std_init": -2.0, "action_noise_correlation": 0.0, "ent_coef": 0.0}
+
+
+def view_of(fitness, state, uids=None, noise=0.0) -> PopulationView:
+    rng = np.random.default_rng(0)
+    returns = np.array(fitness)[:, None] + noise * rng.normal(size=(len(fitness), 5))
+    uids = range(len(fitness)) if uids is None else uids
+    return PopulationView(returns.mean(axis=1), list(uids), (), 5, returns=returns, generations=20, state=state)
+
+
+def restarted(view: PopulationView) -> list[int]:
+    rows = AutoSelection().plan(view, np.random.default_rng(0))
+    starts = [slot for slot, row in enumerate(rows) if row.wider]
+    assert all(rows[slot] == SlotPlan(slot, slot, True, WeightMix(), wider=True) for slot in starts)
+    return starts
+
+
+STANDING = [-0.3, -0.2, -0.01, -0.4, -0.5, -0.6, -0.7, -0.8]  # as MountainCarContinuous, where a force of 1 earns -99.9
+
+
+def test_the_older_half_begins_again_in_every_second_generation_without_the_best() -> None:
+    state = {"baseline": [0.0, 99.9]}
+    uids = [11, 3, 2, 7, 20, 21, 22, 5]
+    found = [restarted(view_of(STANDING, state, uids)) for _ in range(4)]
+    assert found == [[], [0, 1, 3, 7], [], [0, 1, 3, 7]]  # uids 3, 5, 7 and 11; 2 is the best
+
+
+@pytest.mark.parametrize(
+    ("fitness", "baseline", "noise"),
+    [
+        ([30.0, *STANDING[1:]], [0.0, 99.9], 0.0),  # one has found it
+        ([-200.0, -250.0, -300.0, -400.0], [-130.0, 400.0], 20.0),  # worse than doing nothing, but still learning
+        (STANDING, [float("nan"), 1.0], 0.0),
+        ([12.0, 20.0, 15.0, 30.0], [9.4, 3.0], 0.5),
+    ],
+)
+def test_members_that_differ_from_a_constant_policy_are_left_alone(fitness, baseline, noise) -> None:
+    state = {"baseline": baseline}
+    assert [restarted(view_of(fitness, state, noise=noise)) for _ in range(4)] == [[]] * 4
+
+
+def test_members_that_earn_more_in_training_replace_others_and_are_kept() -> None:
+    # greedy they stand still, and with noise slots 1 and 6 have reached the flag
+    nan = float("nan")
+    view = replace(
+        view_of(STANDING, {"baseline": [0.0, 99.9]}), train_returns=[nan, 80.0, nan, -30.0, nan, nan, 90.0, 2.0]
+    )
+    rows = AutoSelection().plan(view, np.random.default_rng(0))
+    assert [row.weights_from for row in rows] == [6, 1, 1, 6, 1, 5, 6, 7]  # 6 and 1 in turn, for the oldest
+    assert [slot for slot, row in enumerate(rows) if row.explore] == [0, 2, 3, 4]
+    assert not any(row.wider for row in rows)
+
+
+def test_a_copy_of_what_stands_still_is_not_made() -> None:
+    view = view_of([-90.0, *STANDING[1:]], {"baseline": [0.0, 99.9]})  # behind the gate the first would be replaced
+    assert AutoSelection().plan(replace(view, state={}), np.random.default_rng(0))[0].weights_from != 0
+    assert [row.weights_from for row in AutoSelection().plan(view, np.random.default_rng(0))] == [*range(8)]
+
+
+def test_equal_returns_of_all_constant_policies_are_a_failure_too() -> None:
+    # MountainCar: -200 whatever is done
+    state = {"baseline": [-200.0, 0.0]}
+    assert [bool(restarted(view_of([-200.0] * 4, state))) for _ in range(2)] == [False, True]
+
+
+def test_without_a_baseline_nothing_is_known() -> None:
+    assert [restarted(view_of(STANDING, {})) for _ in range(4)] == [[]] * 4
+    assert AutoSelection.needs_baseline
+    assert not Selection.needs_baseline
+
+
+def test_wider_members_have_the_upper_half_of_what_governs_exploration(layers) -> None:
+    view = view_of(STANDING, {"baseline": [0.0, 99.9], "idle": 1})
+    view = PopulationView(
+        view.fitness,
+        view.uids,
+        [Genome(GENOME, layers())] * 8,
+        5,
+        returns=view.returns,
+        generations=20,
+        state=view.state,
+    )
+    options = {"selection": AutoSelection(), "explorer": AutoExplorer(), "seed": 1, "next_uid": 8}
+    offspring = next_generation(view, [RANGES] * 8, **options)
+    wider = [one for one in offspring if one.start is not None]
+    assert len(wider) == 4
+    for one in wider:
+        values = one.genome.hyperparameters
+        assert -0.75 <= values["action_std_init"] <= 0.5
+        assert 0.45 <= values["action_noise_correlation"] <= 0.9
+        assert one.mutations[-1].full_name == "rl_hp.wider"
+        assert one.parent_uid == -1
+    assert len({one.genome.hyperparameters["action_std_init"] for one in wider}) == 4
+    assert len({one.genome.hyperparameters["lr"] for one in wider}) == 4  # drawn as for any fresh member

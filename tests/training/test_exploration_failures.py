@@ -1,0 +1,69 @@
+"""What constant policies earn, measured in runs, and the ranges that `evolution: auto` adds for continuous actions."""
+
+import json
+
+import numpy as np
+import pytest
+
+from agilerl_like import PPO, make_vect_envs
+from agilerl_like.algorithms.constant_policies import play_constant_policies
+from agilerl_like.cli import main
+from agilerl_like.config import build, load
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
+
+RUN = """
+environment: {id: MountainCarContinuous-v0, num_envs: 2, backend: sync}
+algorithm: {learn_step: 32, batch_size: 32}
+population: {size: 4}
+hyperparameters: {lr: {min: 1e-5, max: 1e-2}}
+evolution: auto
+training: {max_steps: 256, evo_steps: 64, checkpoint: 64, eval_loop: 2, eval_steps: 10}
+run: {name: run, threads: 1, processes: 1, plot: false, report: false}
+seed: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "returns"),
+    [("MountainCarContinuous-v0", [0.0, -99.9, -99.9, 0.0]), ("Acrobot-v1", [-500.0] * 4)],
+)
+def test_constant_policies_earn_what_the_env_pays_for_one_action(env_id, returns):
+    env = make_vect_envs(env_id, num_envs=4, backend="sync")
+    population = PPO.population(4, env.single_observation_space, env.single_action_space, num_envs=1, seed=0)
+    played = play_constant_policies(population, range(4), VecEnvAdapter(env), [3], None)
+    env.close()
+    assert np.allclose(played.mean, returns, atol=1e-4)
+
+
+def baseline(folder):
+    newest = max((folder / "checkpoints").glob("*/run.json"), key=lambda path: path.parent.name)
+    return json.loads(newest.read_text())["search"]["state"].get("baseline")
+
+
+def test_a_run_measures_the_baseline_once_and_a_resumed_one_has_it(tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN)
+    options = ["--run.dir", str(tmp_path)]
+    assert main(["train", str(tmp_path / "run.yaml"), *options, "--training.max-steps", "128"]) == 0
+    assert baseline(tmp_path / "run") is None  # two generations
+    assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "256"]) == 0
+    assert baseline(tmp_path / "run") == pytest.approx([0.0, 1.0])  # ten steps of force 1 cost 1
+    whole = ["--run.name", "whole", *options]
+    assert main(["train", str(tmp_path / "run.yaml"), *whole]) == 0
+    names = ("lineage.jsonl",)
+    assert all((tmp_path / "run" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
+
+
+def test_noise_of_continuous_actions_evolves_with_auto_alone(tmp_path):
+    noise = {"action_std_init", "action_noise_correlation"}
+    for options, has_noise in (
+        ([], True),
+        (["--evolution", "none"], False),
+        (["--environment.id", "CartPole-v1"], False),
+    ):
+        (tmp_path / "run.yaml").write_text(RUN)
+        experiment = build(load(tmp_path / "run.yaml", options))
+        experiment.env.close()
+        first, *others = experiment.population
+        assert (noise <= first.hp_config.keys()) == has_noise
+        assert (first.action_std_init, first.action_noise_correlation) == (0.0, 0.0)  # the values given
+        assert any(other.action_noise_correlation > 0 for other in others) == has_noise
