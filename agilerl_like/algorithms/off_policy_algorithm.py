@@ -28,7 +28,7 @@ class HandMadeBatch:
     """Stands for a replay in an update from given experiences."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch, self.rows = batch, batch.returns.shape[1]
+        self._batch, self.rows, self.observations = batch, batch.returns.shape[1], batch.observations
 
     def sample(self, *_: Any) -> Batch:
         """Return the batch."""

@@ -74,8 +74,7 @@ class ContinuousUpdate(OffPolicyUpdate):
         pairs, rows = target_pairs(stacked)
         device = lr.device
         metrics = {"actor_loss": torch.zeros_like(lr)}
-        for step in range(steps):
-            batch = self.batch(step)
+        for step, batch in enumerate(self.batches()):
             with torch.enable_grad(), execution.autocast(device):
                 loss, values = self.critic_loss(stacked, batch, self.noise[:, step, 0])
                 critic.set_gradient(loss)

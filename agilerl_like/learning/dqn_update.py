@@ -35,8 +35,8 @@ class DQNUpdate(OffPolicyUpdate):
         pairs, rows = target_pairs(stacked)
         ones = torch.ones_like(self.hyperparams["lr"])
         found: dict[str, Tensor] = {}
-        for step, adam_step in enumerate(stacked.optimizer.prepare_steps(self.hyperparams["lr"], steps)):
-            batch = self.batch(step)
+        adam_steps = stacked.optimizer.prepare_steps(self.hyperparams["lr"], steps)
+        for step, (adam_step, batch) in enumerate(zip(adam_steps, self.batches(), strict=True)):
             with torch.enable_grad():
                 loss, values = self.loss(stacked, batch, execution)
                 for place, its in zip(places, torch.autograd.grad(loss, parameters, ones), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +17,8 @@ from agilerl_like.learning.replay_buffer import Batch, MemoryKind, ReplayBuffer
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.target_networks import OffPolicyNetwork
 
+GATHERED = 2**22
+"""Numbers of observations that are gathered at once, at most, unless one gradient step needs more."""
 FADE_STEPS = 500
 """Gradient steps over which a mutation fades in."""
 
@@ -72,9 +74,26 @@ class OffPolicyUpdate(ABC):
     def take_steps(self, stacked: StackedNetworks, execution: Execution, steps: int) -> Mapping[str, Tensor]:
         """Change weights, moments and targets; return the metrics `[Q]` of the last step."""
 
-    def batch(self, step: int) -> Batch:
-        """Return the minibatches of a gradient step."""
-        return self.replay.sample(self.members, self.draws[:, step], self.hyperparams["gamma"], self.n_step, self.kind)
+    def batches(self) -> Iterator[Batch]:
+        """Yield the minibatches of each gradient step; those of several steps are gathered at once.
+
+        Gathering takes some twenty small kernels, whatever the number of samples.
+        """
+        members, steps, size, _ = self.draws.shape
+        at_once = max(1, GATHERED // (members * size * self.replay.observations.shape[-1]))
+        for start in range(0, steps, at_once):
+            draws = self.draws[:, start : start + at_once]
+            count = draws.shape[1]
+            found = self.replay.sample(
+                self.members, draws.flatten(1, 2), self.hyperparams["gamma"], self.n_step, self.kind
+            )
+            if count == 1:
+                yield found
+                continue
+            columns = [
+                [None] * count if x is None else x.unflatten(1, (count, -1)).transpose(0, 1).contiguous() for x in found
+            ]
+            yield from map(Batch._make, zip(*columns, strict=True))
 
     @torch.no_grad()
     def move_targets_(self, pairs: Sequence[Sequence[tuple[Tensor, Tensor]]], rows: Sequence[slice], step: int) -> None:
@@ -86,9 +105,22 @@ class OffPolicyUpdate(ABC):
             return
         tau = self.hyperparams["tau"]
         share = tau if all(due) else tau * torch.tensor(due, device=tau.device)
+        common = self._common(share)
         for own, its in zip(pairs, rows, strict=True):
+            if common is not None:
+                targets, weights = zip(*own, strict=True)
+                torch._foreach_lerp_(targets, weights, common)  # pyright: ignore[reportPrivateImportUsage]
+                continue
             for target, weight in own:
                 target.lerp_(weight, share[its].view(-1, *[1] * (weight.dim() - 1)))
+
+    @staticmethod
+    def _common(share: Tensor) -> float | None:
+        """Return the share of all members if it is one, as one kernel then moves all targets."""
+        if share.device.type != "cpu":
+            return None
+        first, *others = set(share.tolist())
+        return None if others else first
 
 
 def target_pairs(stacked: StackedNetworks) -> tuple[list[list[tuple[Tensor, Tensor]]], list[slice]]:

@@ -261,22 +261,24 @@ def test_targets_follow_every_mutation(kind):
 class Batches:
     """Stands for a replay: minibatches by place and step."""
 
-    masks, steps, envs = None, 10**6, 10**6
+    masks, steps, envs, observations = None, 10**6, 10**6, torch.zeros(1, 4)
 
     def __init__(self, places):
         self.places, self.taken = places, [0] * len(places)
 
-    def sample(self, members, *_):
-        found = []
-        for member in members.tolist():
-            stream = torch.Generator().manual_seed(100 * self.places[member] + self.taken[member])
-            self.taken[member] += 1
-            rows, others = torch.randn(2, 16, 4, generator=stream)
-            found.append(
-                (rows, torch.rand(16, 2, generator=stream) * 2 - 1, others[:, 0], rows[:, 0].clamp(0, 0.9), others)
-            )
-        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*found, strict=True))
+    def sample(self, members, draws, *_):
+        steps = draws.shape[1] // 16  # of several gradient steps at once
+        found = [[self._batch(member) for _ in range(steps)] for member in members.tolist()]
+        rows = [[torch.cat(column) for column in zip(*its, strict=True)] for its in found]
+        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*rows, strict=True))
         return Batch(obs, actions, reward, discount, after, None, torch.ones_like(reward))
+
+    def _batch(self, member):
+        stream = torch.Generator().manual_seed(100 * self.places[member] + self.taken[member])
+        self.taken[member] += 1
+        rows, others = torch.randn(2, 16, 4, generator=stream)
+        actions = torch.rand(16, 2, generator=stream) * 2 - 1
+        return rows, actions, others[:, 0], rows[:, 0].clamp(0, 0.9), others
 
     def latest(self, place, count):
         return torch.zeros(1, 4)

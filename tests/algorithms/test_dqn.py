@@ -233,6 +233,7 @@ class Batches:
 
     def __init__(self, places):
         self.steps = self.envs = 10**6
+        self.observations = torch.zeros(1, 4)
         self.masks = None
         self.by_place = {place: [self._batch(place, step) for step in range(50)] for place in places}
         self.taken = dict.fromkeys(places, 0)
@@ -245,11 +246,13 @@ class Batches:
         reward, discount = torch.randn(2, 16, generator=stream)
         return rows[0], actions, reward, discount.clamp(0, 0.9), rows[1]
 
-    def sample(self, members, *_):
-        found = [self.by_place[place][self.taken[place]] for place in members.tolist()]
+    def sample(self, members, draws, *_):
+        steps = range(draws.shape[1] // 16)  # of several gradient steps at once
+        found = [[self.by_place[p][self.taken[p] + step] for step in steps] for p in members.tolist()]
         for place in members.tolist():
-            self.taken[place] += 1
-        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*found, strict=True))
+            self.taken[place] += len(steps)
+        rows = [[torch.cat(column) for column in zip(*its, strict=True)] for its in found]
+        obs, actions, reward, discount, after = (torch.stack(column) for column in zip(*rows, strict=True))
         return Batch(obs, actions, reward, discount, after, None, torch.ones_like(reward))
 
     def latest(self, place, count):
@@ -257,7 +260,7 @@ class Batches:
 
 
 def varied(size):
-    pop = DQN.population(size, OBS, ACTIONS, seed=5, net_config=SMALL, num_envs=4, gradient_steps=8)
+    pop = DQN.population(size, OBS, ACTIONS, seed=5, net_config=SMALL, num_envs=4, gradient_steps=8, batch_size=16)
     for place, member in enumerate(pop):
         member.lr, member.tau, member.gamma = 1e-3 * (place + 1), 0.05 * (place + 1), 0.9 + 0.03 * place
         member.target_update_interval = place + 1
