@@ -9,6 +9,8 @@ from enum import IntEnum
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from agilerl_like.foreign_settings import FOREIGN_NAMES, canonical
+
 Arguments = ParamSpec("Arguments")
 ResultT = TypeVar("ResultT")
 
@@ -60,44 +62,39 @@ class ForeignSetting(NamedTuple):
         return self.setting.rpartition(".")[2]
 
 
-_FOREIGN_NAMES = {
-    ("algorithm.lr", ""): "learning_rate learning_rates",
-    ("algorithm.learn_step", "counts steps of all environments of a member: {} x num_envs"): ("n_steps rollouts"),
-    ("algorithm.batch_size", "counts samples: learn_step / {}"): "n_minibatches mini_batches",
+_MORE_FOREIGN_NAMES = {
+    ("algorithm.num_minibatches", ""): "n_minibatches",
     ("algorithm.batch_size", ""): "minibatch_size sgd_minibatch_size",
-    ("algorithm.update_epochs", ""): "n_epochs num_epochs learning_epochs num_sgd_iter",
-    ("algorithm.clip_coef", ""): "clip_range clip_param clip_epsilon ratio_clip",
-    ("algorithm.clip_coef_vf", "is in units of the normalised value"): "clip_range_vf value_clip",
-    ("algorithm.ent_coef", ""): "entropy_coef entropy_coeff entropy_loss_scale",
-    ("algorithm.vf_coef", "weighs half the squared error: 2 x {}"): "value_loss_scale value_coef vf_loss_coeff",
-    ("algorithm.gae_lambda", ""): "lam lambda_ gae_lam",
-    ("algorithm.gamma", ""): "discount discount_factor",
-    ("algorithm.max_grad_norm", ""): "grad_norm_clip grad_clip max_grad",
-    ("algorithm.target_kl", ""): "desired_kl",
+    ("algorithm.update_epochs", ""): "num_epochs num_sgd_iter",
+    ("algorithm.clip_coef", ""): "clip_epsilon",
+    ("algorithm.ent_coef", ""): "entropy_coeff",
+    ("algorithm.vf_coef", "weighs half the squared error: 2 x {}"): "value_coef vf_loss_coeff",
+    ("algorithm.gae_lambda", ""): "lambda_ gae_lam",
+    ("algorithm.max_grad_norm", ""): "grad_clip max_grad",
     ("algorithm.action_std_init", "is in half-widths of the action space"): "log_std_init",
-    ("training.max_steps", "counts the env steps of one member"): "total_timesteps timesteps total_steps n_timesteps",
-    ("training.evo_steps", "counts the env steps of one member between evaluations"): "eval_freq",
-    ("training.eval_loop", ""): "n_eval_episodes",
-    ("environment.num_envs", "counts the copies of each member"): "n_envs num_vec_envs",
-    ("environment.id", ""): "env env_id env_name",
-    ("population.size", ""): "pop_size population_size n_agents",
+    ("training.max_steps", "counts the env steps of one member"): "timesteps total_steps",
+    ("environment.num_envs", "counts the copies of each member"): "num_vec_envs",
+    ("environment.id", ""): "env",
+    ("population.size", ""): "n_agents",
     ("network.encoder_config", "holds them as hidden_size"): "net_arch",
-    ("network", "has encoder_config and head_config; in Python it is net_config"): "policy_kwargs",
     ("network", ""): "net_config",
     ("hyperparameters", ""): "hp_config",
-    ("run.tensorboard", "is true or false: curves are in the run's folder"): "tensorboard_log",
 }
+"""Names of RLlib, PureJaxRL and others, of which there are no presets, and names inside of other settings."""
 FOREIGN_SETTINGS: Mapping[str, ForeignSetting] = {
-    name: ForeignSetting(setting, conversion.format(name))
-    for (setting, conversion), names in _FOREIGN_NAMES.items()
-    for name in names.split()
+    **{
+        name: ForeignSetting(setting, conversion.format(name))
+        for (setting, conversion), names in _MORE_FOREIGN_NAMES.items()
+        for name in names.split()
+    },
+    **{name: ForeignSetting(*known) for name, known in FOREIGN_NAMES.items()},
 }
-"""Names of Stable-Baselines3, CleanRL, skrl, RLlib and AgileRL -> the setting here."""
+"""Names of other systems -> the setting here."""
 
 
 def foreign_setting(name: object) -> ForeignSetting | None:
     """Return the setting here that corresponds to another library's; None if no library is known to have it."""
-    return FOREIGN_SETTINGS.get(str(name).lower().replace("-", "_"))
+    return FOREIGN_SETTINGS.get(canonical(name))
 
 
 def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:

@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "agilerl_like"
 FLOORS = {
     "errors": 0,
+    "foreign_settings": 0,
     "_lazy": 0,
     "yaml_writer": 0,
     "registry": 0,

@@ -8,16 +8,20 @@ from agilerl_like.config import Draft
 from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-CONVERTED = "'learn_step', which counts steps of all environments of a member: n_steps x num_envs"
+CONVERTED = "'vf_coef', which weighs half the squared error: 2 x value_loss_scale"
 
 
 @pytest.mark.parametrize(
     ("place", "hint"),
     [
         ("algorithm.learning_rate", "algorithm key='learning_rate' is unknown; did you mean 'lr'?"),
-        ("algorithm.n-steps", f"did you mean {CONVERTED}?"),
-        ("algorithm.mini_batches", "'batch_size', which counts samples: learn_step / mini_batches?"),
-        ("algorithm.value_loss_scale", "'vf_coef', which weighs half the squared error: 2 x value_loss_scale?"),
+        ("algorithm.n-steps", "did you mean 'num_steps'?"),
+        ("algorithm.mini_batches", "did you mean 'num_minibatches'?"),
+        ("algorithm.value_loss_coef", "the same value (rlib) or weighs half the squared error: 2 x value_loss_coef ("),
+        ("algorithm.unroll_length", "'learn_step', which counts env steps: batch_size x num_minibatches x unroll_leng"),
+        ("algorithm.lr_annealing", "'lr_schedule', which is linear for true, and none for false?"),
+        ("algorithm.K-epochs", "did you mean 'update_epochs'?"),
+        ("algorithm.value_loss_scale", f"did you mean {CONVERTED}?"),
         ("training.total_timesteps", "'max_steps', which counts the env steps of one member?"),
         ("algorithm.total_timesteps", "did you mean 'training.max_steps', which counts"),
         ("learning_rate", "config key='learning_rate' is unknown; did you mean 'algorithm.lr'?"),
@@ -40,17 +44,12 @@ def test_python_does_too(make):
     with pytest.raises(ConfigurationError, match="setting='learning_rate' is unknown; did you mean 'lr'"):
         make(learning_rate=1e-3)
     with pytest.raises(ConfigurationError, match=CONVERTED):
-        make(n_steps=128)
+        make(value_loss_scale=2.5)
 
 
 @pytest.mark.parametrize(
     ("make", "given", "meant"),
     [
-        (
-            lambda: IPPO.population(2, observation_space=BOX, action_space=BOX),
-            "observation_space",
-            "observation_spaces",
-        ),
         (lambda: IPPO(observation_spaces={"a_0": BOX}, action_space=BOX), "action_space", "action_spaces"),
         (lambda: PPO(observation_spaces=BOX, action_spaces=BOX), "observation_spaces", "observation_space"),
         (lambda: PPO.population(pop_size=2, observation_space=BOX, action_space=BOX), "pop_size", "size"),
@@ -62,8 +61,8 @@ def test_a_required_argument_under_another_name_is_named(make, given, meant):
 
 
 def test_an_argument_that_is_missing_altogether_stays_pythons_error():
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'action_spaces'"):
-        IPPO.population(2, {"a_0": BOX}, batch_size=64)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'action_space'"):
+        PPO.population(2, BOX, batch_size=64)
 
 
 def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():

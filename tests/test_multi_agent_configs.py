@@ -46,7 +46,7 @@ class TestReading:
         assert type(read(STEADY)) is MultiAgentConfig
         assert type(read("environment: {id: CartPole-v1}")) is Config
         assert type(read("environment: {id: 'steady_teams:Steady'}", "--algorithm.name", "IPPO")) is MultiAgentConfig
-        assert {name: kind.algorithm_class for name, kind in registered("config").items()} == {
+        assert {name: registered("config")[name].algorithm_class for name in ("PPO", "IPPO")} == {
             "PPO": Config.algorithm_class,
             "IPPO": IPPO,
         }

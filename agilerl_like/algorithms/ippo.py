@@ -39,6 +39,7 @@ from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space, to_builtin
 from agilerl_like.algorithms.settings import settings_to_json, validated
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards, check_agents
@@ -101,6 +102,7 @@ class IPPO(OnPolicyAlgorithm):
     lr: float
 
     @check_argument_names
+    @reads_presets
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -247,6 +249,7 @@ class IPPO(OnPolicyAlgorithm):
 
     @classmethod
     @check_argument_names
+    @reads_presets
     def population(
         cls,
         size: int,

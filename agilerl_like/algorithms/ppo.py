@@ -15,6 +15,7 @@ from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import Population, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.settings import validated
@@ -63,6 +64,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
     algo: ClassVar[str] = "PPO"
 
     @check_argument_names
+    @reads_presets
     def __init__(
         self,
         observation_space: gymnasium.Space,
@@ -139,6 +141,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         reward_clip: float | None = PPOConfig.reward_clip,
         reward_transform: Mapping[str, float | None] | RewardFunction | str | None = PPOConfig.reward_transform,
         state_dependent_std: bool = PPOConfig.state_dependent_std,
+        preset: str = PPOConfig.preset,
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -165,6 +168,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
     @classmethod
     @check_argument_names
+    @reads_presets
     def population(
         cls,
         size: int,

@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.algorithms.settings import (
+    DEFAULT_PRESET,
     STRICT,
     AtLeastOne,
     Betas,
@@ -22,6 +23,7 @@ from agilerl_like.algorithms.settings import (
     LRSchedule,
     NonNegative,
     Positive,
+    PresetName,
     RewardTransform,
     Schedules,
     Share,
@@ -85,8 +87,8 @@ class PPOConfig:
     """When target_kl counts. epoch: after an epoch, which ends the update; minibatch: before a step, which ends the
     epoch (skrl); update: before a step and at 1.5 x target_kl, which ends the update (SB3); one for all members."""
     value_clip_mode: Literal["max", "clipped"] = "max"
-    """Loss of a clipped value: the larger of the errors with and without the clip (SB3, CleanRL), or the error of the
-    clipped value alone (skrl); one for all members."""
+    """Loss of a clipped value: the larger of the errors with and without the clip (CleanRL), or the error of the
+    clipped value alone (SB3, skrl); one for all members."""
     normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
     """Centre and scale advantages over the rollout, over each minibatch (SB3, CleanRL), or not at all; one for all
     members."""
@@ -104,7 +106,7 @@ class PPOConfig:
     optimizer: OptimizerName = "adam"
     """Rule of a gradient step, as in torch.optim; one for all members."""
     adam_eps: Positive = EPSILON
-    """Epsilon of adam, adamw and rmsprop; SB3, skrl and torch have 1e-8 (value)."""
+    """Epsilon of adam, adamw and rmsprop; skrl, AgileRL and torch have 1e-8 (value)."""
     betas: Betas | None = None
     """Decay of the mean of gradients (in rmsprop and sgd: momentum), and of the mean of their squares; None: those of
     the optimizer, which are (0.9, 0.999), for rmsprop (0, 0.99), for sgd (0, 0) (value)."""
@@ -185,6 +187,9 @@ class PPOConfig:
     per_member: bool = False
     """Compute every member separately, so its bits do not depend on the other members of its process, given equal
     numbers of threads; slower; one for all members."""
+    preset: PresetName = DEFAULT_PRESET
+    """The system whose defaults the settings have that are not given: sb3, cleanrl, skrl, agilerl, rlib, dti, metabox,
+    brax or isaaclab; `agilerl-like presets` prints them. It is a record afterwards: every setting has a value."""
 
 
 class PPOAttributes:

@@ -12,9 +12,10 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.foreign_settings import SYSTEMS
 from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParameter
 from agilerl_like.hpo.schedules import (
     Schedule,
@@ -52,6 +53,23 @@ RewardTransform = Annotated[
     PlainValidator(check_reward_transform),
     PlainSerializer(reward_transform_to_json, when_used="json"),
 ]
+DEFAULT_PRESET = "agilerl_like"
+"""The preset of this package's own defaults."""
+
+
+def check_preset(name: Any) -> str:
+    """Return the name of a preset.
+
+    Raises:
+        ConfigurationError: there is none of that name; near ones are named.
+    """
+    known = (DEFAULT_PRESET, *SYSTEMS)
+    if not isinstance(name, str) or name not in known:
+        raise unknown_name("preset", name, known)
+    return name
+
+
+PresetName = Annotated[str, AfterValidator(check_preset)]
 
 SettingsT = TypeVar("SettingsT")
 
@@ -79,6 +97,7 @@ NOT_EVOLVABLE = (
     "max_seq_len",
     "swap_channels",
     "schedules",
+    "preset",
     "observation_clip",
     "observation_eps",
     "gradient_steps",

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.config.presets import with_preset
 from agilerl_like.config.schema import (
     AUTO,
     STRICT,
@@ -96,6 +97,12 @@ class Config(Section, frozen=True):
     run: RunConfig = RunConfig()
     seed: Annotated[int, Field(ge=0)] | None = None
     """Seed of all random streams; none: a random one, which is written to the run's config.yaml."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_preset(cls, given: Any) -> Any:
+        section: Any = cls.model_fields["algorithm"].annotation
+        return with_preset(given, section.__dataclass_fields__)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Config:

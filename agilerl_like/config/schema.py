@@ -26,8 +26,10 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import ArgsKwargs
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.presets import preset_values
 from agilerl_like.algorithms.settings import Count, Positive, choosable_settings, evolvable_settings, is_whole
 from agilerl_like.envs.factory import Backend, VecEnvConfig
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -80,6 +82,14 @@ class AlgorithmConfig(AlgorithmSection, PPOConfig):
 
     name: Literal["PPO"] = "PPO"
     """The algorithm."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        settings = given.kwargs if isinstance(given, ArgsKwargs) else given
+        if not isinstance(settings, Mapping) or "preset" not in settings:
+            return given
+        return {**preset_values(settings["preset"], settings), **settings}
 
 
 class EnvironmentConfig(Section, frozen=True):

@@ -91,7 +91,16 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
 
 
 def settings_from(arguments: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
-    """Return the keywords among a constructor's `locals()`, those of its `**more` included, without some of them."""
+    """Return the keywords among a constructor's `locals()`, those of its `**more` included, without some of them.
+
+    Raises:
+        ConfigurationError: a preset is given, which AgileRL's defaults would override.
+    """
+    for name in {"preset", "like"} & arguments["more"].keys():
+        raise ConfigurationError(
+            f"{name}={arguments['more'][name]!r}: this class has AgileRL's defaults; presets are for agilerl_like.PPO "
+            "and IPPO"
+        )
     left_out = {"self", "__class__", "more", *without}
     return {name: value for name, value in arguments.items() if name not in left_out} | arguments["more"]
 

@@ -1,0 +1,169 @@
+"""Settings of skrl's PPO: its configuration class or dictionary, and the YAML files of its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agilerl_like.foreign_settings.rules import (
+    NETWORK,
+    NORMALISED,
+    NOT_LEARNING,
+    RUN,
+    VECTOR_STEPS,
+    WHOLE_SQUARE,
+    Convert,
+    Given,
+    NotConvertible,
+    Rule,
+    Rules,
+    Settings,
+    activation,
+    changed,
+    class_name,
+    clips_values,
+    doubled,
+    each,
+    flag,
+    hidden_layers,
+    kept,
+    nothing,
+    of_all_envs,
+    off_at_zero,
+    rates,
+    refused,
+    renamed,
+    same,
+    scale_of_reward,
+    unused,
+)
+
+KL_OPTIONS = {
+    "kl_threshold": "kl_threshold",
+    "min_lr": "lr_min",
+    "max_lr": "lr_max",
+    "kl_factor": "kl_factor",
+    "lr_factor": "lr_factor",
+}
+"""Arguments of KLAdaptiveLR, and the settings here."""
+
+
+def _scheduler(value: Any, given: Given) -> Settings:
+    name = class_name(value[0] if isinstance(value, list | tuple) else value)
+    if name is None:
+        return {}
+    if name not in ("KLAdaptiveLR", "KLAdaptiveRL"):
+        raise NotConvertible(
+            f"{name} counts epochs, of which skrl makes learning_epochs an update; give lr_schedule a factor by the "
+            "run's progress: linear, cosine or [[progress, factor], …]"
+        )
+    options = given.get("learning_rate_scheduler_kwargs") or {}
+    options = options[0] if isinstance(options, list | tuple) else options
+    for option in options:
+        if option not in KL_OPTIONS:
+            raise NotConvertible(f"{option} has no equivalent")
+    return {"algorithm.lr_schedule": "kl"} | {f"algorithm.{KL_OPTIONS[key]}": one for key, one in options.items()}
+
+
+def _preprocessor(setting: str) -> Convert:
+    def convert(value: Any, given: Given) -> Settings:
+        name = class_name(value)
+        if name not in (None, "RunningStandardScaler"):
+            raise NotConvertible(f"{name} has no equivalent; allowed are RunningStandardScaler and none")
+        return {setting: name is not None}
+
+    return convert
+
+
+def _state_preprocessor(value: Any, given: Given) -> Settings:
+    """Convert the preprocessor of observations before skrl 2.0, since then that of the critic's own observations."""
+    is_of_critic = "observation_preprocessor" in given
+    return {} if is_of_critic else _preprocessor("algorithm.normalize_observation")(value, given)
+
+
+def _value_clip(value: Any, given: Given) -> Settings:
+    return {"algorithm.clip_coef_vf": off_at_zero(value) if given.get("clip_predicted_values", True) else None}
+
+
+def _agent(value: Any, given: Given) -> Settings:
+    if class_name(value) not in ("PPO", "PPO_RNN"):
+        raise NotConvertible("allowed are PPO and PPO_RNN")
+    return {"algorithm.recurrent": True} if class_name(value) == "PPO_RNN" else {}
+
+
+def _models(value: Any, given: Given) -> Settings:
+    """Convert the models of a YAML file, if both networks are lists of linear layers with one activation."""
+    if not isinstance(value, Mapping):
+        raise NotConvertible("it is not the section of a YAML file")
+    policy, critic = value.get("policy") or {}, value.get("value") or {}
+    found: Settings = {"algorithm.share_encoders": not value.get("separate", True)}
+    if "initial_log_std" in policy:
+        found["algorithm.action_std_init"] = policy["initial_log_std"]
+    networks = [policy.get("network") or [], critic.get("network") or []]
+    if any(len(network) != 1 for network in networks):
+        raise NotConvertible("a network has several parts; give `network`")
+    kinds = {str(name) for network in networks for name in _names(network[0].get("activations"))}
+    if len(kinds) != 1:
+        raise NotConvertible("its layers have several activations; give `network`")
+    return found | hidden_layers(*(network[0].get("layers") for network in networks)) | activation(kinds.pop())
+
+
+def _names(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _experiment(value: Any, given: Given) -> Settings:
+    return {"run.wandb": True} if isinstance(value, Mapping) and value.get("wandb") else {}
+
+
+SKRL: Rules = {
+    **RUN,
+    "class": Rule("algorithm.recurrent", "is true for PPO_RNN", _agent),
+    "trainer.class": unused("there is one training loop"),
+    **renamed(
+        "algorithm",
+        rollouts="num_steps",
+        learning_epochs="update_epochs",
+        mini_batches="num_minibatches",
+        discount_factor="gamma",
+        ratio_clip="clip_coef",
+        entropy_loss_scale="ent_coef",
+        time_limit_bootstrap="bootstrap_truncated",
+    ),
+    **kept("algorithm", "gae_lambda"),
+    "lambda": same("algorithm.gae_lambda"),
+    "learning_rate": Rule("algorithm.lr", "", rates),
+    "learning_rate_scheduler": Rule("algorithm.lr_schedule", 'is "kl" for KLAdaptiveLR', _scheduler),
+    "learning_rate_scheduler_kwargs": Rule("", "it is read with learning_rate_scheduler", nothing),
+    "observation_preprocessor": Rule(
+        "algorithm.normalize_observation", "is true or false", _preprocessor("algorithm.normalize_observation")
+    ),
+    "state_preprocessor": Rule("algorithm.normalize_observation", "is true or false", _state_preprocessor),
+    "value_preprocessor": Rule(
+        "algorithm.normalize_value", "is true or false", _preprocessor("algorithm.normalize_value")
+    ),
+    **each(
+        "observation_preprocessor_kwargs state_preprocessor_kwargs value_preprocessor_kwargs",
+        unused("sizes follow from the spaces; observation_clip and observation_eps have the other values"),
+    ),
+    "random_timesteps": Rule("algorithm.random_steps", VECTOR_STEPS, of_all_envs("algorithm.random_steps")),
+    "learning_starts": Rule("algorithm.learning_starts", VECTOR_STEPS, of_all_envs("algorithm.learning_starts")),
+    "grad_norm_clip": changed("algorithm.max_grad_norm", "is none for 0", off_at_zero),
+    "value_clip": Rule("algorithm.clip_coef_vf", f"{NORMALISED}, and none for 0", _value_clip),
+    "clip_predicted_values": Rule("algorithm.clip_coef_vf", "is none for false", clips_values),
+    "value_loss_scale": changed("algorithm.vf_coef", WHOLE_SQUARE, doubled),
+    "kl_threshold": changed("algorithm.target_kl", "is none for 0", off_at_zero),
+    "rewards_shaper": refused("a function; give reward_transform an import path, or a scale"),
+    "rewards_shaper_scale": Rule("algorithm.reward_transform", "has {{scale: {}}}", scale_of_reward),
+    "mixed_precision": changed(
+        "algorithm.precision", "is bfloat16 for true", lambda value: "bfloat16" if flag(value) else "float32"
+    ),
+    "experiment": Rule("run", "has the output", _experiment),
+    "models": Rule("network", NETWORK, _models),
+    "memory": unused("a rollout is as long as num_steps"),
+    "timesteps": Rule("training.max_steps", VECTOR_STEPS, of_all_envs("training.max_steps")),
+    **each(
+        "environment_info headless disable_progressbar close_environment_at_exit stochastic_evaluation",
+        unused(NOT_LEARNING),
+    ),
+}

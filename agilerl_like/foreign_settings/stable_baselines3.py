@@ -1,0 +1,153 @@
+"""Settings of Stable-Baselines3's PPO, and of the hyperparameter files of its zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agilerl_like.foreign_settings.rules import (
+    BETWEEN,
+    COPIES,
+    MINIBATCH_OR_NONE,
+    NETWORK,
+    NORMALISED,
+    NOT_LEARNING,
+    RUN,
+    TOTAL_STEPS,
+    WHOLE_SQUARE,
+    Convert,
+    Given,
+    NotConvertible,
+    Rule,
+    Rules,
+    Settings,
+    activation,
+    changed,
+    doubled,
+    each,
+    flag,
+    hidden_layers,
+    kept,
+    nothing,
+    number,
+    refused,
+    renamed,
+    same,
+    unused,
+    whole,
+)
+
+
+def _scheduled(name: str, schedule: str) -> Convert:
+    """Return the conversion of a number, or of the zoo's "lin_3e-4", which falls to 0 in a straight line."""
+
+    def convert(value: Any, given: Given) -> Settings:
+        if isinstance(value, str) and value.startswith("lin_"):
+            return {f"algorithm.{name}": number(value.removeprefix("lin_")), f"algorithm.{schedule}": "linear"}
+        if callable(value):
+            raise NotConvertible(f"a function of the remaining progress; give {schedule} a factor by progress")
+        return {f"algorithm.{name}": number(value)}
+
+    return convert
+
+
+def _normalize(value: Any, given: Given) -> Settings:
+    options = {"norm_obs": True, "norm_reward": True} if value is True else value
+    if not options:
+        return {}
+    if not isinstance(options, Mapping):
+        raise NotConvertible("allowed are true, false and a mapping such as {norm_obs: true, norm_reward: false}")
+    for name in options:
+        if name not in ("norm_obs", "norm_reward", "clip_obs", "clip_reward"):
+            raise NotConvertible(f"{name} has no equivalent")
+    found: Settings = {"algorithm.normalize_observation": bool(options.get("norm_obs", True))}
+    if "clip_obs" in options:
+        found["algorithm.observation_clip"] = options["clip_obs"]
+    if options.get("norm_reward", True):
+        found |= {"algorithm.normalize_reward": True, "algorithm.reward_clip": options.get("clip_reward", 10.0)}
+    return found
+
+
+def _policy(value: Any, given: Given) -> Settings:
+    if value in ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"):
+        return {"algorithm.recurrent": True}
+    if value not in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
+        raise NotConvertible("a policy of one's own; give its networks in `network`")
+    return {}
+
+
+def _policy_kwargs(value: Any, given: Given) -> Settings:
+    if not isinstance(value or {}, Mapping):
+        raise NotConvertible("it is not a mapping")
+    found: Settings = {}
+    for name, one in (value or {}).items():
+        if name == "log_std_init":
+            found["algorithm.action_std_init"] = one
+        elif name == "net_arch":
+            found |= _architecture(one)
+        elif name == "activation_fn":
+            found |= activation(one)
+        elif name == "ortho_init":
+            found |= {f"network.{part}_config.init_layers": flag(one) for part in ("encoder", "head")}
+        elif name == "share_features_extractor" and one is False:
+            found["algorithm.share_encoders"] = False
+        else:
+            raise NotConvertible(f"{name} has no equivalent; give the networks in `network`")
+    return found
+
+
+def _architecture(value: Any) -> Settings:
+    """Convert a net_arch: one list of sizes, or those of actor and critic by name."""
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0]  # the form before 1.8
+    if isinstance(value, Mapping):
+        return hidden_layers(value.get("pi", ()), value.get("vf", ()))
+    return hidden_layers(value)
+
+
+def _wrappers(value: Any, given: Given) -> Settings:
+    found = [_wrapper(one) for one in (value if isinstance(value, list | tuple) else [value]) if one]
+    return {"environment.wrappers": found + _frame_stack(given.get("frame_stack"))} if found else {}
+
+
+def _wrapper(one: Any) -> Any:
+    path, arguments = next(iter(one.items())) if isinstance(one, Mapping) else (one, {})
+    module, _, name = str(path).rpartition(".")
+    if not module.startswith(("gym.wrappers", "gymnasium.wrappers")):
+        name = f"{module}:{name}"
+    return {"name": name, **arguments} if arguments else name
+
+
+def _frame_stack(count: Any) -> list[Any]:
+    return [{"name": "FrameStackObservation", "stack_size": whole(count)}] if count and count != 1 else []
+
+
+def _only_frame_stack(value: Any, given: Given) -> Settings:
+    found = _frame_stack(value)
+    return {} if given.get("env_wrapper") or not found else {"environment.wrappers": found}
+
+
+SB3: Rules = {
+    **RUN,
+    **kept("algorithm", "batch_size gamma gae_lambda ent_coef max_grad_norm target_kl"),
+    **renamed("algorithm", n_steps="num_steps", n_epochs="update_epochs"),
+    "learning_rate": Rule("algorithm.lr", "", _scheduled("lr", "lr_schedule")),
+    "clip_range": Rule("algorithm.clip_coef", "", _scheduled("clip_coef", "schedules.clip_coef")),
+    "clip_range_vf": same("algorithm.clip_coef_vf", NORMALISED),
+    "normalize_advantage": MINIBATCH_OR_NONE,
+    "vf_coef": changed("algorithm.vf_coef", WHOLE_SQUARE, doubled),
+    "use_sde": refused("state-dependent exploration noise is absent here", False),
+    "sde_sample_freq": Rule("", "it is for use_sde", nothing),
+    "policy": Rule("algorithm.recurrent", "is true for LSTMs; networks follow from the observations", _policy),
+    "policy_kwargs": Rule("network", f"{NETWORK}; in Python it is net_config", _policy_kwargs),
+    **each("rollout_buffer_class rollout_buffer_kwargs", refused("rollouts have one kind of buffer here", {})),
+    **each("stats_window_size verbose", unused(NOT_LEARNING)),
+    "tensorboard_log": changed("run.tensorboard", "is true or false: curves are in the run's folder", bool),
+    **each("total_timesteps n_timesteps", TOTAL_STEPS),
+    "n_envs": same("environment.num_envs", COPIES),
+    "normalize": Rule("algorithm.normalize_observation", "comes with normalize_reward", _normalize),
+    "env_wrapper": Rule("environment.wrappers", "has names of gymnasium.wrappers, or module:Class", _wrappers),
+    "frame_stack": Rule("environment.wrappers", "has FrameStackObservation", _only_frame_stack),
+    "eval_freq": same("training.evo_steps", BETWEEN),
+    "n_eval_episodes": same("training.eval_loop"),
+}

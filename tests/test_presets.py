@@ -1,0 +1,430 @@
+"""Presets: other systems' defaults, and their own configuration dictionaries, give the settings that are meant."""
+
+import math
+
+import gymnasium
+import pytest
+
+import agilerl_like.agilerl.algorithms as agilerl_algorithms
+from agilerl_like import IPPO, PPO, HyperparameterConfig, RLParameter
+from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.presets import PRESETS
+from agilerl_like.cli import main
+from agilerl_like.config import Draft, check_resume_changes
+from agilerl_like.config.schema import AlgorithmConfig
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.foreign_settings import SYSTEMS
+
+pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+CARTPOLE = {"environment": {"id": "CartPole-v1"}}
+DEFAULTS = {name: getattr(PPOConfig, name) for name in PPOConfig.__dataclass_fields__}
+RECORDS = ("preset", "swap_channels")
+"""Settings that an agent records: the preset, and the layout of its images."""
+
+
+def agent(**arguments):
+    return PPO(BOX, BOX, seed=0, **arguments)
+
+
+def config(**sections):
+    return Draft({**CARTPOLE, **sections}).validate()
+
+
+def settings_of(**given):
+    """The settings of an agent that differ from the defaults, without the record of the preset."""
+    found = agent(**given).settings()
+    return {name: value for name, value in found.items() if value != DEFAULTS[name] and name not in RECORDS}
+
+
+# -- the table
+
+
+def test_there_is_a_preset_for_each_system_whose_names_are_known():
+    assert {*PRESETS} == {"agilerl_like", *SYSTEMS}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_legal_and_an_agent_has_its_values(name):
+    its = {key: one.value for key, one in PRESETS[name].settings.items()}
+    found = agent(preset=name, num_envs=2).settings()
+    assert its.keys() <= found.keys()
+    meaningless = set()  # what another value of the preset turns off
+    if its.get("target_kl") is None:
+        meaningless.add("kl_stop")
+    if its.get("max_grad_norm", 1) is None:
+        meaningless.add("clip_grads")
+    if its.get("clip_coef_vf") is None:
+        meaningless.add("value_clip_mode")
+    for key, value in its.items():
+        assert found[key] == (DEFAULTS[key] if key in meaningless else value), key
+    assert found["preset"] == name
+    assert {key for key in found if found[key] != DEFAULTS[key]} <= {*its, *RECORDS}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_values_have_a_source(name):
+    assert all(one.source for one in PRESETS[name].settings.values())
+    assert PRESETS[name].system
+
+
+def test_false_friends_are_converted():
+    coefficients = {name: agent(preset=name, num_envs=4).vf_coef for name in PRESETS}
+    # weight of the whole squared error in sb3 .5, skrl 2.5, metabox 1, isaaclab 1: of half the squared error twice that
+    assert coefficients == {
+        "agilerl_like": 0.5,
+        "sb3": 1.0,
+        "cleanrl": 0.5,
+        "skrl": 5.0,
+        "agilerl": 0.5,
+        "rlib": 0.5,
+        "dti": 0.5,
+        "metabox": 2.0,
+        "brax": 0.5,
+        "isaaclab": 2.0,
+    }
+    assert {name for name in PRESETS if agent(preset=name).adam_eps == 1e-8} == {
+        "skrl", "agilerl", "metabox", "brax", "isaaclab",
+    }  # fmt: skip
+    assert agent(preset="skrl", num_envs=4).rollout_steps == 16  # rollouts counts steps of one environment
+    assert agent(preset="agilerl", num_envs=4).rollout_steps == 1024  # learn_step counts those of all
+
+
+# -- what is given wins
+
+
+def test_settings_that_are_given_win_even_if_they_are_the_default_here():
+    found = settings_of(preset="sb3", lr=PPOConfig.lr, normalize_value=True, num_steps=64)
+    assert "lr" not in found
+    assert "normalize_value" not in found
+    assert found["num_steps"] == 64
+    assert found["vf_coef"] == 1.0
+
+
+def test_a_setting_given_by_its_place_wins_too():
+    found = PPO(BOX, BOX, 0, None, None, 32, preset="sb3")
+    assert (found.batch_size, found.lr) == (32, 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("sb3", {"learn_step": 256}, {"learn_step": 256, "num_steps": None}),
+        ("skrl", {"batch_size": 8}, {"batch_size": 8, "num_minibatches": None, "num_steps": 16}),
+        ("agilerl", {"num_steps": 100}, {"num_steps": 100, "learn_step": 2048}),
+        ("isaaclab", {"lr_schedule": None}, {"lr_schedule": None, "kl_threshold": 0.008, "lr_min": 1e-6}),
+        ("metabox", {"advantage": "gae"}, {"advantage": "gae", "n_step": 10, "gae_lambda": 0.95}),
+        ("sb3", {"clip_coef_vf": 0.2}, {"clip_coef_vf": 0.2, "value_clip_mode": "clipped"}),
+        ("sb3", {"target_kl": 0.1}, {"target_kl": 0.1, "kl_stop": "update"}),
+        ("cleanrl", {"normalize_advantage": "none"}, {"normalize_advantage": "none", "advantage_ddof": 0}),
+    ],
+)
+def test_a_setting_in_place_of_another_displaces_it_and_what_has_no_meaning_is_left_out(name, given, expected):
+    found = agent(preset=name, num_envs=4, **given).settings()
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_what_evolves_starts_from_the_value_of_the_preset():
+    ranges = HyperparameterConfig(learn_step=RLParameter(min=16, max=512), batch_size=RLParameter(min=8, max=64))
+    found = agent(preset="skrl", num_envs=4, hp_config=ranges)
+    assert (found.learn_step, found.num_steps) == (64, None)  # 16 steps of 4 environments
+    assert (found.batch_size, found.num_minibatches) == (32, None)  # 2 minibatches
+    ranges = HyperparameterConfig(num_steps=RLParameter(min=16, max=4096))
+    assert agent(preset="agilerl", num_envs=4, hp_config=ranges).num_steps == 1024
+
+
+def test_the_first_member_of_a_population_starts_from_the_preset_and_the_others_from_draws():
+    ranges = HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))
+    members = PPO.population(3, BOX, BOX, preset="skrl", hp_config=ranges, sample_hyperparameters=True, seed=0)
+    assert members[0].lr == 1e-3
+    assert len({member.lr for member in members}) == 3
+    assert {member.vf_coef for member in members} == {5.0}
+
+
+def test_teams_have_presets():
+    spaces = {"a_0": BOX, "a_1": BOX}
+    assert IPPO(spaces, spaces, preset="sb3").vf_coef == 1.0
+    assert IPPO.population(2, spaces, spaces, like="sb3", vf_coef=0.25)[1].vf_coef == 0.5
+
+
+def test_copies_and_saved_agents_keep_values_that_were_given_over_the_preset(tmp_path):
+    made = agent(preset="sb3", clip_grads="apart", adam_eps=PPOConfig.adam_eps, learn_step=256)
+    assert made.clone().settings() == made.settings()
+    made.save_checkpoint(tmp_path / "agent")
+    assert PPO.load(tmp_path / "agent").settings() == made.settings()
+
+
+# -- YAML and the command line
+
+
+def test_a_preset_in_yaml_and_on_the_command_line():
+    of_file = config(algorithm={"preset": "skrl", "lr": 1e-4}).algorithm
+    of_option = Draft(CARTPOLE).override(["--algorithm.preset", "skrl", "--algorithm.lr", "1e-4"]).validate().algorithm
+    assert of_file == of_option
+    assert (of_file.lr, of_file.vf_coef, of_file.num_steps) == (1e-4, 5.0, 16)
+    assert AlgorithmConfig(preset="skrl", lr=1e-4) == of_file
+
+
+def test_the_written_configuration_is_read_again_as_the_same():
+    made = config(algorithm={"preset": "sb3", "clip_grads": "apart"}, environment={"id": "CartPole-v1", "num_envs": 4})
+    again = Draft(made.to_json()).validate()
+    assert again == made
+    assert again.algorithm.clip_grads == "apart"
+    check_resume_changes(made, again)
+
+
+def test_the_evolving_length_of_a_rollout_is_converted_in_yaml():
+    made = config(
+        algorithm={"preset": "skrl"},
+        environment={"id": "CartPole-v1", "num_envs": 8},
+        hyperparameters={"learn_step": {"min": 64, "max": 512}},
+    )
+    assert (made.algorithm.learn_step, made.algorithm.num_steps) == (128, None)
+
+
+def test_settings_of_another_section_are_moved_there():
+    made = config(
+        algorithm={"like": "sb3", "n_envs": 8, "n_timesteps": 1e5, "n_steps": 32, "batch_size": 256, "seed": 3,
+                   "learning_rate": "lin_0.001", "clip_range": "lin_0.2", "policy": "MlpPolicy", "vf_coef": 0.5},
+    )  # fmt: skip
+    assert (made.environment.num_envs, made.training.max_steps, made.seed) == (8, 100_000, 3)
+    assert (made.algorithm.num_steps, made.algorithm.lr, made.algorithm.lr_schedule) == (32, 1e-3, "linear")
+    assert dict(made.algorithm.schedules) == {"clip_coef": "linear"}
+    assert made.algorithm.vf_coef == 1.0
+
+
+def test_names_of_the_system_are_taken_on_the_command_line():
+    options = ["--algorithm.like", "cleanrl", "--algorithm.num-envs", "16", "--algorithm.anneal-lr", "false"]
+    made = Draft(CARTPOLE).override(options).validate()
+    assert (made.environment.num_envs, made.algorithm.lr_schedule, made.algorithm.lr) == (16, None, 2.5e-4)
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"preset": "sb4"}, "preset='sb4' is unknown; did you mean 'sb3'"),
+        ({"like": "clean_rl"}, "like='clean_rl' is unknown; did you mean 'cleanrl'"),
+        ({"preset": 3}, "preset=3 is unknown"),
+        ({"preset": "sb3", "like": "skrl"}, "preset='sb3' contradicts like='skrl'"),
+        (
+            {"preset": "sb3", "learning_rate": 1e-3, "vf_coef": 0.5},
+            "vf_coef=0.5 is ambiguous beside learning_rate: in sb3, vf_coef weighs half the squared error",
+        ),
+        ({"like": "sb3", "use_sde": True}, "use_sde=True of sb3: state-dependent exploration noise is absent here"),
+        ({"like": "skrl", "rewards_shaper": abs}, "rewards_shaper=<built-in function abs> of skrl: a function"),
+        ({"like": "sb3", "clip_range": abs}, "clip_range=<built-in function abs> of sb3: a function of the remaining"),
+        ({"like": "sb3", "vf_coef": "much"}, "vf_coef='much' of sb3: it is not a number"),
+        ({"preset": "sb3", "rollouts": 16}, "'rollouts' is unknown; did you mean 'num_steps'"),
+        ({"like": "dti", "target_kl": 0.1, "clip_range": 0.2}, "'clip_range' is unknown; did you mean 'clip_coef'"),
+    ],
+)
+def test_wrong_presets_and_settings_are_one_clear_error_in_python_and_yaml(given, message):
+    with pytest.raises(ConfigurationError) as error:
+        agent(**given)
+    assert message in str(error.value)
+    with pytest.raises(ConfigurationError) as error:
+        config(algorithm=given)
+    assert message in str(error.value)
+
+
+def test_a_setting_of_another_function_is_named_in_python():
+    with pytest.raises(
+        ConfigurationError, match=r"total_timesteps is training\.max_steps here, an argument of train_on"
+    ):
+        agent(like="sb3", total_timesteps=1000)
+    with pytest.raises(ConfigurationError, match="net_config is given twice: by its name here and by another one"):
+        agent(like="sb3", net_config={}, policy_kwargs={"net_arch": [64, 64, 64]})
+
+
+def test_a_setting_that_is_given_twice_is_an_error_in_yaml():
+    with pytest.raises(ConfigurationError, match=r"algorithm.n_envs is environment.num_envs, which is given, too"):
+        config(algorithm={"like": "sb3", "n_envs": 4}, environment={"id": "CartPole-v1", "num_envs": 8})
+
+
+def test_an_unknown_preset_is_reported_before_an_environment_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_env.py").write_text("open('made', 'w')\n")
+    assert main(["train", "own_env:Env", "--algorithm.preset", "sb33"]) == 2
+    assert "algorithm.preset='sb33' is unknown; did you mean 'sb3'" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_algorithm_without_presets_names_the_key():
+    with pytest.raises(ConfigurationError, match="algorithm key='preset' is unknown"):
+        config(algorithm={"name": "DQN", "preset": "sb3"})
+
+
+def test_agilerls_own_signature_has_no_presets():
+    for name in ("preset", "like"):
+        with pytest.raises(ConfigurationError, match=f"{name}='sb3': this class has AgileRL's defaults"):
+            agilerl_algorithms.PPO(BOX, BOX, **{name: "sb3"})
+
+
+# -- the command
+
+
+def test_the_command_prints_presets(capsys):
+    assert main(["presets"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in PRESETS)
+    assert main(["presets", "skrl"]) == 0
+    printed = capsys.readouterr().out
+    assert "vf_coef                5          0.5           value_loss_scale=2.5, of the whole squared error" in printed
+    assert main(["presets", "skl"]) == 2
+    assert "did you mean 'skrl'" in capsys.readouterr().err
+
+
+# -- each system's own dictionary: the settings that its author meant
+
+SKRL = {
+    "rollouts": 16, "learning_epochs": 8, "mini_batches": 2, "discount_factor": 0.99, "gae_lambda": 0.95,
+    "learning_rate": 1e-3, "learning_rate_scheduler": None, "learning_rate_scheduler_kwargs": {},
+    "observation_preprocessor": None, "observation_preprocessor_kwargs": {}, "state_preprocessor": None,
+    "state_preprocessor_kwargs": {}, "value_preprocessor": None, "value_preprocessor_kwargs": {},
+    "random_timesteps": 0, "learning_starts": 0, "grad_norm_clip": 0.5, "ratio_clip": 0.2, "value_clip": 0.2,
+    "entropy_loss_scale": 0.0, "value_loss_scale": 2.5, "kl_threshold": 0.0, "time_limit_bootstrap": False,
+    "rewards_shaper": None, "mixed_precision": False,
+    "experiment": {"directory": "", "experiment_name": "", "write_interval": "auto", "checkpoint_interval": "auto",
+                   "store_separately": False, "wandb": False, "wandb_kwargs": {}},
+}  # fmt: skip
+SKRL_MEANT = {
+    "num_steps": 16, "update_epochs": 8, "num_minibatches": 2, "lr": 1e-3, "clip_coef_vf": 0.2,
+    "value_clip_mode": "clipped", "ent_coef": 0.0, "vf_coef": 5.0, "clip_grads": "together", "advantage_ddof": 1,
+    "bootstrap_truncated": False, "adam_eps": 1e-8, "normalize_observation": False, "normalize_value": False,
+}  # fmt: skip
+
+
+def test_skrls_dictionary():
+    assert settings_of(like="skrl", num_envs=4, **SKRL) == SKRL_MEANT
+
+
+def test_skrls_dictionary_with_everything_on():
+    class KLAdaptiveLR:
+        pass
+
+    class RunningStandardScaler:
+        pass
+
+    changed = {
+        "learning_rate": (3e-4, 1e-3), "learning_rate_scheduler": KLAdaptiveLR,
+        "learning_rate_scheduler_kwargs": {"kl_threshold": 0.01, "min_lr": 1e-5, "max_lr": 1e-3, "kl_factor": 3},
+        "observation_preprocessor": RunningStandardScaler, "value_preprocessor": RunningStandardScaler,
+        "random_timesteps": 10, "learning_starts": 20, "grad_norm_clip": 0.0, "value_clip": 0.0, "kl_threshold": 0.02,
+        "time_limit_bootstrap": True, "mixed_precision": True,
+    }  # fmt: skip
+    off = ("clip_coef_vf", "value_clip_mode", "clip_grads", "bootstrap_truncated")
+    meant = {name: value for name, value in SKRL_MEANT.items() if name not in off} | {
+        "lr": 3e-4, "lr_critic": 1e-3, "lr_schedule": "kl", "kl_threshold": 0.01, "lr_min": 1e-5, "lr_max": 1e-3,
+        "kl_factor": 3, "random_steps": 40, "learning_starts": 80, "max_grad_norm": None, "target_kl": 0.02,
+        "kl_stop": "minibatch", "precision": "bfloat16",
+    }  # fmt: skip
+    for name in ("normalize_observation", "normalize_value"):
+        del meant[name]
+    assert settings_of(like="skrl", num_envs=4, **{**SKRL, **changed}) == meant
+
+
+DTI = {
+    "use_trajectory_model": False, "hidden_size": 64, "total_timesteps": 180_000, "learning_rate": 2.5e-4,
+    "decay_lr": False, "num_envs": 4, "num_steps": 128, "gamma": 0.99, "gae_lambda": 0.95, "num_minibatches": 4,
+    "update_epochs": 4, "clip_coef": 0.4, "ent_coef": 0.2, "vf_coef": 0.5, "max_grad_norm": 2,
+    "trajectory_path": None, "fully_observed": False, "prob_go_from_end": 0.0, "num_checkpoints": 10,
+    "env_id": "MiniGrid-Dynamic-Obstacles-8x8-v0", "one_hot_obs": False, "img_obs": False, "max_steps": 1000,
+    "view_size": 7, "capture_video": False, "video_dir": "videos", "video_frequency": 50, "render_mode": "rgb_array",
+    "exp_name": "MiniGrid-Dynamic-Obstacles-8x8-v0", "seed": 1, "cuda": True, "track": True,
+    "wandb_project_name": "PPO-MiniGrid", "wandb_entity": None,
+}  # fmt: skip
+"""Its three configurations, of the environment, of training and of the run, together."""
+
+
+def changed_settings(section):
+    found = section.settings()
+    return {name: value for name, value in found.items() if value != DEFAULTS[name] and name not in RECORDS}
+
+
+def test_the_dictionaries_of_decision_transformer_interpretability():
+    made = Draft({"algorithm": {"like": "dti", **DTI}}).validate()
+    assert changed_settings(made.algorithm) == {
+        "lr": 2.5e-4, "num_steps": 128, "num_minibatches": 4, "clip_coef": 0.4, "ent_coef": 0.2, "max_grad_norm": 2.0,
+        "clip_grads": "together", "normalize_advantage": "minibatch", "advantage_ddof": 1, "bootstrap_truncated": False,
+        "normalize_observation": False, "normalize_value": False,
+    }  # fmt: skip
+    assert made.environment.id == DTI["env_id"]
+    assert (made.environment.num_envs, made.environment.kwargs) == (4, {"max_steps": 1000})
+    assert (made.training.max_steps, made.seed, made.run.wandb, made.run.device) == (180_000, 1, True, "auto")
+    assert made.network.encoder_config == {"hidden_size": [64], "activation": "Tanh"}
+
+
+def test_the_configuration_of_metabox():
+    given = {"gamma": 0.999, "n_step": 10, "K_epochs": 3, "eps_clip": 0.1, "max_grad_norm": math.inf, "device": "cpu",
+             "optimizer": "Adam", "learning_rates": [1e-5, 3e-5], "max_learning_step": None}  # fmt: skip
+    assert settings_of(like="metabox", num_envs=4, **given) == {
+        "lr": 1e-5, "lr_critic": 3e-5, "gamma": 0.999, "advantage": "n_step", "num_steps": 10, "num_minibatches": 1,
+        "update_epochs": 3, "clip_coef": 0.1, "clip_coef_vf": 0.1, "ent_coef": 0.0, "vf_coef": 2.0,
+        "max_grad_norm": None, "normalize_advantage": "none", "adam_eps": 1e-8, "normalize_observation": False,
+        "normalize_value": False,
+    }  # fmt: skip
+
+
+def test_the_dictionaries_of_agilerl():
+    given = {
+        "BATCH_SIZE": 128, "LR": 3e-4, "LEARN_STEP": 2048, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "ACTION_STD_INIT": 0.6,
+        "CLIP_COEF": 0.3, "ENT_COEF": 0.02, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "TARGET_KL": None,
+        "UPDATE_EPOCHS": 6, "SHARE_ENCODERS": True, "NUM_ENVS": 16, "CHANNELS_LAST": False,
+    }  # fmt: skip
+    networks = {"latent_dim": 32, "encoder_config": {"hidden_size": [48]}, "head_config": {"hidden_size": [24]}}
+    made = agent(like="agilerl", NET_CONFIG=networks, **given)
+    assert (made.num_envs, made.architecture.latent_dim) == (16, 32)
+    assert (made.architecture.encoder.hidden_size, made.architecture.head.hidden_size) == ((48,), (24,))
+    found = {name: value for name, value in made.settings().items() if value != DEFAULTS[name] and name not in RECORDS}
+    assert found == {
+        "batch_size": 128, "lr": 3e-4, "action_std_init": 0.6, "clip_coef": 0.3, "clip_coef_vf": 0.3, "ent_coef": 0.02,
+        "update_epochs": 6, "share_encoders": True, "advantage_ddof": 1, "bootstrap_truncated": False,
+        "adam_eps": 1e-8, "normalize_observation": False, "normalize_value": False,
+    }  # fmt: skip
+
+
+def test_the_arguments_of_rlib():
+    given = {
+        "env_kwargs": {"id": "CartPole-v1", "sutton_barto_reward": True}, "num_envs": 10, "actor_kwargs": {},
+        "critic_kwargs": {}, "num_steps_per_iter": 2048, "num_updates_per_iter": 10, "total_timesteps": 1_000_000,
+        "test_every": 10_000, "num_test_agents": 10, "batch_size": 64, "discount": 0.98, "use_gae": False,
+        "lambda_gae": 0.95, "policy_loss_clip": 0.1, "clip_value_loss": False, "value_loss_clip": 0.2,
+        "value_loss_coef": 0.5, "entropy_loss_coef": 0.01, "max_grad_norm": 0.5, "learning_rate": 3e-4,
+        "lr_annealing": True, "norm_advantages": True, "max_episode_length": -1, "max_total_reward": -1,
+        "save_folder": "results", "normalize_observation": False, "seed": 42, "envs_wrappers": None,
+    }  # fmt: skip
+    made = Draft({"algorithm": {"like": "rlib", **given}}).validate()
+    assert changed_settings(made.algorithm) == {
+        "lr": 3e-4, "lr_schedule": "linear", "num_steps": 2048, "update_epochs": 10, "gamma": 0.98, "advantage": "mc",
+        "clip_coef": 0.1, "clip_grads": "together", "normalize_advantage": "minibatch", "advantage_ddof": 1,
+        "bootstrap_truncated": False, "normalize_observation": False, "normalize_value": False,
+    }  # fmt: skip
+    assert (made.environment.id, made.environment.kwargs) == ("CartPole-v1", {"sutton_barto_reward": True})
+    assert (made.training.max_steps, made.training.evo_steps, made.training.eval_loop) == (1_000_000, 10_000, 10)
+    assert (made.environment.num_envs, made.seed, str(made.run.dir)) == (10, 42, "results")
+
+
+def test_the_arguments_of_brax_and_isaac_lab():
+    brax = {"learning_rate": 3e-4, "unroll_length": 5, "batch_size": 8, "num_minibatches": 4, "reward_scaling": 10}
+    found = agent(like="brax", **brax)
+    assert (found.learn_step, found.num_minibatches, found.batch_size) == (160, 4, PPOConfig.batch_size)
+    assert dict(found.reward_transform) == {"scale": 10}
+    isaac = {"schedule": "adaptive", "desired_kl": 0.02, "clip_param": 0.3, "use_clipped_value_loss": False,
+             "value_loss_coef": 0.5, "init_noise_std": 0.5, "actor_hidden_dims": [64, 32, 16],
+             "critic_hidden_dims": [64, 64, 32], "activation": "elu"}  # fmt: skip
+    found = agent(like="isaaclab", **isaac)
+    assert (found.kl_threshold, found.lr_min, found.clip_coef, found.clip_coef_vf) == (0.02, 1e-5, 0.3, None)
+    assert found.vf_coef == 1.0
+    assert found.action_std_init == pytest.approx(math.log(0.5))
+    networks = found.architecture.to_config()
+    assert layers_of(networks) == [64, 32, 16]
+    assert layers_of(networks["critic_config"]) == [64, 64, 32]
+
+
+def layers_of(config):
+    """The sizes of the hidden layers of a network."""
+    return [*config["encoder_config"]["hidden_size"], config["latent_dim"], *config["head_config"]["hidden_size"]]
