@@ -1,0 +1,361 @@
+"""Configuration files of other systems as YAML of this package, with a comment beside each setting that was converted.
+
+Files are YAML, JSON, Python or command lines. Python is parsed, never executed: of it, dictionaries, fields of
+classes, assignments of entries and the keywords of the algorithm's call are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agilerl_like.algorithms.presets import PRESETS, set_entry
+from agilerl_like.config.loader import Draft
+from agilerl_like.config.yaml12 import MAX_BYTES, MAX_DEPTH, parse_value, read_yaml
+from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
+from agilerl_like.foreign_settings import SYSTEMS, Conversion, canonical, convert
+from agilerl_like.foreign_settings.rules import Rule
+from agilerl_like.storage import safe_folder
+from agilerl_like.yaml_writer import Dumper
+
+SECTIONS = (
+    "environment",
+    "algorithm",
+    "network",
+    "population",
+    "hyperparameters",
+    "selection",
+    "mutation",
+    "training",
+    "run",
+    "seed",
+)
+"""The order of sections in a converted configuration."""
+CALLS = ("PPO", "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
+"""Functions and classes of the other systems whose keywords are settings."""
+ANY_ENV = "CartPole-v1"
+"""Stands for the environment while a configuration without one is checked."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """The value of an expression that is not read, because that would execute it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A configuration of another system in settings of this package."""
+
+    system: str
+    source: str
+    """File, and entry of it."""
+    data: Mapping[str, Any]
+    conversion: Conversion
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the settings are not legal here."""
+        environment = {"id": ANY_ENV, **(self.data.get("environment") or {})}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a run warns
+            Draft({**self.data, "environment": environment}).validate()
+
+    def to_yaml(self) -> str:
+        """Return the configuration as YAML, with a comment beside each setting that was converted."""
+        preset, found = PRESETS[self.system], self.conversion
+        head = [
+            f"{self.source}, of {self.system}; settings that are absent here have the values of the preset "
+            f"(agilerl-like presets {self.system})"
+        ]
+        if "id" not in (self.data.get("environment") or {}):
+            head.append("environment.id is not in the file: add it, or convert with --env ID")
+        return "\n".join(
+            [
+                *(f"# {line}" for line in head),
+                *_lines(self.data, found.comments),
+                *_listed("left out", found.left_out),
+                *_listed("not converted", found.refused),
+                *_listed(f"differences of {self.system} whatever the settings", dict.fromkeys(preset.differences, "")),
+                "",
+            ]
+        )
+
+
+def convert_file(
+    path: Path | str, system: str, *, entry: str = "", env: str = "", num_envs: int | None = None
+) -> Converted:
+    """Convert a configuration file of another system.
+
+    Args:
+        path: YAML, JSON, Python (parsed, not executed) or a command line.
+        system: a name in `SYSTEMS`.
+        entry: of a file with the settings of several environments, as in SB3's zoo, the one to convert.
+        env: the id of the environment, if the file does not have it.
+        num_envs: the number of environments, if the file does not have it.
+
+    Raises:
+        ConfigurationError: the system is unknown, or the file cannot be read or has no settings of that system.
+    """
+    if system not in SYSTEMS:
+        raise unknown_name("from", system, SYSTEMS)
+    rules = SYSTEMS[system]
+    content, name = _chosen(read_settings(path), rules, entry)
+    flat, twice = _unique(_flat(content, rules))
+    if not any(canonical(key) in rules for key in flat):
+        raise ConfigurationError(f"file={str(path)!r} has no settings of {system}; it has {', '.join(flat) or 'none'}")
+    if num_envs is not None:
+        flat.setdefault("num_envs", num_envs)
+    found = convert(
+        system, {key: value for key, value in flat.items() if canonical(key) in rules or not _is_unread(value)}
+    )
+    found.refused |= dict.fromkeys(twice, "the file has another value of that name, too")
+    _refuse_unread(found, flat)
+    data: dict[str, Any] = {"environment": {}, "algorithm": {}}
+    for setting, value in sorted(found.settings.items(), key=lambda item: SECTIONS.index(item[0].partition(".")[0])):
+        set_entry(data, setting.split("."), value)
+    data["algorithm"] = {"preset": system, **data["algorithm"]}
+    if env or (name and name not in ("default", "atari")):
+        data["environment"] = {**data["environment"], "id": env or name}
+    for hyperparameter, range_ in list(data.get("hyperparameters", {}).items()):
+        if not {"min", "max"} <= range_.keys():
+            del data["hyperparameters"][hyperparameter]
+            found.refused[f"range of {hyperparameter}"] = f"it has only {', '.join(range_)}"
+    data = {section: content for section, content in data.items() if content != {}}
+    source = f"{Path(path).name}{f', {name}' if name else ''}"
+    return Converted(system, source, data, found)
+
+
+def _chosen(content: Mapping[str, Any], rules: Mapping[str, Rule], entry: str) -> tuple[Mapping[str, Any], str]:
+    """Return the settings of one environment, and its name, of a file with those of several."""
+    entries = {name: one for name, one in content.items() if isinstance(one, Mapping) and canonical(name) not in rules}
+    if not entries or len(entries) < len(content) or not _is_zoo(entries):
+        if entry:
+            raise ConfigurationError(f"entry={entry!r}, but the file has the settings of one environment; leave it out")
+        return content, ""
+    if entry and entry not in entries:
+        raise unknown_name("entry", entry, entries)
+    if not entry and len(entries) > 1:
+        raise ConfigurationError(f"entry is missing; the file has {', '.join(entries)}; --entry NAME chooses one")
+    name = entry or next(iter(entries))
+    return entries[name], name
+
+
+def _is_zoo(entries: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether entries have the policy or the length that each entry of SB3's zoo has, and are no calls of a script."""
+    return all(not name.endswith("()") and {"policy", "n_timesteps"} & one.keys() for name, one in entries.items())
+
+
+def _flat(
+    content: Mapping[str, Any], rules: Mapping[str, Rule], section: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested sections; a mapping that is a setting itself stays whole."""
+    if depth > MAX_DEPTH:
+        raise ConfigurationError(f"the file is nested more than {MAX_DEPTH} levels deep")
+    for name, value in content.items():
+        qualified = f"{section}.{name}" if canonical(f"{section}.{name}") in rules else name
+        if isinstance(value, Mapping) and canonical(qualified) not in rules:
+            yield from _flat(value, rules, name, depth + 1)
+        else:
+            yield qualified, value
+
+
+def _unique(pairs: Iterator[tuple[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Return the first value of each name, and the others that differ from it."""
+    found: dict[str, Any] = {}
+    others = [f"{key}={value!r}" for key, value in pairs if found.setdefault(key, value) != value]
+    return found, others
+
+
+def _refuse_unread(found: Conversion, flat: Mapping[str, Any]) -> None:
+    """Move settings whose values are expressions from those that were converted to those that were not."""
+    why = "it is an expression, and code is not executed"
+    for path in [path for path, value in found.settings.items() if _is_unread(value)]:
+        value = found.settings.pop(path)
+        found.refused[f"{found.comments.pop(path).partition(';')[0].partition('=')[0] or path}={value!r}"] = why
+    for key, value in flat.items():
+        if isinstance(value, Unread) and f"{key}={value!r}" in found.refused:
+            found.refused[f"{key}={value!r}"] = why
+
+
+def _is_unread(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_unread, value.values()))
+    return any(map(_is_unread, value)) if isinstance(value, list | tuple) else isinstance(value, Unread)
+
+
+def _lines(data: Mapping[str, Any], comments: Mapping[str, str], path: str = "") -> Iterator[str]:
+    indent = "  " * path.count(".")
+    for name, value in data.items():
+        here = f"{path}{name}"
+        comment = " ".join(comments.get(here, "").split())
+        is_section = isinstance(value, Mapping) and bool(value)
+        text = f"{name}:" if is_section else _plain({name: value})
+        yield f"{indent}{text}{f'  # {comment}' if comment else ''}"
+        if is_section:
+            yield from _lines(value, comments, f"{here}.")
+
+
+def _plain(entry: Mapping[str, Any]) -> str:
+    """Return an entry as one line of YAML."""
+    return yaml.dump(
+        dict(entry), Dumper=Dumper, width=float("inf"), default_flow_style=False, allow_unicode=True
+    ).strip()
+
+
+def _listed(title: str, entries: Mapping[str, str]) -> Iterator[str]:
+    if entries:
+        yield f"# {title}:"
+    for name, why in entries.items():
+        yield " ".join(f"#   {name}{f': {why}' if why else ''}".split()).replace("# ", "#   ", 1)
+
+
+# -- reading
+
+
+def read_settings(path: Path | str) -> Mapping[str, Any]:
+    """Return the settings in a file, by name or by section and name.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds no settings.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in (".yaml", ".yml", ".json"):
+        content = read_yaml(path).data
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"file={str(path)!r} holds {content!r:.40}; allowed are settings by name")
+        return _with_literals(content)
+    try:
+        text = safe_folder.read_regular(path, MAX_BYTES, follow_links=True).decode()
+    except (CheckpointError, OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"file={str(path)!r} cannot be read: {error}") from error
+    if suffix != ".py" and text.lstrip().startswith(("-", "python", "$")):
+        return _command_line(text, str(path))
+    try:
+        return dict(_python_settings(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        kinds = "allowed are YAML, JSON, Python and command lines"
+        raise ConfigurationError(f"file={str(path)!r} is not valid Python: {error}; {kinds}") from error
+
+
+def _with_literals(content: Any) -> Any:
+    """Return data in which the text of a Python dictionary, as SB3's zoo has it, is a mapping."""
+    if isinstance(content, Mapping):
+        return {name: _with_literals(one) for name, one in content.items()}
+    if isinstance(content, str) and content.strip().startswith(("dict(", "{")):
+        try:
+            return _value(ast.parse(content.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return content
+    return content
+
+
+def _command_line(text: str, path: str) -> dict[str, Any]:
+    """Return the options of a command such as `python ppo.py --num-envs 8 --no-anneal-lr`."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise ConfigurationError(f"file={path!r} is not a command line: {error}") from error
+    found: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        option, equals, given = rest.pop(0).partition("=")
+        if not option.startswith("--"):
+            continue
+        name = canonical(option.removeprefix("--"))
+        if equals:
+            found[name] = parse_value(given, option).data
+        elif rest and not rest[0].startswith("--"):
+            found[name] = parse_value(rest.pop(0), option).data
+        else:
+            found[name.removeprefix("no_")] = not name.startswith("no_")
+    return found
+
+
+def _python_settings(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of dictionaries, fields of classes, assigned entries and keywords of calls, in that order."""
+    sections: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Name):
+                value = _value(node.value)
+                if isinstance(value, dict):
+                    sections.setdefault(target.id, {}).update(value)
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                place = _name_of(target.value)
+                if place and isinstance(target.slice.value, str):
+                    sections.setdefault(place, {})[target.slice.value] = _value(node.value)
+        elif isinstance(node, ast.ClassDef):
+            sections.setdefault(node.name, {}).update(_fields(node))
+        elif isinstance(node, ast.Call) and _name_of(node.func) in CALLS:
+            keywords = {word.arg: _value(word.value) for word in node.keywords if word.arg}
+            if _name_of(node.func) == "PPO" and node.args and isinstance(node.args[0], ast.Constant):
+                keywords = {"policy": node.args[0].value, **keywords}
+            sections.setdefault(f"{_name_of(node.func)}()", {}).update(keywords)
+    expression = tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
+    if isinstance(value := _value(expression) if expression is not None else None, dict):
+        sections["dictionary"] = value
+    yield from sections.items()
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
+            yield line.target.id, _value(line.value)
+        elif isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
+            value = _value(line.value)
+            if not isinstance(value, Unread):
+                yield line.targets[0].id, value
+
+
+OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _name_of(node: ast.AST) -> str:
+    """Return the last part of a dotted name, "" for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _value(node: ast.AST) -> Any:
+    """Return the value of a literal; a class is represented by its name."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(one) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        if all(isinstance(key, ast.Constant) for key in node.keys):
+            return {str(key.value): _value(one) for key, one in zip(node.keys, node.values, strict=True)}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        return Unread(ast.unparse(node))
+    if isinstance(node, ast.Call) and _name_of(node.func) == "dict" and not node.args:
+        return {word.arg: _value(word.value) for word in node.keywords if word.arg}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _value(node.operand)
+        return -inner if isinstance(inner, int | float) else Unread(ast.unparse(node))
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        sides = _value(node.left), _value(node.right)
+        if all(isinstance(side, int | float) for side in sides):
+            try:
+                return OPERATORS[type(node.op)](*sides)
+            except (ArithmeticError, ValueError):
+                return Unread(ast.unparse(node))
+    name = _name_of(node)
+    return name if name[:1].isupper() else Unread(ast.unparse(node))

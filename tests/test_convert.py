@@ -1,0 +1,380 @@
+"""`agilerl-like convert`: files of other systems as YAML of this package, with what cannot be converted in a list."""
+
+import pytest
+import yaml
+
+from agilerl_like.cli import main
+from agilerl_like.config import Draft, load
+from agilerl_like.config.foreign_files import convert_file, read_settings
+from agilerl_like.errors import ConfigurationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+
+ZOO = """
+atari:
+  env_wrapper:
+    - stable_baselines3.common.atari_wrappers.AtariWrapper
+  frame_stack: 4
+  policy: 'CnnPolicy'
+  n_envs: 8
+  n_steps: 128
+  n_epochs: 4
+  batch_size: 256
+  n_timesteps: !!float 1e7
+  learning_rate: lin_2.5e-4
+  clip_range: lin_0.1
+  vf_coef: 0.5
+  ent_coef: 0.01
+
+HalfCheetah-v3: &mujoco
+  normalize: "{'norm_obs': True, 'norm_reward': False}"
+  n_envs: 1
+  n_timesteps: !!float 1e6
+  policy: 'MlpPolicy'
+  batch_size: 64
+  n_steps: 512
+  vf_coef: 0.58
+  use_sde: True
+  policy_kwargs: "dict(log_std_init=-2, ortho_init=False, activation_fn=nn.ReLU,
+                       net_arch=[dict(pi=[256, 256, 64], vf=[256, 256, 64])])"
+
+Ant-v3:
+  <<: *mujoco
+  gamma: 0.98
+"""
+AGILERL = """
+INIT_HP:
+    ENV_NAME: LunarLander-v3
+    ALGO: PPO
+    CHANNELS_LAST: false
+    NUM_ENVS: 16
+    BATCH_SIZE: 128
+    LR: 0.0003
+    LEARN_STEP: 2048
+    MAX_STEPS: 2_000_000
+    TARGET_SCORE: 250.
+    CLIP_COEF: 0.1
+    TARGET_KL:
+    TOURN_SIZE: 3
+    ELITISM: true
+    POP_SIZE: 6
+    EVO_STEPS: 10_240
+    EVAL_LOOP: 1
+MUTATION_PARAMS:
+    NO_MUT: 0.4
+    ARCH_MUT: 0.2
+    NEW_LAYER: 0.3
+    PARAMS_MUT: 0.1
+    ACT_MUT: 0.0
+    RL_HP_MUT: 0.2
+    MUT_SD: 0.1
+    RAND_SEED: 42
+    MIN_LR: 0.0001
+    MAX_LR: 0.01
+    MIN_LEARN_STEP: 256
+NET_CONFIG:
+    latent_dim: 32
+    encoder_config: {hidden_size: [48], activation: Tanh, layer_norm: true}
+    head_config: {hidden_size: [24], output_activation: null}
+"""
+MANIFEST = """
+algorithm: {name: PPO, lr: 0.001, batch_size: 64, clip_coef: 0.2}
+environment: {name: CartPole-v1, num_envs: 8}
+mutation: {probabilities: {no_mut: 0.5, rl_hp_mut: 0.5}, rl_hp_selection: {lr: {min: 0.0001, max: 0.01}}, rand_seed: 7}
+training: {max_steps: 50000, evo_steps: 5000, pop_size: 4, name: mine}
+tournament_selection: {tournament_size: 2, elitism: true}
+"""
+SKRL = """
+seed: 42
+models:
+  separate: True
+  policy: {class: GaussianMixin, initial_log_std: -1.0,
+           network: [{name: net, input: STATES, layers: [64, 32, 16], activations: elu}], output: ACTIONS}
+  value: {class: DeterministicMixin,
+          network: [{name: net, input: STATES, layers: [64, 32, 16], activations: elu}], output: ONE}
+memory: {class: RandomMemory, memory_size: -1}
+agent:
+  class: PPO
+  rollouts: 16
+  mini_batches: 8
+  lambda: 0.9
+  learning_rate: 3.0e-04
+  learning_rate_scheduler: KLAdaptiveLR
+  learning_rate_scheduler_kwargs: {kl_threshold: 0.01}
+  state_preprocessor: RunningStandardScaler
+  state_preprocessor_kwargs: null
+  value_clip: 0.2
+  clip_predicted_values: False
+  value_loss_scale: 2.0
+  rewards_shaper_scale: 0.1
+  kl_threshold: 0.0
+  experiment: {directory: cartpole, wandb: True}
+trainer: {class: SequentialTrainer, timesteps: 2400, environment_info: log}
+"""
+SKRL_SCRIPT = """
+import os
+os.system("touch executed")
+cfg = PPO_DEFAULT_CONFIG.copy()
+cfg["rollouts"] = 2 * 512
+cfg["learning_rate"] = 1e-3
+cfg["learning_rate_scheduler"] = KLAdaptiveLR
+cfg["value_preprocessor"] = RunningStandardScaler
+cfg["value_preprocessor_kwargs"] = {"size": 1, "device": device}
+cfg["discount_factor"] = discount()
+cfg["experiment"]["write_interval"] = 500
+agent = PPO(models=models, memory=memory, cfg=cfg)
+"""
+CLEANRL_SCRIPT = '''
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__)
+    env_id: str = "CartPole-v1"
+    """the id"""
+    total_timesteps: int = 500000
+    learning_rate: float = 2.5e-3
+    num_envs: int = 4
+    clip_vloss: bool = False
+    target_kl: float = None
+    batch_size: int = 0
+'''
+SB3_SCRIPT = """
+model = PPO("MlpPolicy", env, n_steps=256, batch_size=64, learning_rate=schedule(1e-3), vf_coef=0.25, verbose=1)
+model.learn(total_timesteps=100_000)
+"""
+ISAACLAB_SCRIPT = """
+@configclass
+class Runner(RslRlOnPolicyRunnerCfg):
+    num_steps_per_env = 16
+    max_iterations = 150
+    algorithm = RslRlPpoAlgorithmCfg(value_loss_coef=0.5, use_clipped_value_loss=True, clip_param=0.1, desired_kl=0.02)
+"""
+
+
+def converted(tmp_path, text, system, name="given.yaml", **options):
+    (tmp_path / name).write_text(text)
+    return convert_file(tmp_path / name, system, **options)
+
+
+def settings(made):
+    """The settings of the YAML that is printed."""
+    made.check()
+    return yaml.safe_load(made.to_yaml())
+
+
+def test_an_entry_of_the_zoo(tmp_path):
+    made = converted(tmp_path, ZOO, "sb3", entry="atari", env="ALE/Pong-v5")
+    assert settings(made) == {
+        "environment": {
+            "id": "ALE/Pong-v5",
+            "num_envs": 8,
+            "wrappers": [
+                "stable_baselines3.common.atari_wrappers:AtariWrapper",
+                {"name": "FrameStackObservation", "stack_size": 4},
+            ],
+        },
+        "algorithm": {
+            "preset": "sb3", "num_steps": 128, "update_epochs": 4, "batch_size": 256, "lr": 2.5e-4,
+            "lr_schedule": "linear", "clip_coef": 0.1, "schedules": {"clip_coef": "linear"}, "vf_coef": 1.0,
+            "ent_coef": 0.01,
+        },
+        "training": {"max_steps": 10_000_000},
+    }  # fmt: skip
+    assert "vf_coef: 1.0  # vf_coef=0.5; here it weighs half the squared error: 2 x vf_coef" in made.to_yaml()
+    assert {*made.conversion.left_out} == {"policy='CnnPolicy'", "frame_stack=4"}
+
+
+def test_an_entry_with_networks_and_what_cannot_be_converted(tmp_path):
+    made = converted(tmp_path, ZOO, "sb3", entry="Ant-v3")
+    found = settings(made)
+    assert found["environment"] == {"num_envs": 1, "id": "Ant-v3"}
+    assert (found["algorithm"]["gamma"], found["algorithm"]["action_std_init"]) == (0.98, -2)
+    assert found["algorithm"]["normalize_observation"] is True
+    assert "normalize_reward" not in found["algorithm"]
+    assert found["network"]["encoder_config"] == {"init_layers": False, "activation": "ReLU", "hidden_size": [256]}
+    assert (found["network"]["latent_dim"], found["network"]["head_config"]["hidden_size"]) == (256, [64])
+    assert made.conversion.refused == {"use_sde=True": "state-dependent exploration noise is absent here"}
+    assert "# not converted:\n#   use_sde=True: state-dependent exploration noise is absent here\n" in made.to_yaml()
+
+
+def test_the_dictionaries_of_agilerl(tmp_path):
+    made = converted(tmp_path, AGILERL, "agilerl")
+    assert settings(made) == {
+        "environment": {"id": "LunarLander-v3", "num_envs": 16},
+        "algorithm": {
+            "preset": "agilerl", "swap_channels": False, "batch_size": 128, "lr": 3e-4, "learn_step": 2048,
+            "clip_coef": 0.1, "clip_coef_vf": 0.1,
+        },
+        "network": {
+            "latent_dim": 32,
+            "encoder_config": {"hidden_size": [48], "activation": "Tanh", "layer_norm": True},
+            "head_config": {"hidden_size": [24]},
+        },
+        "population": {"size": 6},
+        "hyperparameters": {"lr": {"min": 1e-4, "max": 1e-2}},
+        "selection": {"tournament_size": 3, "elitism": True},
+        "mutation": {
+            "no_mutation": 0.4, "architecture": 0.2, "new_layer_prob": 0.3, "parameters": 0.1, "activation": 0.0,
+            "rl_hp": 0.2, "mutation_sd": 0.1,
+        },
+        "training": {"max_steps": 2_000_000, "target": 250.0, "evo_steps": 10_240, "eval_loop": 1},
+        "seed": 42,
+    }  # fmt: skip
+    assert made.conversion.refused == {"range of learn_step": "it has only min"}
+
+
+def test_a_manifest_of_agilerl(tmp_path):
+    found = settings(converted(tmp_path, MANIFEST, "agilerl"))
+    assert found["environment"] == {"id": "CartPole-v1", "num_envs": 8}
+    assert found["mutation"] == {"no_mutation": 0.5, "rl_hp": 0.5}
+    assert found["hyperparameters"] == {"lr": {"min": 1e-4, "max": 1e-2}}
+    assert (found["population"], found["seed"], found["training"]["evo_steps"]) == ({"size": 4}, 7, 5000)
+
+
+def test_a_file_of_skrl(tmp_path):
+    made = converted(tmp_path, SKRL, "skrl", env="CartPole-v1", num_envs=32)
+    assert settings(made) == {
+        "environment": {"id": "CartPole-v1", "num_envs": 32},
+        "algorithm": {
+            "preset": "skrl", "share_encoders": False, "action_std_init": -1.0, "num_steps": 16, "num_minibatches": 8,
+            "gae_lambda": 0.9, "lr": 3e-4, "lr_schedule": "kl", "kl_threshold": 0.01, "normalize_observation": True,
+            "clip_coef_vf": None, "vf_coef": 4.0, "reward_transform": {"scale": 0.1}, "target_kl": None,
+        },
+        "network": {
+            "encoder_config": {"hidden_size": [64], "activation": "ELU"},
+            "latent_dim": 32,
+            "head_config": {"hidden_size": [16], "activation": "ELU"},
+        },
+        "training": {"max_steps": 2400 * 32},
+        "run": {"wandb": True},
+        "seed": 42,
+    }  # fmt: skip
+    assert made.conversion.refused == {}
+    made = converted(tmp_path, SKRL, "skrl")
+    assert "num_envs is not given" in made.conversion.refused["timesteps=2400"]
+    assert "# environment.id is not in the file: add it, or convert with --env ID" in made.to_yaml()
+
+
+def test_a_script_is_read_and_not_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = converted(tmp_path, SKRL_SCRIPT, "skrl", name="script.py")
+    assert settings(made) == {
+        "algorithm": {
+            "preset": "skrl", "num_steps": 1024, "lr": 1e-3, "lr_schedule": "kl", "normalize_value": True,
+        }
+    }  # fmt: skip
+    assert not (tmp_path / "executed").exists()
+    why = "it is an expression, and code is not executed"
+    assert made.conversion.refused == {"discount_factor=discount()": why, "models=models": why}
+
+
+def test_the_arguments_of_cleanrl_as_a_command_and_as_a_script(tmp_path):
+    options = "--env-id CartPole-v1 --num-envs 8 --no-anneal-lr \\\n --learning-rate=1e-3 --clip-coef 0.1 --track"
+    command = f"python ppo.py {options}"
+    made = converted(tmp_path, command, "cleanrl", name="command.sh")
+    assert settings(made) == {
+        "environment": {"id": "CartPole-v1", "num_envs": 8},
+        "algorithm": {"preset": "cleanrl", "lr_schedule": None, "lr": 1e-3, "clip_coef": 0.1, "clip_coef_vf": 0.1},
+        "run": {"wandb": True},
+    }
+    made = converted(tmp_path, CLEANRL_SCRIPT, "cleanrl", name="ppo.py")
+    assert settings(made) == {
+        "environment": {"id": "CartPole-v1", "num_envs": 4},
+        "algorithm": {"preset": "cleanrl", "lr": 2.5e-3, "clip_coef_vf": None, "target_kl": None},
+        "training": {"max_steps": 500_000},
+    }
+    assert made.conversion.refused == {}
+
+
+def test_the_call_of_an_algorithm_in_a_script(tmp_path):
+    made = converted(tmp_path, SB3_SCRIPT, "sb3", name="train.py")
+    assert settings(made) == {"algorithm": {"preset": "sb3", "num_steps": 256, "batch_size": 64, "vf_coef": 0.5}}
+    assert made.conversion.refused == {"learning_rate=schedule(0.001)": "it is an expression, and code is not executed"}
+    made = converted(tmp_path, ISAACLAB_SCRIPT, "isaaclab", name="runner.py", num_envs=10)
+    assert settings(made)["algorithm"] == {
+        "preset": "isaaclab", "num_steps": 16, "vf_coef": 1.0, "clip_coef": 0.1, "clip_coef_vf": 0.1,
+        "kl_threshold": 0.02,
+    }  # fmt: skip
+    assert settings(made)["training"] == {"max_steps": 150 * 16 * 10}
+
+
+def test_json_and_a_bare_dictionary(tmp_path):
+    assert settings(converted(tmp_path, '{"n_steps": 64, "vf_coef": 1}', "sb3", name="a.json"))["algorithm"] == {
+        "preset": "sb3", "num_steps": 64, "vf_coef": 2,
+    }  # fmt: skip
+    made = converted(tmp_path, '{"K_epochs": 4, "lr": 1e-4, "max_grad_norm": 4 / 2}', "metabox", name="a.txt")
+    assert settings(made)["algorithm"]["update_epochs"] == 4
+
+
+def test_the_command_prints_yaml_that_trains(tmp_path, capsys):
+    (tmp_path / "zoo.yml").write_text(ZOO)
+    assert main(["convert", str(tmp_path / "zoo.yml"), "--from", "sb3", "--entry", "HalfCheetah-v3"]) == 0
+    (tmp_path / "own.yaml").write_text(capsys.readouterr().out)
+    made = load(tmp_path / "own.yaml")
+    assert (made.algorithm.num_steps, made.algorithm.vf_coef, made.algorithm.lr) == (512, 1.16, 3e-4)
+
+
+def test_values_that_are_illegal_here_are_printed_and_reported(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("n_steps: 64\nbatch_size: 4096\ngamma: 1.5\n")
+    assert main(["convert", str(tmp_path / "a.yaml"), "--from", "sb3"]) == 2
+    printed = capsys.readouterr()
+    assert "gamma: 1.5" in printed.out
+    assert "algorithm.gamma=1.5" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("!!python/object/apply:os.system ['touch executed']", "a.yaml", "not valid YAML"),
+        ("a: !!python/name:os.system ''\n", "a.yaml", "not valid YAML"),
+        ("- 1\n- 2\n", "a.yaml", r"holds \[1, 2\]; allowed are settings by name"),
+        ("rate: 3\n", "a.yaml", "has no settings of sb3; it has rate"),
+        ("def f(:\n", "a.py", "is not valid Python"),
+        ("x = 1\n", "a.py", "has no settings of sb3; it has none"),
+        (ZOO, "a.yaml", "entry is missing; the file has atari, HalfCheetah-v3, Ant-v3"),
+        ("--n-steps 'a", "a.sh", "is not a command line"),
+        ("n_steps: 1" + "#" * 2**18, "a.yaml", "cannot be read"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_error(tmp_path, monkeypatch, text, name, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=message):
+        converted(tmp_path, text, "sb3", name=name)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_options_of_the_command_that_are_wrong(tmp_path, capsys):
+    (tmp_path / "zoo.yml").write_text(ZOO)
+    (tmp_path / "a.yaml").write_text("n_steps: 64\n")
+    for arguments, message in [
+        ([str(tmp_path / "zoo.yml")], "from is missing"),
+        ([str(tmp_path / "zoo.yml"), "--from", "sb4"], "from='sb4' is unknown; did you mean 'sb3'"),
+        (
+            [str(tmp_path / "zoo.yml"), "--from", "sb3", "--entry", "Ant"],
+            "entry='Ant' is unknown; did you mean 'Ant-v3'",
+        ),
+        ([str(tmp_path / "a.yaml"), "--from", "sb3", "--entry", "x"], "the settings of one environment; leave it out"),
+        ([str(tmp_path / "none.yaml"), "--from", "sb3"], "cannot be read"),
+    ]:
+        assert main(["convert", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_two_values_of_one_name_are_listed(tmp_path):
+    made = converted(tmp_path, "a: {n_steps: 1024}\nb: {n_steps: 32}\n", "sb3")
+    assert settings(made)["algorithm"]["num_steps"] == 1024
+    assert made.conversion.refused == {"n_steps=32": "the file has another value of that name, too"}
+
+
+def test_huge_expressions_are_not_computed(tmp_path):
+    (tmp_path / "a.py").write_text("x = {'n_steps': 9**9**9**9, 'gamma': 1 / 0, 'seed': -'a'}\n")
+    found = read_settings(tmp_path / "a.py")["x"]
+    assert {name: repr(value) for name, value in found.items()} == {
+        "n_steps": "9 ** 9 ** 9 ** 9", "gamma": "1 / 0", "seed": "-'a'",
+    }  # fmt: skip
+
+
+def test_every_converted_file_is_read_back_to_the_same_settings(tmp_path):
+    for system, text in {"agilerl": AGILERL, "skrl": SKRL}.items():
+        made = converted(tmp_path, text, system, env="CartPole-v1", num_envs=4)
+        (tmp_path / f"{system}.own.yaml").write_text(made.to_yaml())
+        assert load(tmp_path / f"{system}.own.yaml") == Draft(dict(made.data)).validate()
