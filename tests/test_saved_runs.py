@@ -1,5 +1,6 @@
 """`Run`, and the commands report, runs, compare, replay and demo, on runs of a few seconds."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import ConfigurationError, Run
+from agilerl_like import ConfigurationError, Run, evaluate
 from agilerl_like.cli import main
 from agilerl_like.saved_runs import Replay, replay_run, train_initial_members
 from agilerl_like.storage.run_lock import RunLock, is_locked
@@ -68,6 +69,13 @@ class TestRun:
             assert first.parent_uid == -1
             assert dict(last.hyperparameters) == {name: run.best().hyperparameters[name] for name in ("gamma", "lr")}
             assert last.architecture == run.best().architecture.describe()
+
+    def test_makes_its_environment(self, runs):
+        run = Run.open(runs / "s3")
+        with contextlib.closing(run.env(3)) as env:
+            assert env.num_envs == 3
+            played = evaluate(run.best(), env, episodes=4, seed=1)
+        assert played.lengths.max() <= 20  # the TimeLimit of the run's configuration
 
     def test_refuses_a_folder_that_is_no_run(self, tmp_path):
         with pytest.raises(ConfigurationError, match="is no folder of a run"):

@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 import yaml
 
-from agilerl_like import PPO
+from agilerl_like import PPO, ConfigurationError, Run
 from agilerl_like.cli import main
 from agilerl_like.envs.import_paths import is_trusted_path
 
@@ -76,7 +76,9 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("command", [["eval", "hub"], ["eval", "hub/best"], ["resume", "hub"]])
+@pytest.mark.parametrize(
+    "command", [["eval", "hub"], ["eval", "hub/best"], ["film", "hub"], ["trajectories", "hub"], ["resume", "hub"]]
+)
 def test_no_run_folder_runs_code(attack, command, folder, fired, capsys):
     write(folder, ATTACKS[attack](str(fired)))
     assert main(command) == 2
@@ -87,6 +89,14 @@ def test_no_run_folder_runs_code(attack, command, folder, fired, capsys):
     assert "in hub/config.yaml" in said
     assert "environment." in said
     assert "--trust allows it" in said
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_opened_run_runs_no_code(attack, folder, fired):
+    write(folder, ATTACKS[attack](str(fired)))
+    with pytest.raises(ConfigurationError, match="would run code"):
+        Run.open("hub").env()
+    assert not fired.exists()
 
 
 def test_a_function_of_the_rewards_is_code_too(folder, fired, capsys):

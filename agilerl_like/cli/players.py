@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +9,12 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, clas
 from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.cli.output import write_note
 from agilerl_like.cli.train import CONFIG
-from agilerl_like.config import Config, Draft, check_trust
+from agilerl_like.config import Config, Draft
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.evaluation.trajectories import UNKNOWN
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.saved_runs import Run
+from agilerl_like.saved_runs.run import environment_config
 from agilerl_like.storage.checkpoint_folder import FOLDER
 from agilerl_like.storage.run_lock import is_locked
 from agilerl_like.training.run_folder import BEST, CHECKPOINTS, POPULATION
@@ -111,25 +111,5 @@ def config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
     for folder in (run, run.parent):
         if (folder / CONFIG).is_file():
-            config = _environment_in(folder / CONFIG)
-            if not trust:
-                check_trust(config, folder / CONFIG)
-            return config
+            return environment_config(folder / CONFIG, trust=trust)
     raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
-
-
-def _environment_in(file: Path) -> Config:
-    """The sections `environment` and `algorithm` of a run's file; others may need the script that registered names.
-
-    Raises:
-        ConfigurationError: there is no environment.id, because the run's script made its env by a local function.
-    """
-    draft = Draft.read(file)
-    environment = draft.data.get("environment")
-    if not isinstance(environment, dict) or "id" not in environment:
-        raise ConfigurationError(
-            f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
-            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
-        )
-    sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
-    return replace(draft, data=sections).validate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,14 @@ class Run:
             check_trust(config, self.folder / CONFIG)
         return config
 
+    def env(self, num_envs: int = 1, *, trust: bool = False) -> Any:
+        """Make the vector env of the run with `num_envs` copies; with `trust` as in `validated_config`.
+
+        Raises:
+            ConfigurationError: config.yaml does not name the environment, because a script made it by a local function.
+        """
+        return environment_config(self.folder / CONFIG, trust=trust).env_setup(num_envs=num_envs).env
+
     @property
     def provenance(self) -> dict[str, Any]:
         """The content of run.json: command, date, versions, git state, machine, outcome; empty without the file."""
@@ -189,6 +197,27 @@ class Run:
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""
         return f"Run({str(self.folder)!r}){state}"
+
+
+def environment_config(file: Path, *, trust: bool = False) -> Config:
+    """Return the sections `environment` and `algorithm` of a run's file; others may need names of the run's script.
+
+    Raises:
+        ConfigurationError: there is no environment.id, because the run's script made its env by a local function; or
+            it belongs to an unknown package, and `trust` is false.
+    """
+    draft = Draft.read(file)
+    environment = draft.data.get("environment")
+    if not isinstance(environment, dict) or "id" not in environment:
+        raise ConfigurationError(
+            f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
+            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
+        )
+    sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
+    config = replace(draft, data=sections).validate()
+    if not trust:
+        check_trust(config, file)
+    return config
 
 
 def _moment_of(path: Path) -> Moment:
