@@ -72,6 +72,7 @@ class TestReading:
             "accelerator",
             "critic_config",
             *("mut", "actor_networks", "critic_networks", "action_batch_size", "torch_compiler", "wrap"),  # AgileRL's
+            "state_space",
         }  # other sections, and nothing for a file
         own = {known.name for known in fields(MultiAgentAlgorithmConfig)} - {known.name for known in fields(PPOConfig)}
         assert own - {"name"} == keywords - elsewhere

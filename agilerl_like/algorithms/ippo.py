@@ -28,7 +28,7 @@ from agilerl_like.algorithms.agent_groups import (
     split_by_group,
 )
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
-from agilerl_like.algorithms.learner import encoder_of
+from agilerl_like.algorithms.learner import encoder_of, initial_architecture
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,
@@ -42,6 +42,8 @@ from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space, to_builtin
 from agilerl_like.algorithms.settings import settings_to_json, validated
+from agilerl_like.envs.critic_observation import POLICY
+from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_critics
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -49,7 +51,7 @@ from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
-from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
+from agilerl_like.networks.architecture import sequence_length, with_critic_config
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.seeding import Purpose, integers
@@ -83,13 +85,15 @@ class IPPO(OnPolicyAlgorithm):
             {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other
             groups have the default.
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
+        state_space: the space of `env.state()`, for `critic_observation="state"`.
         num_envs: envs that this team acts in at once.
         device: where its tensors live.
         seed: names all its random streams; drawn from the operating system if left out.
         mut: label of the last mutation.
         actor_networks: None, as `critic_networks`; `action_batch_size`, `torch_compiler` and `wrap` are accepted for
             AgileRL's sake.
-        settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once.
+        settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once. Entries of
+            `critic_observation` are "policy", "state" and "joint", all agents' observations.
 
     Raises:
         ConfigurationError: a value is out of range, a key unknown, an agent has no space, or spaces differ inside a
@@ -118,6 +122,7 @@ class IPPO(OnPolicyAlgorithm):
         frozen_groups: Sequence[str] = (),
         group_factors: Mapping[str, Mapping[str, float]] = NO_FACTORS,
         agent_id_one_hot: bool = False,
+        state_space: gymnasium.Space | None = None,
         num_envs: int = 1,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
@@ -153,6 +158,7 @@ class IPPO(OnPolicyAlgorithm):
             agent_id_one_hot,
             frozen_groups,
             factors,
+            state_space,
             settings=config,
             index=index,
             hp_config=hp_config,
@@ -164,8 +170,8 @@ class IPPO(OnPolicyAlgorithm):
             with_critic_config(net_config, critic_config), self.groups
         ).items():
             rows = self.agent_groups[group]
-            encoding = encoder_of(rows.single_observation_space, config)
-            architecture = NetworkSpec.from_net_config(its_config, encoding.leaves, recurrent=config.recurrent)
+            encoding = encoder_of(self._learner_space(group), config, self.critic_entries)
+            architecture = initial_architecture(its_config, encoding, recurrent=config.recurrent)
             self.learners[group] = PPOLearner(
                 self,
                 encoding,
@@ -189,6 +195,7 @@ class IPPO(OnPolicyAlgorithm):
         agent_id_one_hot: bool,
         frozen_groups: Sequence[str],
         group_factors: Mapping[str, Mapping[str, float]],
+        state_space: gymnasium.Space | None,
         **arguments: Any,
     ) -> None:
         """Set everything but the learners."""
@@ -221,6 +228,19 @@ class IPPO(OnPolicyAlgorithm):
             for group, ids in self.groups.items()
         }
         """Converts between each group's agents and its learner's rows."""
+        self.state_space = state_space
+        """The space of `env.state()`, if critics observe it."""
+        self.central_critics = make_central_critics(self.agent_groups, self.critic_observation, state_space)
+        """What each group's critic observes, if it is not what the policy observes."""
+
+    def _learner_space(self, group: str) -> gymnasium.Space:
+        """Return the space of what a group's policy and critic observe."""
+        central = self.central_critics.get(group)
+        return self.agent_groups[group].single_observation_space if central is None else central.space
+
+    @property
+    def critic_entries(self) -> str:
+        return CRITIC if self.central_critics else POLICY
 
     def _place(self, group: str) -> dict[str, Any]:
         """Return a learner's size, position and layout."""
@@ -333,6 +353,7 @@ class IPPO(OnPolicyAlgorithm):
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
         """
+        self._check_hand_written("get_action")
         for agent in obs:
             self.get_group_id(agent)  # raises for an unknown agent
         return get_action_by_agent(self.agent_groups, self.learners, obs, infos or {})
@@ -354,6 +375,7 @@ class IPPO(OnPolicyAlgorithm):
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
             PopulationDivergedError: a group's update gave weights that are not finite; they were restored.
         """
+        self._check_hand_written("learn")
         return {
             group: learner.learn(
                 **experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)._asdict()
@@ -361,6 +383,14 @@ class IPPO(OnPolicyAlgorithm):
             for group, learner in self.learners.items()
             if group not in self.frozen_groups
         }
+
+    def _check_hand_written(self, method: str) -> None:
+        """Raise ConfigurationError if critics observe what the arguments of hand-written loops do not have."""
+        if self.central_critics:
+            raise ConfigurationError(
+                f"{method} has no input for critic_observation={self.critic_observation!r}; allowed are "
+                "train_multi_agent_on_policy, and predict of team.learners[group]"
+            )
 
     def test(
         self,
@@ -408,6 +438,7 @@ class IPPO(OnPolicyAlgorithm):
             other.agent_id_one_hot,
             other.frozen_groups,
             other.factors_by_group,
+            other.state_space,
             **other._arguments(),
             index=index,
             seed=other.seed if seed is None else seed,
@@ -429,6 +460,7 @@ class IPPO(OnPolicyAlgorithm):
             **({} if self.rewards == "individual" else {"death": self.death}),
             **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
             **({"group_factors": self.factors_by_group} if self.factors_by_group else {}),
+            **({} if self.state_space is None else {"state_space": space_to_json(self.state_space)}),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
         tensors = {
@@ -457,6 +489,7 @@ class IPPO(OnPolicyAlgorithm):
             document["agent_id_one_hot"],
             document.get("frozen_groups", ()),
             document.get("group_factors", {}),
+            None if document.get("state_space") is None else read_space(document["state_space"]),
             settings=validated(PPOConfig, document["settings"]),
             index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
@@ -467,7 +500,7 @@ class IPPO(OnPolicyAlgorithm):
         for group, its in team.agent_groups.items():
             its_document = document["learners"][group]
             team.learners[group] = PPOLearner.from_document(
-                team, its.single_observation_space, its.single_action_space, its_document, **team._place(group)
+                team, team._learner_space(group), its.single_action_space, its_document, **team._place(group)
             )
             team._check_learner(group, its_document)
         team.check()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -35,6 +35,7 @@ from agilerl_like.algorithms.serialization import (
 )
 from agilerl_like.algorithms.settings import number_range, setting_names, stored_settings, validated
 from agilerl_like.envs.action_masks import mask_slices
+from agilerl_like.envs.critic_observation import POLICY, AsymmetricEncoder, make_observation_encoder
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space, mask_size, space_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations
@@ -124,6 +125,7 @@ class LearnerHost:
     learn_step: int
     batch_size: int = 1
     share_encoders: bool = False
+    critic_observation: str | tuple[str, ...] = POLICY
     normalize_observation: ObservationNormKind = False
     observation_clip: float = OBSERVATION_CLIP
     observation_eps: float = OBSERVATION_EPS
@@ -181,6 +183,11 @@ class LearnerHost:
         self.lr_schedule = with_function(self.lr_schedule, given.lr_schedule)
         self.reward_transform = with_reward_function(self.reward_transform, given.reward_transform)
 
+    @property
+    def critic_entries(self) -> str | Sequence[str]:
+        """The entries of a learner's observations that its critic reads (see `envs.critic_observation`)."""
+        return self.critic_observation
+
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""
         return {name: getattr(self, ATTRIBUTES.get(name, name)) for name in setting_names(self.config)}
@@ -209,7 +216,7 @@ class Learner:
     def __init__(
         self,
         algorithm: LearnerHost,
-        encoding: ObservationEncoder,
+        encoding: ObservationEncoder | AsymmetricEncoder,
         action_space: gymnasium.Space,
         architecture: NetworkSpec,
         *,
@@ -220,7 +227,10 @@ class Learner:
     ) -> None:
         check_action_space(action_space)
         self._algorithm: weakref.ref[LearnerHost] | None = weakref.ref(algorithm)
-        self.encoding, self.action_space = encoding, action_space
+        self.encoding: ObservationEncoder = encoding.policy
+        """The encoder of what the policy observes."""
+        self.rollout_encoding, self.action_space = encoding, action_space
+        """The encoder of a rollout's observations, and the space of actions."""
         self.architecture = architecture
         self.num_agents = num_agents
         """Agents that share this policy; each is a further row of every env."""
@@ -310,7 +320,7 @@ class Learner:
     @property
     def observation_space(self) -> gymnasium.Space:
         """The space of one agent's observations."""
-        return self.encoding.space
+        return self.rollout_encoding.space
 
     @property
     def hp_config(self) -> HyperparameterConfig:
@@ -324,7 +334,7 @@ class Learner:
     def settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, with rows counted for this group and open values resolved."""
         max_seq_len = self._max_seq_len if self.algorithm.max_seq_len is None else self.algorithm.max_seq_len
-        its_own = {"learn_step": self.learn_step, "swap_channels": self.encoding.swap_channels}
+        its_own = {"learn_step": self.learn_step, "swap_channels": self.rollout_encoding.swap_channels}
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
 
     @property
@@ -368,7 +378,9 @@ class Learner:
     @property
     def footprint(self) -> int:
         """Bytes that learning needs at least: weights, gradients, moments and the rollout."""
-        return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(self.encoding)
+        return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(
+            self.rollout_encoding
+        )
 
     @property
     def is_finite(self) -> bool:
@@ -381,7 +393,7 @@ class Learner:
         host = self.algorithm
         return ActorCritic(
             architecture,
-            self.encoding,
+            self.rollout_encoding,
             self.action_space,
             share_encoders=host.share_encoders,
             normalize_observation=host.normalize_observation,
@@ -463,14 +475,17 @@ class Learner:
         Raises:
             ConfigurationError: the networks' input would differ.
         """
-        encoding = ObservationEncoder(
-            space, swap_channels=swap_channels, normalize_images=self.algorithm.normalize_images
+        names = self.rollout_encoding.names if isinstance(self.rollout_encoding, AsymmetricEncoder) else POLICY
+        encoding = make_observation_encoder(
+            space, names, swap_channels=swap_channels, normalize_images=self.algorithm.normalize_images
         )
-        if [leaf.shape for leaf in encoding.leaves] != [leaf.shape for leaf in self.encoding.leaves]:
+        parts = [(one.policy, one.critic) for one in (encoding, self.rollout_encoding)]
+        shapes = [[leaf.shape for part in both for leaf in part.leaves] for both in parts]
+        if shapes[0] != shapes[1]:
             raise ConfigurationError(
                 f"swap_channels={swap_channels!r}: {space} is not {self.observation_space} with its channels behind"
             )
-        self.encoding = encoding
+        self.rollout_encoding, self.encoding = encoding, encoding.policy
         optimizer, network = self.optimizer, self.build(self.architecture).to(self.device)
         network.load_state_dict(self.network.state_dict())
         self.set_network(network, optimizer)
@@ -528,20 +543,20 @@ class Learner:
     # -- acting
 
     def encode(self, observation: Any) -> Tensor:
-        """Encode observations as rows `[B, D]` on the device; a single observation becomes a batch of one."""
-        return self._rows(observation)[0]
+        """Encode observations as a rollout's rows `[B, D]` on the device; a single one becomes a batch of one."""
+        return self._rows(observation, self.rollout_encoding)[0]
 
     def normalize(self, observation: Any) -> Tensor:
         """Encode and normalize observations `[B, *shape]` or a single one: `[B, D]` on the device."""
         return self.network.observation_norm(self.encode(observation))
 
-    def _rows(self, observation: Any) -> tuple[Tensor, bool]:
+    def _rows(self, observation: Any, encoding: ObservationEncoder | AsymmetricEncoder) -> tuple[Tensor, bool]:
         """Return encoded observations, and whether a single one was given."""
-        batch, single = self.encoding.as_batch(observation)
-        found = self.encoding.encode(batch)
+        batch, single = encoding.as_batch(observation)
+        found = encoding.encode(batch)
         # torch rejects some strides that an empty array may have
-        rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=self.encoding.dtype)
-        columns = self.encoding.float_columns(rows)
+        rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=encoding.dtype)
+        columns = encoding.float_columns(rows)
         finite = torch.isfinite(columns).all(-1)
         if not bool(finite.all()):
             raise ConfigurationError(f"observation={columns[~finite][0].tolist()} is not finite")
@@ -564,7 +579,7 @@ class Learner:
                 stacklevel=3,
             )
         with torch.no_grad():
-            encoded, single = self._rows(obs)
+            encoded, single = self._rows(obs, self.encoding)
             x = self.network.observation_norm(encoded)
             before = self._one_step(state if self.recurrent else None, len(x)).state
             if self.recurrent and episode_start is not None:
@@ -728,7 +743,7 @@ class Learner:
         if len(self.recent_observations):
             recent = self.network.some_of(self.recent_observations)
             return self.network.observation_norm(recent.to(self.device))
-        rows = self.encoding.random_rows(SAMPLE_STATES, stream).to(self.device)
+        rows = self.rollout_encoding.random_rows(SAMPLE_STATES, stream).to(self.device)
         return rows.unflatten(0, (-1, SAMPLE_STEPS)) if self.network.is_recurrent else rows
 
     def finish_blend(self) -> None:
@@ -754,7 +769,7 @@ class Learner:
         """
         copy = type(self)(
             algorithm,
-            self.encoding,
+            self.rollout_encoding,
             self.action_space,
             self.architecture,
             num_agents=self.num_agents,
@@ -841,7 +856,7 @@ class Learner:
     ) -> LearnerT:
         """Build the learner that `document` describes, without a network."""
         settings = validated(algorithm.config, document["settings"])
-        encoding = encoder_of(observation_space, settings)
+        encoding = encoder_of(observation_space, settings, algorithm.critic_entries)
         recurrent = getattr(settings, "recurrent", False)
         architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
         max_seq_len = getattr(settings, "max_seq_len", None)
@@ -849,7 +864,7 @@ class Learner:
 
     def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
         """Read an architecture of this learner's kind from its `to_config`."""
-        return read_architecture(config, self.encoding, recurrent=self.recurrent, networks=self.custom_networks)
+        return read_architecture(config, self.rollout_encoding, recurrent=self.recurrent, networks=self.custom_networks)
 
     def check_tensors(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Raise ValueError unless stored tensors fit the architecture; none of them is read.
@@ -910,20 +925,36 @@ class Learner:
         if weights_only:
             return
         shape, dtype = found["recent_observations"]
-        rows_fit = shape[-1:] == (self.encoding.size,) and dtype == self.encoding.dtype and len(shape) in (2, 3)
+        encoding = self.rollout_encoding
+        rows_fit = shape[-1:] == (encoding.size,) and dtype == encoding.dtype and len(shape) in (2, 3)
         if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
             raise ValueError(
                 f"recent_observations is {found['recent_observations']}; wanted are at most {RECENT} rows of "
-                f"{self.encoding.size} numbers of {self.encoding.dtype}"
+                f"{encoding.size} numbers of {encoding.dtype}"
             )
 
 
-def encoder_of(space: gymnasium.Space, settings: Any) -> ObservationEncoder:
-    """Return the encoder of a space, with images read as an algorithm's settings define."""
+def encoder_of(
+    space: gymnasium.Space, settings: Any, critic_entries: str | Sequence[str] | None = None
+) -> ObservationEncoder | AsymmetricEncoder:
+    """Return the encoder of a space, with images and critic's observations read as an algorithm's settings define.
+
+    Raises:
+        ConfigurationError: the space lacks what the critic is to observe.
+    """
     named = {
         name: getattr(settings, name, getattr(LearnerHost, name)) for name in ("swap_channels", "normalize_images")
     }
-    return ObservationEncoder(space, **named)
+    names = critic_entries or getattr(settings, "critic_observation", LearnerHost.critic_observation)
+    return make_observation_encoder(space, names, **named)
+
+
+def initial_architecture(
+    net_config: Mapping[str, Any] | None, encoding: ObservationEncoder | AsymmetricEncoder, *, recurrent: bool
+) -> NetworkSpec:
+    """Return the architecture of a `net_config` for what policy and critic observe."""
+    of_critic = encoding.critic.leaves if encoding.is_asymmetric else None
+    return NetworkSpec.from_net_config(net_config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic)
 
 
 def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | None) -> CustomSpec | None:
@@ -934,7 +965,11 @@ def custom_spec(actor_network: nn.Module | None, critic_network: nn.Module | Non
 
 
 def read_architecture(
-    config: Mapping[str, Any], encoding: ObservationEncoder, *, recurrent: bool, networks: CustomSpec | None
+    config: Mapping[str, Any],
+    encoding: ObservationEncoder | AsymmetricEncoder,
+    *,
+    recurrent: bool,
+    networks: CustomSpec | None,
 ) -> NetworkSpec:
     """Read an architecture's `to_config`; `networks` are the user's own, if it has such.
 
@@ -942,7 +977,8 @@ def read_architecture(
         ConfigurationError: the user's networks are missing; or a value is illegal.
     """
     if config["encoder"] != "custom":
-        return NetworkSpec.from_net_config(config, encoding.leaves, recurrent=recurrent)
+        of_critic = encoding.critic.leaves if config.get("critic_config") else None
+        return NetworkSpec.from_net_config(config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic)
     if networks is None:
         raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))

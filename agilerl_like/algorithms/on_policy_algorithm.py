@@ -40,6 +40,11 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
         for group, learner in self.learners.items():
             named = f", agents of {group!r} in each: {learner.num_agents}" if group else ""
             check_rollout(settings, self.hp_config, self.num_envs, learner.num_agents, named)
+            names = settings["critic_observation"]
+            if settings["share_encoders"] and learner.rollout_encoding.is_asymmetric:
+                raise ConfigurationError(
+                    f"share_encoders=True and critic_observation={names!r}; allowed is one of them"
+                )
             if settings["share_encoders"] and learner.architecture.critic is not None:
                 raise ConfigurationError("share_encoders=True cannot go with a critic_config; allowed is False")
             self._check_random_steps(learner)
@@ -58,7 +63,7 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
 
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless learning fits in memory, without allocating anything."""
-        row = sum(learner.num_agents * row_bytes(learner.encoding) for learner in self.learners.values())
+        row = sum(learner.num_agents * row_bytes(learner.rollout_encoding) for learner in self.learners.values())
         check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
         name = "learn_step" if self.num_steps is None else "num_steps"
         length, envs = self.rollout_length, 1 if self.num_steps is None else self.num_envs

@@ -103,6 +103,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         action_noise_correlation: float = PPOConfig.action_noise_correlation,
         swap_channels: bool | None = PPOConfig.swap_channels,
         clip_coef_vf: float | None = PPOConfig.clip_coef_vf,
+        critic_observation: str | Sequence[str] = PPOConfig.critic_observation,
         normalize_observation: ObservationNormKind = PPOConfig.normalize_observation,
         observation_clip: float = PPOConfig.observation_clip,
         observation_eps: float = PPOConfig.observation_eps,

@@ -30,6 +30,7 @@ from agilerl_like.algorithms.settings import (
     Steps,
     number_range,
 )
+from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Choice, HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -153,6 +154,9 @@ class PPOConfig:
     """Passes over a rollout (structural)."""
     share_encoders: bool = False
     """Let the critic use the actor's encoder."""
+    critic_observation: str | tuple[str, ...] = POLICY
+    """What the critic observes: policy (what the policy observes), a key of Dict observations, or a list of these. The
+    policy observes what is not named, and needs nothing else to act; one for all members."""
     normalize_observation: ObservationNormKind = True
     """Normalise vector observations: true or running: centre and scale them by running statistics, frozen in
     evaluation; bounds: map the bounds of their space to [-1, 1]; false: not at all."""

@@ -217,7 +217,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             max(2, *steps),  # an env group may be a step ahead
             len(self),
             envs,
-            encoding=self[0].encoding,
+            encoding=self[0].rollout_encoding,
             action_size=self[0].distribution.size,
             action_dtype=self[0].distribution.raw_dtype,
             mask_size=mask_size(env.single_action_space),

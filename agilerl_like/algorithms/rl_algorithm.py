@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.learner import LearnerT, custom_spec, encoder_of
+from agilerl_like.algorithms.learner import LearnerT, custom_spec, encoder_of, initial_architecture
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -70,7 +70,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         networks = custom_spec(actor_network, critic_network)
         if networks is None:
             recurrent = getattr(settings, "recurrent", False)
-            architecture = NetworkSpec.from_net_config(net_config, encoding.leaves, recurrent=recurrent)
+            architecture = initial_architecture(net_config, encoding, recurrent=recurrent)
         else:
             architecture = NetworkSpec.custom(networks)
         if hasattr(settings, "swap_channels"):

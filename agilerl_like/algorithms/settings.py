@@ -80,6 +80,7 @@ COMMON = (
     "compile",
     "precision",
     "per_member",
+    "critic_observation",
     "memory",
     "memory_size",
     "save_memory",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic.dataclasses
@@ -17,7 +17,9 @@ from pydantic import Field, model_validator
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
 from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
+from agilerl_like.envs.critic_observation import observation_names
 from agilerl_like.envs.factory import VecEnvConfig
+from agilerl_like.envs.multi_agent.central_critic import STATE
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
@@ -131,6 +133,13 @@ class MultiAgentConfig(Config, frozen=True):
     environment: MultiAgentEnvironmentConfig
     algorithm: MultiAgentAlgorithmConfig = MultiAgentAlgorithmConfig()
     network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()
+
+    @property
+    def _env_config(self) -> VecEnvConfig:
+        env_config = super()._env_config
+        if STATE not in observation_names(self.algorithm.critic_observation):
+            return env_config
+        return replace(env_config, env_kwargs={**env_config.env_kwargs, "with_state": True})
 
     def _agent_without_env(self) -> IPPO:
         named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}

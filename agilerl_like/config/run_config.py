@@ -38,7 +38,8 @@ from agilerl_like.config.schema import (
 from agilerl_like.config.search_space import with_exploration
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
-from agilerl_like.envs.factory import BYTES_PER_ENV
+from agilerl_like.envs.critic_observation import POLICY
+from agilerl_like.envs.factory import BYTES_PER_ENV, VecEnvConfig
 from agilerl_like.envs.import_paths import import_function
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AutoExplorer, AutoSelection, Explorer, HyperparameterConfig, Selection
@@ -179,6 +180,8 @@ class Config(Section, frozen=True):
         transform = settings.get("reward_transform")
         if isinstance(transform, str):  # whose module is imported for a run alone
             settings["reward_transform"] = None if without_env else import_function("reward_transform", transform)
+        if without_env and "critic_observation" in settings:
+            settings["critic_observation"] = POLICY
         return {
             **settings,
             "hp_config": HyperparameterConfig(**ranges),
@@ -199,9 +202,14 @@ class Config(Section, frozen=True):
             return self.mutation.explorer
         return AutoExplorer()
 
+    @property
+    def _env_config(self) -> VecEnvConfig:
+        """The environment's config, with what the algorithm needs of it."""
+        return self.environment.env_config
+
     def env_setup(self, num_envs: int | None = None, device: torch.device | str = "cpu") -> EnvSetup:
         """Make the environments, with `num_envs` copies if it is given, and on a device if they step tensors."""
-        env_config = self.environment.env_config.on_device(str(device))
+        env_config = self._env_config.on_device(str(device))
         return self.env_setup_class.from_config(
             env_config if num_envs is None else replace(env_config, num_envs=num_envs)
         )
@@ -300,6 +308,7 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
             sample_hyperparameters=start.sample_hyperparameters,
             device=device,
             **arguments,
+            **env_setup.agent_arguments,
         )
         if config.mutation is None:
             return Experiment(env_setup, population, config.training, None, None, config.to_json())

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError
@@ -66,7 +67,7 @@ class ArrayBackend(ABC):
         """Convert actions to the type that the env takes; from a tensor to numpy this is the transfer to the host."""
 
     @abstractmethod
-    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+    def make_encode_fn(self, encoding: ObservationEncoder | AsymmetricEncoder) -> Callable[[Tree], Tensor]:
         """Return a function that encodes observations as rows `[..., size]` on the device that they are on."""
 
 
@@ -100,7 +101,7 @@ class NumpyBackend(ArrayBackend):
     def to_env_actions(self, given: Any) -> Any:
         return given.cpu().numpy() if isinstance(given, Tensor) else given
 
-    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+    def make_encode_fn(self, encoding: ObservationEncoder | AsymmetricEncoder) -> Callable[[Tree], Tensor]:
         return lambda observations: torch.from_numpy(encoding.encode(observations))
 
 
@@ -139,9 +140,17 @@ class TorchBackend(ArrayBackend):
     def to_env_actions(self, given: Any) -> Tensor:
         return torch.as_tensor(given, device=self.device)
 
-    def make_encode_fn(self, encoding: ObservationEncoder) -> Callable[[Tree], Tensor]:
+    def make_encode_fn(self, encoding: ObservationEncoder | AsymmetricEncoder) -> Callable[[Tree], Tensor]:
+        if isinstance(encoding, AsymmetricEncoder):
+            both = [self.make_encode_fn(part) for part in encoding.parts]
+            return lambda observations: encoding.join([encode(observations) for encode in both], torch)
         leaves = [(leaf, self._leaf_encode_fn(leaf)) for leaf in encoding.leaves]
-        return lambda observations: encoding.join([encode(leaf.get(observations)) for leaf, encode in leaves], torch)
+
+        def encode_all(observations: Tree) -> Tensor:
+            own = encoding.select(observations)
+            return encoding.join([encode(leaf.get(own)) for leaf, encode in leaves], torch)
+
+        return encode_all
 
     def _leaf_encode_fn(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
         """Return the counterpart of `leaf.encode` for tensors."""

@@ -110,6 +110,8 @@ class Probe:
     """Requirement beside an encoder for the space, without which the probe cannot be solved."""
     channels_last: bool = False
     """Whether images have their channels last."""
+    critic_observation: str = "policy"
+    """What the critic has to observe."""
 
     @property
     def expectations(self) -> tuple[ExpectedValue | ExpectedAction, ...]:
@@ -214,6 +216,9 @@ _SIGHT_AND_TOUCH = {
 }
 
 _PRODUCTS = {(category, number): (category - 6) * number + 0.0 for category in (5, 6, 7) for number in (-1.0, 1.0)}
+
+
+_STATES = {state: {"critic": (state,), "policy": (0.0,)} for state in (-1.0, 1.0)}
 
 
 def _by_diagonal(scenes: Mapping[str, Observation], space: gym.Space) -> Callable[[], gym.Env]:
@@ -436,6 +441,21 @@ _ALL = (
             for (category, number), value in _PRODUCTS.items()
         ),
         steps=10_000,
+    ),
+    Probe(
+        # V = state: the policy's observation is 0, the critic's is -1 or 1 and is the reward. From the policy's alone
+        # V is 0 on average.
+        "AsymmetricValue",
+        _one_step(
+            tuple(_STATES.values()),
+            _NO_CHOICE,
+            partial(reward_by_row, (-1.0, 1.0)),
+            space=Dict({"critic": Box(-1.0, 1.0, (1,)), "policy": Box(-1.0, 1.0, (1,))}),
+        ),
+        "does the critic use an observation that the policy lacks?",
+        values=tuple(ExpectedValue(obs, state, name=f"state {state:+g}") for state, obs in _STATES.items()),
+        steps=6_000,
+        critic_observation="critic",
     ),
     Probe(
         # Only the last of 6 actions is rewarded: 1 if it matches the cue. Without memory 0.5 is the best mean.

@@ -287,6 +287,35 @@ class ObservationEncoder:
         self._padding = self.size - ends[any(is_uint8)]
         self._only_leaf = None if self._padding or leaves[0].path else leaves[0]
 
+    is_asymmetric = False
+    """Whether the critic reads other observations than the policy (see `envs.critic_observation`)."""
+
+    @property
+    def policy(self) -> ObservationEncoder:
+        """The encoder of what the policy reads."""
+        return self
+
+    @property
+    def critic(self) -> ObservationEncoder:
+        """The encoder of what the critic reads."""
+        return self
+
+    def policy_rows(self, rows: Tensor) -> Tensor:
+        """Return the policy's part of rows."""
+        return rows
+
+    def critic_rows(self, rows: Tensor) -> Tensor:
+        """Return the critic's part of rows."""
+        return rows
+
+    def has_critic_part(self, rows: Tensor) -> bool:
+        """Whether rows have what the critic reads."""
+        return True
+
+    def select(self, observation: Tree) -> Tree:
+        """Return the part of an observation that this encoder reads."""
+        return observation
+
     @property
     def swap_channels(self) -> bool | None:
         """Whether its images have their channels last; None if some have and some have not."""
@@ -311,6 +340,7 @@ class ObservationEncoder:
         Raises:
             EnvStepError: an array is missing or of another shape, or a category lies outside the space.
         """
+        observation = self.select(observation)
         if self._only_leaf is not None:
             return self._only_leaf.encode(observation)
         return self.join([leaf.encode(leaf.get(observation)) for leaf in self.leaves], np)
@@ -350,7 +380,7 @@ class ObservationEncoder:
             ConfigurationError: its structure or a shape does not match the space.
         """
         try:
-            tree = _to_tree(self.space, observation)
+            tree = _to_tree(self.space, self.select(observation))
         except (KeyError, IndexError, TypeError, ValueError) as fault:
             raise ConfigurationError(f"observation has not the form of {self.space}: {fault!r}") from fault
         batches = set()

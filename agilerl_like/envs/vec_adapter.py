@@ -162,6 +162,10 @@ class VecEnvAdapter:
         self._groups = [self._all_rows]
         self._last_stepped = self._groups
 
+    def keep_critic_observation(self) -> None:
+        """Return the whole observations of an env of tensors, with the critic's entry; call it before `reset`."""
+        self.single_observation_space, self._has_policy_key = self.env.single_observation_space, False
+
     def set_num_members(self, num_members: int) -> None:
         """Divide the rows into env groups, each with as many rows of every member; call it before `reset`.
 

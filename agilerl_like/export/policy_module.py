@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.distributions import ActionDistribution
-from agilerl_like.networks.observation_norm import BoundsNorm, RowNorm
+from agilerl_like.networks.observation_norm import BoundsNorm, RowNorm, policy_norm
 
 OBSERVATION = "observation"
 """Name of the input of an observation that is one array; the parts of a Dict or Tuple add their path."""
@@ -81,7 +81,7 @@ class PolicyModule(nn.Module):
         self.order = [encoding.leaves.index(leaf) for leaf in (*floats, *images)]
         """Rows hold the values that the normaliser reads first, then the images."""
         self.num_float_parts = len(floats)
-        self.actor, self.norm = network.actor, network.observation_norm
+        self.actor, self.norm = network.actor, policy_norm(network.observation_norm)
         self.recurrent = network.is_recurrent
         self.masks = masks
         _read_float_rows(self.actor, _as_float_leaves([*floats, *images]))

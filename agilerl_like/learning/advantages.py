@@ -194,8 +194,9 @@ def _unrolled(
     starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
     beginning = resize_hidden(rollout.state, network.state_shape)
     recurrent_outputs, states = [], []
-    for which, branch in enumerate([network.actor] if network.share_encoders else [network.actor, network.critic]):
-        latent = torch.cat([branch.encoder(x[:, here]) for here in pieces], 1)
+    for which, name in enumerate(["actor"] if network.share_encoders else ["actor", "critic"]):
+        branch, rows = (network.actor if name == "actor" else network.critic), network.branch_input(name, x)
+        latent = torch.cat([branch.encoder(rows[:, here]) for here in pieces], 1)
         by_env = latent.view(members, steps, envs, -1).transpose(1, 2)
         memory = cast(MemoryModule[Any], branch.memory)
         unrolled, its_states = memory.unroll(by_env, starts, beginning[..., which, :, :])

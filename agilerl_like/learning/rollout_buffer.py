@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
+from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
@@ -95,7 +96,7 @@ LastSteps = Callable[[list[int], int], Rollout]
 """(members, length) -> the last steps of these members."""
 
 
-def row_bytes(encoding: ObservationEncoder) -> int:
+def row_bytes(encoding: ObservationEncoder | AsymmetricEncoder) -> int:
     """Return the bytes of one env step in a buffer, at least: observation, one action number, reward and flags."""
     return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
 
@@ -113,7 +114,7 @@ class RolloutBuffer:
         members: int,
         envs: int,
         *,
-        encoding: ObservationEncoder,
+        encoding: ObservationEncoder | AsymmetricEncoder,
         action_size: int,
         action_dtype: torch.dtype,
         mask_size: int,
@@ -312,7 +313,9 @@ class DenseFinalObs:
         return FinalObservations(time, member, env, self._ring[place[time], row[member], env])
 
 
-def _check_finite(rollout: Rollout, encoding: ObservationEncoder, describe_row: Callable[[int, int], str]) -> None:
+def _check_finite(
+    rollout: Rollout, encoding: ObservationEncoder | AsymmetricEncoder, describe_row: Callable[[int, int], str]
+) -> None:
     """Raise EnvStepError unless everything is finite; one sum per field decides, before the place is searched."""
     last = rollout.final_observations
     fields = {

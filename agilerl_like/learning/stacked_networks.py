@@ -16,6 +16,7 @@ from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.modules.param_stack import ParamStack, layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.observation_norm import norm_parts
 
 
 class StackRows(NamedTuple):
@@ -104,4 +105,5 @@ class StackedNetworks:
 
 
 def _norms(network: ActorCritic) -> list[RunningNorm]:
-    return [norm for norm in (network.observation_norm, network.value_norm) if isinstance(norm, RunningNorm)]
+    norms = (*norm_parts(network.observation_norm), network.value_norm)
+    return [norm for norm in norms if isinstance(norm, RunningNorm)]

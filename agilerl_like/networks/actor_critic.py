@@ -13,6 +13,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.composite import CompositeModule, maps_of
@@ -32,6 +33,7 @@ from agilerl_like.networks.observation_norm import (
     NoNorm,
     ObservationNormKind,
     make_observation_norm,
+    norm_parts,
 )
 from agilerl_like.networks.recurrent_state import (
     NO_SEQUENCE,
@@ -99,7 +101,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def __init__(
         self,
         spec: NetworkSpec,
-        encoding: ObservationEncoder,
+        encoding: ObservationEncoder | AsymmetricEncoder,
         action_space: gymnasium.Space,
         *,
         share_encoders: bool,
@@ -119,10 +121,12 @@ class ActorCritic(CompositeModule[NetworkSpec]):
             encoding, normalize_observation, clip=observation_clip, epsilon=observation_eps
         )
         self._norm_key = observation_clip, observation_eps
+        self.encoding = encoding
         self.value_norm = RunningNorm(1) if normalize_value else NoNorm()
 
         def trunk(its: NetworkSpec, branch: Branch, num_outputs: int) -> tuple[EvolvableModule, RecurrentModule]:
-            encoder = make_encoder(its, encoding, branch, num_outputs)
+            seen = encoding.policy if branch == "actor" else encoding.critic
+            encoder = make_encoder(its, seen, branch, num_outputs)
             return encoder, make_recurrent(its.memory, encoder.num_outputs)
 
         encoder, memory = trunk(spec, "actor", distribution.num_outputs)
@@ -164,7 +168,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
 
     def stack_key(self) -> Hashable:
         """Return what must be equal for members to share a stack."""
-        norms = type(self.observation_norm), type(self.value_norm), self._norm_key
+        norms = (*map(type, norm_parts(self.observation_norm)), type(self.value_norm), self._norm_key)
         policy = tuple(getattr(self.actor.distribution, name, False) for name in ("squash", "state_dependent"))
         return self.spec.stack_key(), self.share_encoders, norms, policy
 
@@ -216,23 +220,35 @@ class ActorCritic(CompositeModule[NetworkSpec]):
             recurrent = self.actor.recurrent_output(x, sequence_info, ACTOR)
             outputs, values = self.actor.head(recurrent), self.critic.head(recurrent)
         else:
-            outputs, values = self.actor(x, sequence_info, ACTOR), self.critic(x, sequence_info, CRITIC)
+            outputs = self.actor(self.branch_input("actor", x), sequence_info, ACTOR)
+            values = self.critic(self.branch_input("critic", x), sequence_info, CRITIC)
         return outputs.to(self.dtype), values.to(self.dtype).squeeze(-1)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's outputs `[…, num_outputs]` for one step, and the next hidden state `[…, M, K, H]`."""
+        """Return the policy's outputs `[…, num_outputs]` for one step, and the next hidden state `[…, M, K, H]`.
+
+        The critic's hidden state is unchanged where the rows `x` have nothing that the critic reads.
+        """
+        own = self.branch_input("actor", x)
         if not self.is_recurrent:
-            return self.actor.head(self.actor.encoder(x)).to(self.dtype), state
-        recurrent, after = self.actor.memory.step(self.actor.encoder(x), state[..., ACTOR, :, :])
+            return self.actor.head(self.actor.encoder(own)).to(self.dtype), state
+        recurrent, after = self.actor.memory.step(self.actor.encoder(own), state[..., ACTOR, :, :])
         after = after.unsqueeze(-3)
         if not self.share_encoders:
-            of_critic = self.critic.memory.step(self.critic.encoder(x), state[..., CRITIC, :, :])[1]
-            after = torch.cat([after, of_critic.unsqueeze(-3)], -3)
+            of_critic = state[..., CRITIC, :, :]
+            if self.encoding.has_critic_part(x):
+                of_critic = self.critic.memory.step(self.critic.encoder(self.branch_input("critic", x)), of_critic)[1]
+            after = torch.cat([after, of_critic.unsqueeze(-3).to(after.dtype)], -3)
         return self.actor.head(recurrent).to(self.dtype), after.to(state.dtype)
+
+    def branch_input(self, branch: str, x: Tensor) -> Tensor:
+        """Return the part of rows that the actor or the critic reads."""
+        return self.encoding.policy_rows(x) if branch == "actor" else self.encoding.critic_rows(x)
 
     def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
         """Return the value `[…]` of normalised observations, in the environment's units of reward."""
-        return self.value_norm.invert(self.critic(x, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
+        own = self.branch_input("critic", x)
+        return self.value_norm.invert(self.critic(own, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
 
     def evaluate_actions(
         self, x: Tensor, sequence_info: SequenceInfo, raw: Tensor, mask: Tensor | None
@@ -301,15 +317,16 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         if not own.endswith("_latent_node") or "." in own:
             return super().unit_change(operator, arguments)
         nodes = int(arguments["nodes"]) * (1 if own.startswith("add") else -1)
-        changed = [branch for branch, name in (("actor", of_actor), ("critic", of_critic)) if name]
-        encoders = (path for path in self.parts if path.endswith(".encoder") and path.startswith(tuple(changed)))
+        others = ("" if of_actor else "actor.", "" if of_critic else "critic.")
+        unchanged = tuple(filter(None, others))
+        encoders = (path for path in self.parts if path.endswith(".encoder") and not path.startswith(unchanged))
         return self.combined({path: UnitChange({"out": nodes}) for path in encoders})
 
     def part_input(self, path: str, x: Tensor) -> Tensor:
         """`x` holds normalised observations `[n, D]`, or sequences `[S, L, D]` that each begin an episode."""
         owner, _, part = path.partition(".")
         branch, sequence_info = (self.actor if owner == "actor" else self.critic), self.sequence_info_of(x)
-        rows = x.reshape(-1, x.shape[-1])
+        rows = self.branch_input(owner, x.reshape(-1, x.shape[-1]))
         if part == "encoder":
             return rows
         if part == "memory":

@@ -230,7 +230,7 @@ def _policy_functions(network: ActorCritic, observations: Tensor) -> tuple[Calla
     actor = network.actor
 
     def inputs(x: Tensor) -> tuple[Tensor, SequenceInfo]:
-        return x.reshape(-1, x.shape[-1]), network.sequence_info_of(x)
+        return network.branch_input("actor", x.reshape(-1, x.shape[-1])), network.sequence_info_of(x)
 
     if network.share_encoders:  # only the head is perturbed
         head_inputs = actor.recurrent_output(*inputs(observations), ACTOR)

@@ -5,12 +5,13 @@ One-hot categories have their scale already, and images have their own (`Leaf.re
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.spaces import MAX_SPAN, Leaf, ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.layers import RunningNorm
@@ -92,21 +93,58 @@ class BoundsNorm(NoNorm):
         return torch.addcmul(shift, floats, scale).minimum(limit).maximum(-limit)
 
 
-ObservationNorm = RunningNorm | NoNorm
+class SplitNorm(nn.Module):
+    """Normalises the policy's and the critic's part of rows, each by a normaliser of its own."""
+
+    def __init__(self, encoding: AsymmetricEncoder, policy: RunningNorm | NoNorm, critic: RunningNorm | NoNorm) -> None:
+        super().__init__()
+        self.encoding, self.policy, self.critic = encoding, policy, critic
+
+    @property
+    def is_new(self) -> Tensor | float:
+        """1 where there were no inputs yet, else 0: `[*M, 1]`."""
+        return self.critic.is_new if isinstance(self.policy, NoNorm) else self.policy.is_new
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self.policy(self.encoding.policy_rows(x))
+        if not self.encoding.has_critic_part(x):
+            return own
+        return self.encoding.join([own, self.critic(self.encoding.critic_rows(x))], torch)
+
+    def update_(self, x: Tensor, weight: Tensor) -> None:
+        """Update both statistics with a batch of rows, as `RunningNorm.update_`."""
+        self.policy.update_(self.encoding.policy_rows(x), weight)
+        self.critic.update_(self.encoding.critic_rows(x), weight)
+
+
+ObservationNorm = RunningNorm | NoNorm | SplitNorm
+
+
+def policy_norm(norm: ObservationNorm) -> RunningNorm | NoNorm:
+    """Return the normaliser of what the policy reads."""
+    return norm.policy if isinstance(norm, SplitNorm) else norm
+
+
+def norm_parts(norm: ObservationNorm) -> tuple[RunningNorm | NoNorm, ...]:
+    """Return the normalisers that one consists of."""
+    return (norm.policy, norm.critic) if isinstance(norm, SplitNorm) else (norm,)
 
 
 def make_observation_norm(
-    encoding: ObservationEncoder,
+    encoding: ObservationEncoder | AsymmetricEncoder,
     kind: ObservationNormKind,
     *,
     clip: float = OBSERVATION_CLIP,
     epsilon: float = OBSERVATION_EPS,
-) -> ObservationNorm:
+) -> Any:
     """Return the normaliser of a kind that suits the rows of an encoder; it normalises nothing if there is no vector.
 
     Raises:
         ConfigurationError: `kind` is "bounds", and a bound is infinite.
     """
+    if isinstance(encoding, AsymmetricEncoder):
+        parts = (make_observation_norm(part, kind, clip=clip, epsilon=epsilon) for part in encoding.parts)
+        return SplitNorm(encoding, *parts) if kind else NoNorm()
     if not kind or not encoding.normalised.any():
         return NoNorm()
     if kind == "bounds":

@@ -99,6 +99,8 @@ class Collector:
 
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
         """The env of each group of agents."""
+        if self.population[0].learner.rollout_encoding.is_asymmetric:
+            self.env.keep_critic_observation()
         return {"": self.env}
 
     @property
@@ -202,7 +204,7 @@ class GroupCollector:
         """Rows of each member on this rank."""
         self.columns = population.gradient_sync.env_slice(first.num_envs)
         env.set_num_members(members)
-        self.encoding = first.encoding
+        self.encoding = first.rollout_encoding
         self.slots: Sequence[int] = range(members)
         """The members' slots, for error messages."""
         self.steps_since_update = np.zeros(members, dtype=np.int64)

@@ -46,6 +46,11 @@ class EnvSetup(ABC):
     def spaces(self) -> tuple[Any, Any]:
         """Observation and action spaces, as the algorithm takes them."""
 
+    @property
+    def agent_arguments(self) -> dict[str, Any]:
+        """Further arguments of the algorithm that depend on the env."""
+        return {}
+
     @abstractmethod
     def make_training_env(self, members: int, parts: int, part: int = 0) -> Any:
         """Return a vector env with part number `part` of each member's copies of `env`; it may be `env` itself."""

@@ -36,7 +36,9 @@ class MultiAgentCollector(Collector):
 
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
         first = self.population[0]
-        self.step_sync = MultiAgentStepSync(self.env, first.agent_groups, first.rewards, first.death)
+        self.step_sync = MultiAgentStepSync(
+            self.env, first.agent_groups, first.rewards, first.death, first.central_critics
+        )
         return self.step_sync.groups
 
     def set_opponents(self, opponents: BasePopulation, *, everywhere: bool) -> None:
@@ -70,6 +72,10 @@ class MultiAgentEnvSetup(EnvSetup):
     @property
     def spaces(self) -> tuple[Any, Any]:
         return self.env.single_observation_spaces, self.env.single_action_spaces
+
+    @property
+    def agent_arguments(self) -> dict[str, Any]:
+        return {"state_space": self.env.state_space} if self.env.with_state else {}
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
         envs = divide_envs(self.env.num_envs, parts)

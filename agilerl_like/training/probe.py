@@ -140,6 +140,7 @@ def _probe_settings(probe: Probe | MultiAgentProbe, action_space: Any) -> dict[s
     settings = {} if any(isinstance(space, gymnasium.spaces.Box) for space in spaces) else dict(HIGH_ENTROPY)
     if isinstance(probe, Probe):
         settings |= RECURRENT if probe.needs == "memory" else {}
+        settings |= {"critic_observation": probe.critic_observation}
     return settings | _layout_of(probe)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -129,6 +130,15 @@ class AgentGroup:
         )
 
 
+class CriticRows(Protocol):
+    """What a group's critic observes (see `central_critic.py`)."""
+
+    space: gym.Space
+
+    def rows(self, policy_rows: Tree, by_agent: Mapping[str, Tree], state: np.ndarray | None) -> Tree: ...
+    def extended(self, rows: Transition, step: MultiAgentTransition) -> Transition: ...
+
+
 def _space_with_agent_id(space: gym.Space, agents: int) -> gym.Space:
     """Return an observation space with a one-hot agent id."""
     if isinstance(space, Box) and len(space.shape) == 1:
@@ -176,10 +186,11 @@ class MultiAgentStepSync:
         groups: Mapping[str, AgentGroup],
         rewards: Rewards = "individual",
         death: Death = "end",
+        critics: Mapping[str, CriticRows] = MappingProxyType({}),
     ) -> None:
         check_agents(env, groups.values())
         self.env, self._rewards, self._death = env, rewards, death
-        self.groups = {group: GroupEnv(self, rows) for group, rows in groups.items()}
+        self.groups = {group: GroupEnv(self, rows, critics.get(group)) for group, rows in groups.items()}
         """Each group's env."""
         self.episodes: list[EpisodeTracker] = []
         """Returns summed over agents, by env group."""
@@ -264,11 +275,15 @@ class _EarlyRewards:
 class GroupEnv:
     """One group's agents as a vector env with the methods of `VecEnvAdapter`: `N A` rows for N envs of A agents."""
 
-    def __init__(self, step_sync: MultiAgentStepSync, agent_group: AgentGroup) -> None:
-        self.step_sync, self._agent_group = step_sync, agent_group
+    def __init__(
+        self, step_sync: MultiAgentStepSync, agent_group: AgentGroup, critic: CriticRows | None = None
+    ) -> None:
+        self.step_sync, self._agent_group, self._critic = step_sync, agent_group, critic
         self.agents = len(agent_group.agent_ids)
         self.num_envs = step_sync.env.num_envs * self.agents
-        self.single_observation_space: gym.Space = agent_group.single_observation_space
+        self.single_observation_space: gym.Space = (
+            agent_group.single_observation_space if critic is None else critic.space
+        )
         self.single_action_space: gym.Space = agent_group.single_action_space
         self.array_backend: ArrayBackend = NUMPY
         self.action_mask: Array | None = None
@@ -287,7 +302,8 @@ class GroupEnv:
         """Start new episodes, if seeds are given; return the first observations of the group's agents."""
         first_obs = self.step_sync.reset(seeds)
         self.action_mask = self._agent_group.mask_rows(self.step_sync.env.action_mask)
-        return self._agent_group.observation_rows(first_obs)
+        rows = self._agent_group.observation_rows(first_obs)
+        return rows if self._critic is None else self._critic.rows(rows, first_obs, self.step_sync.env.state)
 
     def step_async(self, group: int, actions: Any) -> None:
         """Send the actions of one env group's rows."""
@@ -295,7 +311,9 @@ class GroupEnv:
 
     def step_wait(self, group: int) -> Transition:
         """Return the step of one env group."""
-        return self._agent_group.row_transition(self.step_sync.step_wait(group))
+        step = self.step_sync.step_wait(group)
+        rows = self._agent_group.row_transition(step)
+        return rows if self._critic is None else self._critic.extended(rows, step)
 
     def check(self) -> None:
         """Do nothing: numpy arrays were checked in the step."""
