@@ -101,12 +101,11 @@ def test_cartpole_recurrent_agents_and_sampling(tmp_path):
     pytest.importorskip("pygame")
     env = make_vect_envs("CartPole-v1", 2)  # gymnasium's native vector env renders no single rows
     spaces_ = env.single_observation_space, env.single_action_space
-    for number, settings in enumerate([{}, {"recurrent": True}]):
+    for sampling, settings in (("greedy", {}), ("sample", {"recurrent": True})):
         agent = PPO(*spaces_, seed=3, **settings)
-        for sampling in ("greedy", "sample"):
-            path = record_film(agent, env, tmp_path / f"{number}{sampling}.mp4", seed=4, sampling=sampling)
-            length = int(evaluate(agent, env, 1, 4, sampling).lengths[0, 0])
-            assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == length + 1
+        path = record_film(agent, env, tmp_path / f"{sampling}.mp4", seed=4, sampling=sampling)
+        length = int(evaluate(agent, env, 1, 4, sampling).lengths[0, 0])
+        assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == length + 1
 
 
 def test_a_long_episode_is_cut(tmp_path):
