@@ -88,9 +88,10 @@ def test_members_learn_to_beat_a_given_team_which_learns_nothing():
         assert action["red_0"].tolist() == [0, 1, 2]
 
 
-def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, per_member=False):
-    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend="sync")
-    teams = population(env, 3, lr=3e-3, per_member=per_member) if pop else None
+def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, backend="sync", **more):
+    workers = {"num_workers": 2} if backend == "workers" else {}
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend=backend, **workers)
+    teams = population(env, 3, lr=3e-3, **more) if pop else None
     try:
         return train_multi_agent_on_policy(
             env,
@@ -209,3 +210,13 @@ def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):
         population(env, frozen_groups=["green"])
     with pytest.raises(ConfigurationError, match=r"frozen_groups=.*are all groups"):
         population(env, frozen_groups=["red", "blue"])
+
+
+def test_env_groups_of_workers_have_the_opponents_of_one_process():
+    """Recurrent, so that opponents have hidden states of their own in each env group."""
+    one, other = (
+        trained("past", generations=1, backend=backend, recurrent=True, max_seq_len=4)
+        for backend in ("sync", "workers")
+    )
+    assert other[1] == one[1]
+    assert other[0].to_documents()[0] == one[0].to_documents()[0]
