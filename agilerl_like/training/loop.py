@@ -171,7 +171,6 @@ class TrainingLoop:
             Opponent(player, *rating) for player, rating in zip(players, ratings, strict=True)
         ]
         self.started -= self.progress.seconds
-        self._set_progress()
 
     def advance_rng(self) -> None:
         """Use other episodes, noise and mutations than those that followed the checkpoint before."""
@@ -272,6 +271,7 @@ class TrainingLoop:
         self._generation_started, self._steps_before = perf_counter(), self.steps
         progress.generation += 1
         progress.evolved = False
+        self._set_progress()  # agents of a checkpoint, or of another process, lack it
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()

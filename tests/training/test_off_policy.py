@@ -178,6 +178,27 @@ def test_a_schedule_is_a_factor_on_the_members_own_rate():
     assert rates.found == pytest.approx([1e-3 * (1 - 72 / 100)])
 
 
+class WithoutProgress(Callback):
+    """Takes the progress of all members after a generation, as in agents that come from another process."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_generation(self, context, record):
+        for member in context.population:
+            member.progress = 0.0
+
+    def on_step(self, context):
+        self.found.append({member.progress for member in context.population})
+
+
+def test_exploration_does_not_depend_on_where_a_member_comes_from():
+    callback = WithoutProgress()
+    train_off_policy(make(), pop=population(2), callbacks=[callback], **{**RUN, "max_steps": 160})
+    # learning follows each of 40 vector steps, from what began one step before; the 21st is of another generation
+    assert callback.found == [{max(0, step - 1) * 4 / 160} for step in range(40)]
+
+
 def test_agilerls_arguments_set_the_members_settings():
     pop = population(2)
     with pytest.raises(ConfigurationError, match="learning_starts=500 is not below max_steps=320"):
