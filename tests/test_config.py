@@ -61,6 +61,19 @@ def refusal(read, text, *overrides):
     return str(caught.value)
 
 
+def test_an_option_replaces_the_other_name_of_the_file(read):
+    text = "environment: {id: CartPole-v1}\nalgorithm: {learn_step: 64, batch_size: 16, schedules: {lr: linear}}\n"
+    options = ("--algorithm.num-steps", "32", "--algorithm.num-minibatches", "4", "--algorithm.lr-schedule", "cosine")
+    algorithm = read(text, *options).algorithm
+    assert (algorithm.num_steps, algorithm.num_minibatches, algorithm.lr_schedule) == (32, 4, "cosine")
+    assert not algorithm.schedules
+    back = "environment: {id: CartPole-v1}\nalgorithm: {num_steps: 32}\n"
+    assert read(back, "--algorithm.learn-step", "512").algorithm.num_steps is None
+    assert "learn_step=512: has no meaning with num_steps=32" in refusal(
+        read, "environment: {id: CartPole-v1}\n", "--algorithm.num-steps", "32", "--algorithm.learn-step", "512"
+    )
+
+
 class TestDefaults:
     config = Config.model_validate({"environment": {"id": "CartPole-v1"}})
 

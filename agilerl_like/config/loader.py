@@ -33,6 +33,12 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 Option: TypeAlias = tuple[str, list[str]]
 """An option of the command line and the arguments behind it."""
 
+TWO_NAMES: tuple[tuple[KeyPath, KeyPath], ...] = (
+    (("algorithm", "num_steps"), ("algorithm", "learn_step")),
+    (("algorithm", "num_minibatches"), ("algorithm", "batch_size")),
+    (("algorithm", "lr_schedule"), ("algorithm", "schedules", "lr")),
+)
+"""Pairs of settings of which one may be given; an option replaces the other one of the file."""
 TEXT_EXPECTED = ("string_type", "path_type")
 """pydantic's error types for a number or a flag in place of text."""
 
@@ -74,10 +80,20 @@ class Draft:
                 section = section[part]
             parsed = _value(option, arguments)
             section[path[-1]] = parsed.data
+            self._remove_other_name(data, path)
             locations = {key: where for key, where in locations.items() if key[: len(path)] != path} | {path: option}
             texts = {key: text for key, text in texts.items() if key[: len(path)] != path}
             texts |= {(*path, *key): text for key, text in parsed.texts.items()}
         return Draft(data, locations, texts, options, self)
+
+    def _remove_other_name(self, data: dict[str, Any], path: KeyPath) -> None:
+        """Remove what the file has for the same thing under another name."""
+        for names in TWO_NAMES:
+            if path in names:
+                other = names[1 - names.index(path)]
+                section = reduce(_entry, other[:-1], data)
+                if section is not None and reduce(_entry, other, self.data) is not None:
+                    section.pop(other[-1], None)
 
     @property
     def config_class(self) -> type[Config]:
