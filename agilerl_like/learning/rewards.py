@@ -111,11 +111,12 @@ class ReturnStatistics(NamedTuple):
     def updated(self, rewards: Tensor, ended: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.
 
-        R_t = r_t + gamma R_{t-1} within an episode; a step that is not valid has no reward and does not count.
+        R_t = r_t + gamma R_{t-1} within an episode. A step that is not valid has a reward if the agent waits for its
+        turn; its R does not count.
         """
         rewards, ended, valid = (x.detach().cpu().double() for x in (rewards, ended, valid))
         before = self.returns if len(self.returns) == rewards.shape[1] else rewards.new_zeros(rewards.shape[1])
-        terms, decay = rewards * valid, torch.zeros_like(rewards)
+        terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += gamma * before
         decay[1:] = gamma * (1 - ended[:-1])
         sums = discounted_suffix_sum_(terms.flip(0), decay.flip(0)).flip(0)  # over the past, so time runs backwards

@@ -262,6 +262,13 @@ def test_the_scale_is_that_of_stable_baselines_whatever_the_rollouts(rewards, ga
     assert statistics.scale == pytest.approx(math.sqrt(np.var(sums) + 1e-8), rel=1e-6)
 
 
+def test_rewards_paid_to_a_waiting_agent_are_part_of_its_return():
+    # acts in steps 0 and 2, and is paid 1 while it waits: R is 0, then gamma * 1 + 0 = .5; mean .25, deviation .25
+    rewards, ended, valid = torch.tensor([[0.0], [1.0], [0.0]]), torch.zeros(3, 1), torch.tensor([[1.0], [0.0], [1.0]])
+    found = ReturnStatistics.new().updated(rewards, ended, valid, 0.5)
+    assert found.moments.tolist() == pytest.approx([2.0, 0.25, 2 * 0.25**2])
+
+
 def test_rewards_are_transformed_then_normalised_then_clipped():
     settings = {"reward_transform": {"scale": 2.0, "shift": 1.0, "clip": 4.0}, "reward_clip": 2.5}
     agents, learners = learners_of(settings)
