@@ -42,7 +42,9 @@ class MultiAgentCollector(Collector):
         return self.step_sync.groups
 
     def set_opponents(self, opponents: BasePopulation, *, everywhere: bool) -> None:
-        rows = opponent_rows(self.population[0], self.envs, everywhere=everywhere)
+        first = self.population[0]
+        columns = self.population.gradient_sync.env_slice(first.num_envs)
+        rows = opponent_rows(first, first.num_envs, everywhere=everywhere, columns=columns)
         for name, group in self.groups.items():
             group.set_opponents(opponents.by_group[name], rows[name])
 

@@ -52,8 +52,11 @@ def sample_opponents(
     return MultiAgentPopulation(chosen)
 
 
-def opponent_rows(team: IPPO, envs: int, *, everywhere: bool) -> dict[str, np.ndarray]:
-    """Return which rows of each group `[envs A]` an opponent controls, the same for all members."""
+def opponent_rows(team: IPPO, envs: int, *, everywhere: bool, columns: slice = slice(None)) -> dict[str, np.ndarray]:
+    """Return which rows of each group `[envs A]` an opponent controls, the same for all members.
+
+    `columns` are the envs of a member that this process steps, of all its `envs`.
+    """
     sides = player_sides(team.groups)
     rows = {group: np.zeros((envs, len(ids)), np.bool_) for group, ids in team.groups.items()}
     for env in range(envs):
@@ -62,7 +65,7 @@ def opponent_rows(team: IPPO, envs: int, *, everywhere: bool) -> dict[str, np.nd
         side = sides[(env if everywhere else env // 2) % len(sides)]
         for group, ids in team.groups.items():
             rows[group][env] = [agent not in side for agent in ids]
-    return {group: flags.ravel() for group, flags in rows.items()}
+    return {group: flags[columns].ravel() for group, flags in rows.items()}
 
 
 def check_opponent(team: IPPO, first: IPPO) -> None:
