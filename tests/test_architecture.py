@@ -51,6 +51,7 @@ OPTIONAL = (
     "minari",
     "imageio_ffmpeg",
     "huggingface_hub",
+    "optuna",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -451,6 +451,11 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
         return tuple(ordered)
 
     @property
+    def parents_first(self) -> tuple[str, ...]:
+        """The names, each after those on which it depends."""
+        return self._in_order
+
+    @property
     def size(self) -> int:
         """The number of coordinates of all hyperparameters."""
         return sum(parameter.size for parameter in self.values())

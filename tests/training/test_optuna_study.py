@@ -1,0 +1,114 @@
+"""Optuna's samplers as an explorer, and runs as trials of a study."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+optuna = pytest.importorskip("optuna", reason="an extra")
+
+from agilerl_like import PPO, Choice, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy  # noqa: E402
+from agilerl_like.errors import ConfigurationError  # noqa: E402
+from agilerl_like.hpo import Genome, History, Trial, TruncationSelection  # noqa: E402
+from agilerl_like.training.optuna_study import (  # noqa: E402
+    OptunaExplorer,
+    StudyCallback,
+    distribution,
+    from_optuna,
+    label,
+    to_optuna,
+)
+
+RANGES = HyperparameterConfig(
+    lr=RLParameter(1e-5, 1e-2),
+    gamma=RLParameter(0.9, 0.999, scale="one_minus"),
+    batch_size=RLParameter(16, 64, dtype=int, scale="power_of_two"),
+    update_epochs=RLParameter(1, 8, dtype=int),
+    target_kl=Choice([None, 0.02, 0.05]),
+    ent_coef=RLParameter(0.0, 0.1, when={"target_kl": 0.02}),
+)
+VALUES = {"lr": 1e-3, "gamma": 0.99, "batch_size": 32, "update_epochs": 4, "target_kl": 0.02, "ent_coef": 0.01}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def test_values_lead_to_a_study_and_back():
+    for name, parameter in RANGES.items():
+        there = to_optuna(parameter, VALUES[name])
+        assert distribution(parameter)._contains(distribution(parameter).to_internal_repr(there))
+        assert from_optuna(parameter, there) == pytest.approx(VALUES[name])
+    assert [label(name, its) for name, its in RANGES.items()] == [
+        "log2 batch_size", "ent_coef", "1 - gamma", "lr", "target_kl", "update_epochs",
+    ]  # fmt: skip
+    gamma = distribution(RANGES["gamma"])
+    assert (round(gamma.low, 9), round(gamma.high, 9), gamma.log) == (0.001, 0.1, True)
+    with pytest.raises(ConfigurationError, match="a NumberArray cannot be part of its study"):
+        distribution(NumberArray([RLParameter(0, 1)]))
+
+
+def history_of(gain, count=60):
+    rng = np.random.default_rng(0)
+    trials = []
+    for uid in range(count):
+        values = {**VALUES, **RANGES.sample(rng)}
+        trials.append(Trial(1 + uid // 8, uid, -1, values, "", "None", 0.0, gain(values), 64))
+    return History(tuple(trials))
+
+
+def proposals(history, count, layers, **options):
+    rng, genome = np.random.default_rng(1), Genome(VALUES, layers())
+    children = [OptunaExplorer(**options).propose(genome, history, rng, hp_config=RANGES)[0] for _ in range(count)]
+    return [child.hyperparameters for child in children]
+
+
+class Layers:
+    def describe(self):
+        return ""
+
+
+def test_proposals_go_where_gains_were_and_obey_ranges_and_conditions():
+    history = history_of(lambda values: -abs(math.log10(values["lr"]) + 3) + (values["target_kl"] == 0.05))
+    found = proposals(history, 30, Layers)
+    for values in found:
+        RANGES.check(values)
+        assert values["ent_coef"] == 0.01 or values["target_kl"] == 0.02  # inactive elsewhere
+    assert np.median([abs(math.log10(values["lr"]) + 3) for values in found]) < 0.6  # at random: 0.9
+    assert sum(values["target_kl"] == 0.05 for values in found) > 15  # at random: 10
+    assert found == proposals(history, 30, Layers)  # a resumed run proposes the same
+
+
+def test_an_unknown_sampler_is_refused():
+    with pytest.raises(ConfigurationError, match="sampler='TPE' is unknown; allowed are: CmaEsSampler"):
+        OptunaExplorer(sampler="TPE")
+
+
+def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
+    ranges = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2), target_kl=Choice([None, 0.02]))
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(4, *spaces, num_envs=2, learn_step=32, batch_size=32, seed=1, hp_config=ranges)
+    study = optuna.create_study(direction="maximize")
+    train_on_policy(
+        env, "CartPole-v1", "PPO", pop, max_steps=192, evo_steps=64, eval_loop=2, eval_steps=20, verbose=False,
+        selection_strategy=TruncationSelection(), mutation=OptunaExplorer(), callbacks=[StudyCallback(study, ranges)],
+    )  # fmt: skip
+    env.close()
+    assert len(study.trials) == 4 + 2  # two selections, each of which replaced one member
+    assert sum(len(trial.intermediate_values) for trial in study.trials) == 3 * 4
+    last = [trial for trial in study.trials if max(trial.intermediate_values) == 3]
+    assert len(last) == 4
+    assert all(trial.value == trial.intermediate_values[3] for trial in last)
+    assert {trial.user_attrs["mutation"] for trial in study.trials} > {"None"}
+    assert study.best_trial.params.keys() == {"lr", "target_kl"}
+    other = HyperparameterConfig(lr=RLParameter(1e-6, 1e-2))
+    with pytest.raises(
+        ConfigurationError, match=r"has lr=FloatDistribution.*allowed are equal ranges, or another study"
+    ):
+        StudyCallback(study, other)
+    with pytest.raises(ConfigurationError, match=r"study\.direction must be maximize"):
+        StudyCallback(optuna.create_study(), ranges)
