@@ -33,6 +33,8 @@ def play_constant_policies(
     seeds: Sequence[int],
     max_steps: int | None,
     should_stop: Callable[[], bool] = never_stop,
+    *,
+    with_infos: bool = False,
 ) -> Episodes:
     """Play an episode of each seed with a constant policy in the place of each member; `numbers` choose their actions.
 
@@ -47,7 +49,15 @@ def play_constant_policies(
         )
         for its in population.by_group.values()
     ]
-    return evaluate(groups, env, seeds, members=len(numbers), max_steps=max_steps, should_stop=should_stop)
+    return evaluate(
+        groups,
+        env,
+        seeds,
+        members=len(numbers),
+        max_steps=max_steps,
+        with_infos=with_infos,
+        should_stop=should_stop,
+    )
 
 
 def _acting(group: LearnerGroup[Any], raw: Tensor) -> Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]:

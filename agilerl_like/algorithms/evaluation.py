@@ -25,8 +25,9 @@ from torch import Tensor
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never_stop
 from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
-from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
+from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
 from agilerl_like.envs.spaces import ObservationEncoder
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, integers
 
 Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
@@ -203,7 +204,9 @@ def evaluate(
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
     `groups` are the policies of all agents of the env. If the rows differ (see `envs.distinct_envs`), seeds are
-    added until every kind is played equally often, and all members play the same kinds on the same seeds.
+    added until every kind is played equally often, and all members play the same kinds on the same seeds. Of K
+    instances (`VecEnvConfig.instances`) each is played on all seeds, K times as many episodes; episode number i is
+    of instance i modulo K.
 
     `max_steps` cuts longer episodes. `with_infos` stores the info of each episode's last step. `should_stop` is called
     at every step. `openings` replace the first moves of multi-agent games.
@@ -214,6 +217,13 @@ def evaluate(
     """
     envs = env.num_envs // members
     seeds = _for_whole_sets(seeds, num_distinct_envs(env.env), envs)
+    if (instances := num_instances(env.env)) > 1:
+        if envs % instances:
+            raise ConfigurationError(
+                f"num_envs={env.num_envs} of {members} members; allowed with {instances} instances are multiples of "
+                f"{instances * members}"
+            )
+        seeds = [seed for seed in seeds for _ in range(instances)]
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)

@@ -209,6 +209,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         seeds: Sequence[int],
         max_steps: int | None = None,
         *,
+        with_infos: bool = False,
         should_stop: Callable[[], bool] = never_stop,
     ) -> Episodes:
         """Run one episode for each seed and each member, without exploration.
@@ -223,6 +224,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                 seeds,
                 members=len(self),
                 max_steps=max_steps,
+                with_infos=with_infos,
                 should_stop=should_stop,
             )
 

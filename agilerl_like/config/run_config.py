@@ -41,14 +41,14 @@ from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.envs.factory import BYTES_PER_ENV, VecEnvConfig
 from agilerl_like.envs.import_paths import import_function
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import AutoExplorer, AutoSelection, Explorer, HyperparameterConfig, Selection
 from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.session import NO_MUTATION, RunPlan, check_processes
-from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.training.training_arguments import INFO, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 PLACEHOLDER_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -143,7 +143,11 @@ class Config(Section, frozen=True):
                 )
 
     def _check_fitness(self) -> None:
-        if self.training.fitness not in self.fitness_kinds:
+        fitness, known = self.training.fitness, self.environment.info_keys
+        if fitness.startswith(INFO):
+            if fitness.removeprefix(INFO) not in known:
+                raise unknown_name("fitness", fitness, [*self.fitness_kinds, *(f"{INFO}{name}" for name in known)])
+        elif fitness not in self.fitness_kinds:
             raise ConfigurationError(f"fitness={self.training.fitness!r} is for multi-agent runs; allowed is 'return'")
         if (found := self.training.opponents) not in (allowed := self.opponent_kinds):
             raise ConfigurationError(f"opponents={found!r}; allowed here: {', '.join(map(repr, allowed))}")

@@ -31,7 +31,14 @@ from pydantic_core import ArgsKwargs
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.presets import preset_values
 from agilerl_like.algorithms.settings import Count, Positive, choosable_settings, evolvable_settings, is_whole
-from agilerl_like.envs.factory import Backend, VecEnvConfig
+from agilerl_like.envs.factory import (
+    Aggregate,
+    Backend,
+    VecEnvConfig,
+    check_instances,
+    episode_wrappers,
+    plain_info_keys,
+)
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import (
     Choice,
@@ -114,6 +121,18 @@ class EnvironmentConfig(Section, frozen=True):
     the environment's own reward."""
     kwargs: dict[str, Any] = {}
     """Arguments of the env."""
+    instances: tuple[dict[str, Any], ...] = ()
+    """Environments that differ: the arguments of each, and its id if it is another. All members meet all equally often
+    and are evaluated on each with the same seeds."""
+    aggregate: Aggregate = VecEnvConfig.aggregate
+    """Fitness from the mean returns on the instances: mean, min or median."""
+    info_keys: dict[str, str] = {}
+    """Name -> key of the info of an episode's last step, reported as eval/info/NAME; env.KEY is an attribute of the
+    env. training.fitness: info.NAME selects by it."""
+    seeds: int | tuple[int, ...] | None = None
+    """Seeds of each member's training envs: one for each env, or the first of a range; none: from the run's seed."""
+    max_total_reward: float | None = None
+    """Return at which an episode ends."""
 
     @property
     def env_config(self) -> VecEnvConfig:
@@ -122,16 +141,28 @@ class EnvironmentConfig(Section, frozen=True):
             self.id,
             self.num_envs,
             self.backend,
-            self.wrappers,
+            (*self.wrappers, *episode_wrappers(self.max_total_reward, self.info_keys)),
             env_kwargs=self.kwargs,
             num_workers=self.num_workers,
             step_timeout=self.step_timeout,
             training_wrappers=self.training_wrappers,
+            **self._differences,
         )
+
+    @property
+    def _differences(self) -> dict[str, Any]:
+        """The arguments of `VecEnvConfig` about envs that differ and what is reported of them."""
+        return {
+            "instances": self.instances,
+            "aggregate": self.aggregate,
+            "info_keys": plain_info_keys(self.info_keys),
+            "seeds": self.seeds,
+        }
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentConfig:
         _ = self.env_config  # imports nothing
+        check_instances(self.env_config, self.num_envs)
         return self
 
     @classmethod

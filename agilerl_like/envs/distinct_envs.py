@@ -38,6 +38,13 @@ def num_distinct_envs(env: Any) -> int:
     return cast(Any, core).num_distinct_envs
 
 
+def num_instances(env: Any) -> int:
+    """Return how many instances the rows of a vector env, or of a team's, repeat in order; 1 if it has none."""
+    core = getattr(env, "vector", env)
+    config = getattr(core, "env_config", None)
+    return max(1, len(getattr(config, "instances", ())))
+
+
 def set_num_distinct_envs(env: VectorEnv, count: int) -> None:
     """Store on a vector env how many distinct envs its rows repeat."""
     cast(Any, env).num_distinct_envs = count

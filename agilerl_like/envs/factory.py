@@ -55,6 +55,11 @@ Backend = Literal["auto", "vector", "sync", "async", "envpool", "workers", "torc
 ENV_BACKENDS: Registry[Callable[[Any], VectorEnv]] = registered("env_backend")
 """Further backends: functions that return the vector env of a `VecEnvConfig`."""
 
+Aggregate = Literal["mean", "min", "median"]
+EPISODE_WRAPPERS = "agilerl_like.envs.episode_wrappers"
+ATTRIBUTE = "env."
+"""Prefix of attributes of the environment in `info_keys`."""
+
 TENSOR_BACKENDS = {"torch": "agilerl_like.envs.tensor_envs", "gymnax": "agilerl_like.envs.jax_envs"}
 """Backends whose envs return tensors on a device -> the modules that make them, imported on use: they import torch."""
 
@@ -85,8 +90,27 @@ class VecEnvConfig:
     step_timeout: float = STEP_TIMEOUT
     training_wrappers: tuple[Wrapper, ...] = ()
     training: bool = True
+    instances: tuple[Mapping[str, Any], ...] = ()
+    """Environments that differ, by their arguments, and by their `id` if it is not `env`: row i is number i modulo
+    their count, so all members meet all of them equally often. Evaluation plays each on the same seeds."""
+    aggregate: Aggregate = "mean"
+    """How the mean returns on the instances give the fitness."""
+    info_keys: Mapping[str, str] = field(default_factory=dict)
+    """Name -> key of the info of an episode's last step ("a.b": key b of info["a"]), whose means are reported."""
+    seeds: int | tuple[int, ...] | None = None
+    """Seeds of each member's training envs: one for each, or the first of a range; None: from the run's seed."""
 
     def __post_init__(self) -> None:
+        if self.aggregate not in get_args(Aggregate):
+            raise unknown_name("aggregate", self.aggregate, get_args(Aggregate))
+        for instance in self.instances:
+            if not isinstance(instance, Mapping):
+                raise ConfigurationError(f"instances: {instance!r:.100}; allowed are mappings of arguments, and of id")
+        given = (self.seeds,) if isinstance(self.seeds, int) else self.seeds or ()
+        if any(isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0 for seed in given):
+            raise ConfigurationError(f"seeds={self.seeds!r}; allowed are whole numbers from 0")
+        if not all(isinstance(text, str) and text for pair in self.info_keys.items() for text in pair):
+            raise ConfigurationError(f"info_keys={dict(self.info_keys)!r}; allowed are names with keys of the info")
         if not isinstance(self.env, str) and not callable(self.env):
             raise ConfigurationError(
                 f"env_name={self.env!r}; allowed are an id, 'package.module:factory' or a callable"
@@ -119,6 +143,8 @@ class VecEnvConfig:
         )
         if wanted.backend not in ("envpool", *TENSOR_BACKENDS, *ENV_BACKENDS):  # gymnasium does not know their ids
             wanted = replace(wanted, env=resolve_source(self.env))
+        if self.instances:
+            wanted._check_instances()
         if isinstance(wanted.env, str):
             single_envs = wanted.backend in ("auto", "sync", "async", "workers")
             wanted = replace(wanted, env_kwargs=with_valid_time_limit(wanted.env_kwargs, single_envs=single_envs))
@@ -142,6 +168,7 @@ class VecEnvConfig:
         Raises:
             ConfigurationError: as `make`; the function raises it for wrong arguments.
         """
+        self._check_instances()
         config = replace(self, env=resolve_source(self.env), training=False)
         return config._env_fn(config._picklable_source(), 1)
 
@@ -153,9 +180,28 @@ class VecEnvConfig:
     def _active_training_wrappers(self) -> tuple[Wrapper, ...]:
         return self.training_wrappers if self.training else ()
 
+    def _check_instances(self) -> None:
+        """Raise ConfigurationError unless the instances can be made one by one and have equal spaces."""
+        if not self.instances:
+            return
+        single = ("auto", "sync", "async", "workers")
+        if self.backend not in single:
+            raise ConfigurationError(f"backend={self.backend!r} has equal envs; allowed with instances are {single}")
+        first: tuple[Any, Any] | None = None
+        for number in range(len(self.instances)):
+            env = self._env_fn(resolve_source(self.env), number)()
+            spaces = env.observation_space, env.action_space
+            env.close()
+            first = first or spaces
+            if spaces != first:
+                raise ConfigurationError(
+                    f"instances: number {number} has {spaces[0]} and {spaces[1]}, number 0 has {first[0]} and "
+                    f"{first[1]}; allowed are equal spaces"
+                )
+
     def _choose(self) -> tuple[Backend, str]:
         """Return the fastest backend among those that run this env unchanged, and the reason."""
-        if isinstance(self.env, str) and all(map(supports_batch, self._all_wrappers)):
+        if not self.instances and isinstance(self.env, str) and all(map(supports_batch, self._all_wrappers)):
             spec = env_spec(self.env)
             if has_native_vector_env(spec, self.env_kwargs):
                 return "vector", "gymnasium has one for this env"
@@ -225,13 +271,15 @@ class VecEnvConfig:
 
     def _env_fn(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
         # gymnasium's checker examines only the first steps, but its call costs time in every step: one env has it
+        instance = dict(self.instances[row % len(self.instances)]) if self.instances else {}
+        own = instance.pop("id", None)
         return partial(
             _make_single,
-            env,
-            dict(self.env_kwargs),
+            env if own is None else resolve_source(own),
+            {**self.env_kwargs, **instance},
             self.wrappers,
             self._active_training_wrappers,
-            checked=row == 0,
+            checked=row < max(1, len(self.instances)),
         )
 
     def _picklable_source(self) -> EnvSource | EnvSpec:
@@ -240,7 +288,7 @@ class VecEnvConfig:
 
 
 def make_vect_envs(
-    env_name: EnvSource | None = None,
+    env_name: EnvSource | Sequence[EnvSource] | None = None,
     num_envs: int = 1,
     *,
     make_env: Callable[..., Any] | None = None,
@@ -252,6 +300,11 @@ def make_vect_envs(
     num_workers: int | None = None,
     step_timeout: float = STEP_TIMEOUT,
     should_async_vector: bool | None = None,
+    instances: Iterable[Mapping[str, Any]] = (),
+    aggregate: Aggregate = "mean",
+    info_keys: Mapping[str, str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    max_total_reward: float | None = None,
     **more_env_kwargs: Any,
 ) -> VectorEnv:
     """Make `num_envs` copies of an env that step together.
@@ -273,11 +326,22 @@ def make_vect_envs(
     (if installed, with the same time limit), if it runs the env unchanged; else it times some steps of one env and
     takes "sync" or "workers", which return the same bits. `describe_backend(env)` returns the choice and the reason.
     `step_timeout` is the number of seconds that a worker may take for a step before it is restarted.
+
+    `instances` are environments that differ: their arguments, and their `id` if it is not `env_name`; a list of ids or
+    factories as `env_name` is short for that. All members meet all of them equally often, and are evaluated on each
+    with the same seeds; fitness is the `aggregate` of the mean returns: "mean", "min" or "median". `info_keys` names
+    entries of the info of an episode's last step that are reported ({"cost": "cost"}; "env.NAME" is an attribute of
+    the environment), and `fitness="info.cost"` selects by one. `seeds` are those of each member's training envs.
+    `max_total_reward` terminates an episode whose return has reached it.
     `should_async_vector` is AgileRL's argument that chooses between "async" and "sync".
 
     Raises:
         ConfigurationError: as `VecEnvConfig.make`.
     """
+    if isinstance(env_name, (list, tuple)):
+        if not env_name or instances:
+            raise ConfigurationError(f"env_name={env_name!r:.100}; allowed is a list of envs, without instances")
+        instances, env_name = [{"id": source} for source in env_name], env_name[0]
     if (env_name is None) == (make_env is None):
         raise ConfigurationError(f"env_name={env_name!r} and make_env={make_env!r}; allowed is exactly one of them")
     if should_async_vector is not None:
@@ -289,13 +353,66 @@ def make_vect_envs(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=_as_tuple(wrappers),
+        wrappers=(*_as_tuple(wrappers), *episode_wrappers(max_total_reward, info_keys or {})),
         training_wrappers=_as_tuple(training_wrappers),
         env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
+        instances=tuple(instances),
+        aggregate=aggregate,
+        info_keys=plain_info_keys(info_keys or {}),
+        seeds=tuple(seeds) if isinstance(seeds, Sequence) else seeds,
         autoreset=_autoreset(autoreset),
         num_workers=num_workers,
         step_timeout=step_timeout,
     ).make()
+
+
+def episode_wrappers(max_total_reward: float | None, info_keys: Mapping[str, str]) -> tuple[Wrapper, ...]:
+    """Return the wrappers for a limit of the return and for attributes among the `info_keys`.
+
+    Raises:
+        ConfigurationError: the limit is not finite.
+    """
+    wrappers: list[Wrapper] = []
+    if max_total_reward is not None:
+        if not isinstance(max_total_reward, (int, float)) or not math.isfinite(max_total_reward):
+            raise ConfigurationError(f"max_total_reward={max_total_reward!r}; allowed are finite numbers")
+        wrappers.append({"name": f"{EPISODE_WRAPPERS}:MaxTotalReward", "limit": max_total_reward})
+    names = [key.removeprefix(ATTRIBUTE) for key in info_keys.values() if str(key).startswith(ATTRIBUTE)]
+    if names:
+        wrappers.append({"name": f"{EPISODE_WRAPPERS}:AttributesInInfo", "names": names})
+    return tuple(wrappers)
+
+
+def plain_info_keys(info_keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the `info_keys` with the keys under which `episode_wrappers` put attributes of the environment."""
+    return {name: key.removeprefix(ATTRIBUTE) if isinstance(key, str) else key for name, key in info_keys.items()}
+
+
+def check_instances(env_config: VecEnvConfig | None, envs: int) -> None:
+    """Raise ConfigurationError unless a member's envs have all instances equally often, and a seed each."""
+    if env_config is None:
+        return
+    count = len(env_config.instances)
+    if count and envs % count:
+        raise ConfigurationError(f"num_envs={envs}; allowed with {count} instances are multiples of {count}")
+    seeds = env_config.seeds
+    if isinstance(seeds, tuple) and len(seeds) != envs:
+        raise ConfigurationError(f"seeds has {len(seeds)} entries; allowed is one for each of {envs} envs")
+
+
+def training_seeds(env_config: VecEnvConfig | None, envs: int) -> list[int] | None:
+    """Return the configured seeds of a member's training envs; None if they come from the run's seed."""
+    if env_config is None or env_config.seeds is None:
+        return None
+    check_instances(env_config, envs)
+    seeds = env_config.seeds
+    return list(seeds) if isinstance(seeds, tuple) else [seeds + row for row in range(envs)]
+
+
+def env_config_or_none(env: Any) -> VecEnvConfig | None:
+    """Return the configuration of an env, also of a team's; None if it is unknown how it was made."""
+    found = getattr(getattr(env, "vector", env), "env_config", None)
+    return found if isinstance(found, VecEnvConfig) else None
 
 
 def describe_backend(env: VectorEnv) -> str:

@@ -20,6 +20,7 @@ def member_metrics(member: MemberRecord) -> dict[str, float | str]:
         "eval/mean_reward": member.fitness,
         "eval/std_reward": member.fitness_std,
         "eval/episodes": member.episodes,
+        **{f"eval/{name}": value for name, value in member.measures.items()},
         "rollout/ep_rew_mean": member.train_return,
         **{f"hp/{name}": _number_or_text(value) for name, value in member.hyperparameters.items()},
         **{f"train/{name}": value for name, value in member.losses.items()},

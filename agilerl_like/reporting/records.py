@@ -78,7 +78,8 @@ class MemberRecord:
     their standard deviation; `train_return` is the mean return of the training episodes that ended in this generation;
     `hyperparameters` are those it trained with; `mutation` is the label of the mutation that produced it ("None", "lr",
     "encoder.add_node", …); `losses` have Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …);
-    `parameters` is the number of weights; `legend` explains the parts of `architecture`.
+    `parameters` is the number of weights; `legend` explains the parts of `architecture`; `measures` are further results
+    of the evaluation ("info/NAME", "fitness_by_instance/NUMBER").
     """
 
     slot: NonNegativeInt
@@ -96,6 +97,7 @@ class MemberRecord:
     losses: Mapping[str, Score]
     evaluation_steps: NonNegativeInt = 0
     legend: Text = ""
+    measures: Mapping[str, Score] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

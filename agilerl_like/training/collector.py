@@ -24,6 +24,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
+from agilerl_like.envs.factory import env_config_or_none, training_seeds
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.experience import ExperienceWriter
@@ -111,12 +112,14 @@ class Collector:
     def reset(self, slots: Sequence[int], *keys: int) -> None:
         """Start new episodes; seeds of a member's envs derive from the run's seed, its slot and `keys`."""
         population = self.population
-        columns = population.gradient_sync.env_slice(population[0].num_envs)
+        count = population[0].num_envs
+        columns = population.gradient_sync.env_slice(count)
+        given = training_seeds(env_config_or_none(self.env.env), count)
         self._seen = np.zeros((2, 0))
         seeds: list[int] | None = [
             seed
             for slot in slots
-            for seed in integers(population[0].num_envs, population.seed, Purpose.TRAINING_ENVS, slot, *keys)[columns]
+            for seed in (given or integers(count, population.seed, Purpose.TRAINING_ENVS, slot, *keys))[columns]
         ]
         for group in self.groups.values():
             group.slots = slots

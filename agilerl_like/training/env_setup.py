@@ -10,10 +10,10 @@ import gymnasium
 
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
-from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
+from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import VecEnvConfig, single_env_fn_of
+from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fn_of
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
@@ -21,7 +21,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, Opponent
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.training_arguments import Fitness
+from agilerl_like.training.training_arguments import INFO
 
 
 class EnvSetup(ABC):
@@ -85,7 +85,7 @@ class EnvSetup(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def make_evaluator(self, fitness: Fitness, env: Any, max_steps: int | None) -> Evaluator:
+    def make_evaluator(self, fitness: str, env: Any, max_steps: int | None) -> Evaluator:
         """Return the evaluator of a kind of fitness.
 
         Raises:
@@ -127,6 +127,8 @@ class SingleAgentEnvSetup(EnvSetup):
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
+        check_instances(getattr(self.env, "env_config", None), self.env.num_envs)
+        check_whole_sets(self.env, envs)
         if members == parts == 1 and not is_native_cartpole(self.env):
             return self.env
         try:
@@ -137,7 +139,7 @@ class SingleAgentEnvSetup(EnvSetup):
             return self.env
 
     def num_eval_episodes(self, count: int) -> int:
-        return round_up_to_sets(count, num_distinct_envs(self.env))
+        return round_up_to_sets(count, num_distinct_envs(self.env)) * num_instances(self.env)
 
     def make_eval_env(self, num_envs: int) -> gymnasium.vector.VectorEnv:
         return make_eval_env(self.env, num_envs)
@@ -145,10 +147,10 @@ class SingleAgentEnvSetup(EnvSetup):
     def adapt(self, env: gymnasium.vector.VectorEnv) -> VecEnvAdapter:
         return VecEnvAdapter(env)
 
-    def make_evaluator(self, fitness: Fitness, env: VecEnvAdapter, max_steps: int | None) -> Evaluator:
-        if fitness != "return":
+    def make_evaluator(self, fitness: str, env: VecEnvAdapter, max_steps: int | None) -> Evaluator:
+        if fitness != "return" and not fitness.startswith(INFO):
             raise ConfigurationError(f"fitness={fitness!r} is for teams; allowed is 'return'")
-        return Evaluator(env, max_steps)
+        return Evaluator(env, max_steps, fitness)
 
     def make_collector(self, population: Any, env: VecEnvAdapter, timer: PhaseTimer) -> Collector:
         return Collector(population, env, timer)
@@ -163,6 +165,15 @@ def _changed_rewards(env_config: Any) -> Iterator[Finding]:
                 f"wrappers: {wrapper!r} changes the reward that fitness is computed from",
                 "in training_wrappers it changes the reward of training only",
             )
+
+
+def check_whole_sets(env: Any, envs: int) -> None:
+    """Raise ConfigurationError unless the envs of a member on this process have all instances equally often."""
+    count = num_instances(env)
+    if envs % count:
+        raise ConfigurationError(
+            f"{envs} envs of each member on a process; allowed with {count} instances are multiples of {count}"
+        )
 
 
 def _id_of(env: Any) -> str:

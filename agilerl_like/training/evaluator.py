@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,12 @@ from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.distinct_envs import num_instances
+from agilerl_like.envs.factory import env_config_or_none
+from agilerl_like.errors import EnvStepError, unknown_name
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.training_arguments import INFO
 
 INITIAL_RATING = 1000.0
 """Of the first opponent, a copy of the untrained first member."""
@@ -36,9 +40,15 @@ class EvalResult(NamedTuple):
     """Env steps of each member's evaluation."""
     returns: Sequence[list[float]] = ()
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
-    was lost. Empty if fitness is not a mean return."""
+    was lost. Empty if fitness is not a mean over episodes; if it is info.NAME, these are the infos."""
     is_zero_sum: bool = False
     """Whether agents were paid, and what some won others lost in every episode."""
+    instances: int = 1
+    """Instances of the env; episode i of a member is of instance i modulo their number."""
+    aggregate: str = "mean"
+    """How the means on the instances give the fitness."""
+    measures: Mapping[str, list[float]] | None = None
+    """Further results by name, one for each member."""
 
     def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
         """Return the ratings after as many further games of the members at `places` as in each earlier round."""
@@ -60,6 +70,9 @@ class EvalResult(NamedTuple):
             [self.steps[place] for place in places],
             [self.returns[place] for place in places if self.returns],
             self.is_zero_sum,
+            self.instances,
+            self.aggregate,
+            {name: [values[place] for place in places] for name, values in (self.measures or {}).items()},
         )
 
     def extended(self, places: Sequence[int], more: EvalResult) -> EvalResult:
@@ -68,12 +81,55 @@ class EvalResult(NamedTuple):
         steps, returns = list(self.steps), list(self.returns)
         for place, its_steps, its_returns in zip(places, more.steps, more.returns, strict=True):
             returns[place] = [*returns[place], *its_returns]
-            played = np.array([score for score in returns[place] if math.isfinite(score)])
-            fitness[place] = float(played.mean()) if len(played) else math.nan
-            spread[place] = float(played.std()) if len(played) else math.nan
-            errors[place] = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
+            found = summary(returns[place], self.instances, self.aggregate)
+            fitness[place], spread[place], errors[place] = found.mean, found.spread, found.error
             steps[place] += its_steps
-        return EvalResult(fitness, spread, errors, self.episodes, steps, returns, self.is_zero_sum)
+        return self._replace(fitness=fitness, spread=spread, errors=errors, steps=steps, returns=returns)
+
+
+class Summary(NamedTuple):
+    """Mean, standard deviation and standard error of episodes."""
+
+    mean: float
+    spread: float
+    error: float
+
+
+def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean") -> Summary:
+    """Return the summary of a member's episodes, of which number i is of instance i modulo `instances`.
+
+    "mean" is over all episodes, "min" and "median" are over the means on the instances: the summary is then that of the
+    instances that decide. Episodes that are nan do not count.
+    """
+    if aggregate == "mean" or instances == 1:
+        played = np.array([score for score in scores if math.isfinite(score)])
+        mean, spread = (float(played.mean()), float(played.std())) if len(played) else (math.nan, math.nan)
+        error = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
+        return Summary(mean, spread, error)
+    by_instance = sorted((summary(scores[i::instances]) for i in range(instances)), key=lambda one: one.mean)
+    if any(math.isnan(one.mean) for one in by_instance):
+        return Summary(math.nan, math.nan, math.nan)
+    middle = (instances - 1) // 2
+    chosen = by_instance[:1] if aggregate == "min" else by_instance[middle : instances - middle]
+    mean, spread = (float(np.mean([getattr(one, name) for one in chosen])) for name in ("mean", "spread"))
+    return Summary(mean, spread, math.sqrt(sum(one.error**2 for one in chosen)) / len(chosen))
+
+
+def _numbers(played: Episodes, key: str) -> np.ndarray:
+    """Return the numbers `[P, K]` under a key of the infos of the episodes' last steps; nan where there is none."""
+    if played.infos is None:
+        return np.full(played.returns.shape, np.nan)
+    found = np.array([[_number(info, key) for info in its] for its in played.infos], np.float64)
+    return np.where(played.lost, np.nan, found)
+
+
+def _number(info: Any, key: str) -> float:
+    for part in (key,) if isinstance(info, Mapping) and key in info else key.split("."):
+        info = info.get(part) if isinstance(info, Mapping) else None
+    try:
+        return math.nan if info is None else float(np.asarray(info).item())
+    except (TypeError, ValueError) as fault:
+        raise EnvStepError(f"info_keys: info[{key!r}]={info!r:.100} is not a number") from fault
 
 
 class Opponent(NamedTuple):
@@ -100,10 +156,23 @@ EvaluateLocally = Callable[[Callable[[Callable[[], bool]], Any]], tuple[Any, int
 
 
 class Evaluator:
-    """Computes the mean return of members."""
+    """Computes the mean return of members, or with `fitness="info.NAME"` the mean of an info.
 
-    def __init__(self, env: Any, max_steps: int | None) -> None:
+    Raises:
+        ConfigurationError: the env's `info_keys` have no such name.
+    """
+
+    def __init__(self, env: Any, max_steps: int | None, fitness: str = "return") -> None:
         self.env, self.max_steps = env, max_steps
+        config = env_config_or_none(env.env)
+        self.info_keys = {} if config is None else dict(config.info_keys)
+        """Name -> key of the infos that are reported."""
+        self.fitness_info = fitness.removeprefix(INFO) if fitness.startswith(INFO) else ""
+        """The name of the info that is the fitness; "" if it is the return."""
+        if self.fitness_info and self.fitness_info not in self.info_keys:
+            raise unknown_name("fitness", fitness, ["return", *(f"{INFO}{name}" for name in self.info_keys)])
+        self.instances = num_instances(env.env)
+        self.aggregate = "mean" if config is None else config.aggregate
         self.opponent_pool: list[Opponent] = []
         """Agents that members are rated against, and may train against; the same on all processes."""
         self.keeps_pool = False
@@ -118,7 +187,11 @@ class Evaluator:
         should_stop: Callable[[], bool] = never_stop,
     ) -> EvalResult:
         """Evaluate members, or one; raises EvaluationStopped if `should_stop` returns True."""
-        played = players.run_episodes(self.env, list(seeds), self.max_steps, should_stop=should_stop)
+        played = players.run_episodes(
+            self.env, list(seeds), self.max_steps, with_infos=bool(self.info_keys), should_stop=should_stop
+        )
+        if self.info_keys or self.instances > 1:
+            return self._with_measures(played)
         return EvalResult(
             played.mean.tolist(),
             played.returns.std(axis=1).tolist(),
@@ -136,9 +209,36 @@ class Evaluator:
         seeds: Sequence[int],
         should_stop: Callable[[], bool] = never_stop,
     ) -> tuple[list[float], list[int]]:
-        """Return mean return and env steps of a constant policy in the place of each member; raises as `evaluate`."""
-        played = play_constant_policies(population, numbers, self.env, list(seeds), self.max_steps, should_stop)
-        return played.mean.tolist(), played.lengths.sum(axis=1).tolist()
+        """Return fitness and env steps of a constant policy in the place of each member; raises as `evaluate`."""
+        has_measures = bool(self.info_keys) or self.instances > 1
+        played = play_constant_policies(
+            population, numbers, self.env, list(seeds), self.max_steps, should_stop, with_infos=bool(self.info_keys)
+        )
+        fitness = self._with_measures(played).fitness if has_measures else played.mean.tolist()
+        return fitness, played.lengths.sum(axis=1).tolist()
+
+    def _with_measures(self, played: Episodes) -> EvalResult:
+        """Return the result of envs with instances or infos."""
+        returns = np.where(played.lost, np.nan, played.returns)
+        infos = {name: _numbers(played, key) for name, key in self.info_keys.items()}
+        scores = infos.get(self.fitness_info, returns)
+        found = [summary(its.tolist(), self.instances, self.aggregate) for its in scores]
+        measures = {f"info/{name}": values for name, values in infos.items()}
+        measures |= {"return": returns} if self.fitness_info else {}
+        count = self.instances
+        measures |= {f"fitness_by_instance/{i}": scores[:, i::count] for i in range(count) if count > 1}
+        return EvalResult(
+            [one.mean for one in found],
+            [one.spread for one in found],
+            [one.error for one in found],
+            scores.shape[1],
+            played.lengths.sum(axis=1).tolist(),
+            scores.tolist(),
+            _is_zero_sum(played),
+            self.instances,
+            self.aggregate,
+            {name: [summary(its.tolist()).mean for its in values] for name, values in measures.items()},
+        )
 
     def evaluate_some(
         self,
@@ -152,7 +252,8 @@ class Evaluator:
         """Evaluate some members of a population; None without any. Raises as `evaluate`."""
         if not places:
             return None
-        count = next(n for n in range(len(places), self.env.num_envs + 1) if self.env.num_envs % n == 0)
+        rows = self.env.num_envs
+        count = next(n for n in range(len(places), rows + 1) if rows % n == 0 and rows // n % self.instances == 0)
         # each member has as many rows as the others, so the first is repeated where the rows cannot be divided
         chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])

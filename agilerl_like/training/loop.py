@@ -71,6 +71,8 @@ MAX_EVALUATION_ROUNDS = 3
 """Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
 TARGET_REACHED = "target reached"
 """Outcome of a run whose best agent reached the target."""
+UPDATES_REACHED, TIME_OVER = "max_updates reached", "max_seconds over"
+"""Outcomes of runs that reached the limit of updates or of time."""
 EQUAL_RATINGS = 1e-6
 """Ratings that differ by less are equal."""
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
@@ -610,9 +612,26 @@ class TrainingLoop:
                 return "disk full"
             if self._vector_steps_left() <= 0:
                 return "budget spent"
+            if self._updates_reached():
+                return UPDATES_REACHED
+            if self._seconds_reached():
+                return TIME_OVER
         if reason is None:
             return INTERRUPTED if stopped else ""
         return f"stopped: {reason:.200}" if reason else "stopped"
+
+    def _updates_reached(self) -> bool:
+        """Whether a member of any process has made the largest number of updates; collective if there is a limit."""
+        limit = self.training_args.max_updates
+        if limit is None:
+            return False
+        most = max(learner.updates for agent in self.population for learner in agent.learners.values())
+        return max(self.members.process_group.all_gather(most)) >= limit
+
+    def _seconds_reached(self) -> bool:
+        """Whether the main process has run for the largest number of seconds; collective if there is a limit."""
+        limit = self.training_args.max_seconds
+        return limit is not None and self.members.process_group.broadcast(self._seconds()) >= limit
 
     # -- evolution
 
@@ -764,6 +783,7 @@ class TrainingLoop:
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
                 losses=_means(self.metrics[slot], _reported(agent)),
+                measures={name: values[place] for name, values in (result.measures or {}).items()},
             )
             for place, ((slot, agent), std, steps) in enumerate(
                 zip(self.members.local_members().items(), result.spread, result.steps, strict=True)

@@ -9,8 +9,9 @@ import gymnasium
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.episode_stats import EpisodeTracker
-from agilerl_like.envs.factory import VecEnvConfig
+from agilerl_like.envs.factory import VecEnvConfig, check_instances
 from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
@@ -18,12 +19,11 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
-from agilerl_like.training.env_setup import EnvSetup, divide_envs
+from agilerl_like.training.env_setup import EnvSetup, check_whole_sets, divide_envs
 from agilerl_like.training.evaluator import Evaluator, Opponent
 from agilerl_like.training.opponents import check_opponent, opponent_rows, sample_opponents
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.sides import player_sides
-from agilerl_like.training.training_arguments import Fitness
 
 
 class MultiAgentCollector(Collector):
@@ -81,7 +81,12 @@ class MultiAgentEnvSetup(EnvSetup):
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> MultiAgentVectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
+        check_instances(self.env.env_config, self.env.num_envs)
+        check_whole_sets(self.env, envs)
         return self.env if members == parts == 1 else self.env.with_num_envs(envs * members)
+
+    def num_eval_episodes(self, count: int) -> int:
+        return count * num_instances(self.env)
 
     def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         return self.env.eval_env(num_envs)
@@ -110,8 +115,8 @@ class MultiAgentEnvSetup(EnvSetup):
     ) -> MultiAgentPopulation:
         return sample_opponents(kind, members, pool, generation, self.opponent_team)
 
-    def make_evaluator(self, fitness: Fitness, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
-        return (EloEvaluator if fitness == "rating" else Evaluator)(env, max_steps)
+    def make_evaluator(self, fitness: str, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
+        return EloEvaluator(env, max_steps) if fitness == "rating" else Evaluator(env, max_steps, fitness)
 
     def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> Collector:
         return MultiAgentCollector(population, env, timer)

@@ -29,7 +29,7 @@ from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
-from agilerl_like.training.training_arguments import Fitness, LogEvery, Opponents, OutputPaths, TrainingArguments
+from agilerl_like.training.training_arguments import LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 
@@ -49,8 +49,10 @@ def train_on_policy(
     eval_share: float = TrainingArguments.eval_share,
     history: int = TrainingArguments.history,
     target: float | None = TrainingArguments.target,
-    fitness: Fitness = TrainingArguments.fitness,
+    fitness: str = TrainingArguments.fitness,
     opponents: Opponents = TrainingArguments.opponents,
+    max_updates: int | None = TrainingArguments.max_updates,
+    max_seconds: float | None = TrainingArguments.max_seconds,
     selection_strategy: Selection | None = None,
     tournament: Selection | None = None,
     mutation: Explorer | None = None,
@@ -162,7 +164,18 @@ def train_on_policy(
     name = env_name or env_name_of(env_setup.vec_env)
     plan = RunPlan(
         TrainingArguments(
-            max_steps, evo_steps, eval_loop, eval_steps, target, fitness, checkpoint, eval_share, history, opponents
+            max_steps,
+            evo_steps,
+            eval_loop,
+            eval_steps,
+            target,
+            fitness,
+            checkpoint,
+            eval_share,
+            history,
+            opponents,
+            max_updates=max_updates,
+            max_seconds=max_seconds,
         ),
         selection_strategy or tournament,
         mutation or NO_MUTATION,

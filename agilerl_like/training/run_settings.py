@@ -60,7 +60,21 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
         "kwargs": lambda: plain("env_kwargs", dict(kwargs)),
         "wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in wrappers],
         "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in env_config.training_wrappers],
+        **_differences(env_config),
     }
+
+
+def _differences(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
+    """Return the fields about envs that differ; those at their defaults are left out."""
+    found: dict[str, Callable[[], Any]] = {}
+    if env_config.instances:
+        found["instances"] = lambda: [plain("instances", dict(one)) for one in env_config.instances]
+        found["aggregate"] = lambda: env_config.aggregate
+    if env_config.info_keys:
+        found["info_keys"] = lambda: dict(env_config.info_keys)
+    if env_config.seeds is not None:
+        found["seeds"] = lambda: env_config.seeds if isinstance(env_config.seeds, int) else list(env_config.seeds or ())
+    return found
 
 
 # -- the members

@@ -427,9 +427,23 @@ def limits_reached(
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
     return [
         name
-        for name, is_reached in (("max_steps", is_spent), ("target", is_good_enough))
+        for name, is_reached in (
+            ("max_steps", is_spent),
+            ("target", is_good_enough),
+            ("max_updates", _is_over(training_args.max_updates, _most_updates(members))),
+            ("max_seconds", _is_over(training_args.max_seconds, progress.seconds)),
+        )
         if is_reached and progress.outcome
     ]
+
+
+def _is_over(limit: float | None, value: float) -> bool:
+    return limit is not None and value >= limit
+
+
+def _most_updates(members: ShardedPopulation) -> int:
+    """Return the updates of the member of this process that has made the most."""
+    return max(learner.updates for agent in members.population for learner in agent.learners.values())
 
 
 def check_num_envs(num_envs: int, saved: int) -> None:

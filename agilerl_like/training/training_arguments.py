@@ -13,6 +13,8 @@ from agilerl_like.hpo import Selection
 Fitness = Literal["return", "rating"]
 LogEvery = Literal["generation", "update"]
 Opponents = Literal["self", "past", "population", "team"]
+INFO = "info."
+"""Prefix of a fitness that is a mean over the infos of the episodes' last steps."""
 MAX_HISTORY = 10_000
 """Most entries of a run's history."""
 
@@ -31,9 +33,10 @@ class TrainingArguments:
     """Maximum length of an evaluation episode; None: the env's own limit."""
     target: float | None = None
     """Stop when the best agent's mean return on fresh episodes reaches this."""
-    fitness: Fitness = "return"
-    """What selection compares: the mean return, or for teams whose groups play against each other a "rating" from games
-    against the best teams of earlier generations; the first initial team has 1000."""
+    fitness: str = "return"
+    """What selection compares: the mean return; info.NAME: the mean of an entry of the environment's `info_keys`; or
+    for teams whose groups play against each other a "rating" from games against the best teams of earlier generations;
+    the first initial team has 1000."""
     checkpoint: int | None = None
     """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. At a
     checkpoint the envs are reset, and incomplete rollouts are discarded."""
@@ -48,6 +51,11 @@ class TrainingArguments:
     """Whom the sides of a team train against: each other (self), the best of earlier generations (past), other members
     (population), or a given team (team). See `training/opponents.py`."""
 
+    max_updates: int | None = None
+    """Updates of a member after which the run ends, at the end of a generation; None: no limit."""
+    max_seconds: float | None = None
+    """Seconds after which the run ends, at the end of a generation; None: no limit."""
+
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
             value = getattr(self, name)
@@ -55,10 +63,15 @@ class TrainingArguments:
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
         if not isinstance(self.history, int) or not 0 <= self.history <= MAX_HISTORY:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
-        if self.fitness not in get_args(Fitness):
-            raise unknown_name("fitness", self.fitness, get_args(Fitness))
+        is_info = isinstance(self.fitness, str) and self.fitness.startswith(INFO) and self.fitness != INFO
+        if self.fitness not in get_args(Fitness) and not is_info:
+            raise unknown_name("fitness", self.fitness, (*get_args(Fitness), "info.NAME"))
         if self.opponents not in get_args(Opponents):
             raise unknown_name("opponents", self.opponents, get_args(Opponents))
+        for name in ("max_updates", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ConfigurationError(f"{name}={value!r} must be positive and finite")
         if not 0 <= self.eval_share < math.inf:
             raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
         if self.target is not None and not math.isfinite(self.target):

@@ -118,8 +118,10 @@ def multi_agent_env_config(
     step_timeout: float,
     env_kwargs: Mapping[str, Any],
     with_state: bool = False,
+    instances: Iterable[Mapping[str, Any]] = (),
+    **options: Any,
 ) -> VecEnvConfig:
-    """Describe a multi-agent vector env as the config of the gymnasium env that packs it."""
+    """Describe a multi-agent vector env as the config of the gymnasium env that packs it; `options` are of that."""
     kwargs = {"source": source, "extra_wrappers": extra_wrappers, "env_kwargs": env_kwargs, "with_state": with_state}
     return VecEnvConfig(
         env=_MAKER,
@@ -129,7 +131,18 @@ def multi_agent_env_config(
         num_workers=num_workers,
         step_timeout=step_timeout,
         training_wrappers=tuple({"name": _WRAPPER, "wrapper": wrapper} for wrapper in training_wrappers),
+        instances=tuple(_packed_instance(instance, env_kwargs) for instance in instances),
+        **options,
     )
+
+
+def _packed_instance(instance: Mapping[str, Any], env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the packed env of an instance; ConfigurationError if it is no mapping."""
+    if not isinstance(instance, Mapping):
+        raise ConfigurationError(f"instances: {instance!r:.100}; allowed are mappings of arguments, and of id")
+    own = dict(instance)
+    source = {"source": own.pop("id")} if "id" in own else {}
+    return {**source, "env_kwargs": {**env_kwargs, **own}}
 
 
 class MultiAgentVectorEnv:

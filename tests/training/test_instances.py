@@ -1,0 +1,275 @@
+"""Environments that differ, infos as results and as fitness, seeds, limits of return, updates and time."""
+
+import csv
+import math
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like.config import Config, build
+from agilerl_like.envs.episode_wrappers import InfoObservation
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.evaluator import Evaluator, summary
+
+STEPS = 5
+
+
+class Paid(gymnasium.Env):
+    """Pays `pay` a step, times the action's factor, for five steps; the info has the steps as `cost`, and `success`."""
+
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def __init__(self, pay=1.0, factors=(1.0, 1.0)):
+        self.pay, self.factors = pay, factors
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.fes, self.bonus = 0, 0
+        return self.np_random.random(1).astype(np.float32), {}
+
+    def step(self, action):
+        self.fes += 1
+        self.bonus += int(action)
+        info = {"cost": self.fes, "nested": {"success": bool(action)}, "state": np.float32([self.fes])}
+        reward = self.pay * self.factors[int(action)]
+        return self.np_random.random(1).astype(np.float32), reward, self.fes == STEPS, False, info
+
+
+class Wide(Paid):
+    observation_space = Box(0, 1, (2,))
+
+
+SOURCES = [partial(Paid, pay) for pay in (1.0, 2.0, 3.0)]
+PAYS = [{"pay": 1.0}, {"pay": 2.0}, {"pay": 3.0}]
+INFOS = {"cost": "cost", "success": "nested.success"}
+
+
+def members(count, env, **kwargs):
+    settings = {"seed": 0, "num_envs": env.num_envs, "learn_step": 30, "batch_size": 30, **kwargs}
+    return PPO.population(count, env.single_observation_space, env.single_action_space, **settings)
+
+
+def evaluated(count=2, episodes=2, backend="sync", aggregate="mean", fitness="return", envs=None, **kwargs):
+    env = make_vect_envs(Paid, num_envs=3, backend=backend, instances=PAYS, info_keys=INFOS, aggregate=aggregate)
+    wide = make_vect_envs(
+        Paid, num_envs=envs or 3 * count * episodes, backend=backend, instances=PAYS, info_keys=INFOS,
+        aggregate=aggregate, **kwargs
+    )  # fmt: skip
+    evaluator = Evaluator(VecEnvAdapter(wide), None, fitness)
+    return evaluator.evaluate(members(count, env), range(episodes), 0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "aggregate", "fitness"),
+    [("sync", "mean", 10.0), ("sync", "median", 10.0), ("workers", "min", 5.0)],
+)
+def test_every_member_plays_every_instance_on_the_same_seeds(backend, aggregate, fitness):
+    result = evaluated(backend=backend, aggregate=aggregate)
+    assert result.fitness == [fitness] * 2
+    assert result.returns == [[5.0, 10.0, 15.0] * 2] * 2
+    assert result.measures["info/cost"] == [5.0] * 2
+    assert [result.measures[f"fitness_by_instance/{i}"] for i in range(3)] == [[5.0] * 2, [10.0] * 2, [15.0] * 2]
+
+
+def test_fewer_envs_than_episodes_play_in_rounds():
+    assert evaluated(episodes=4, envs=6).returns == [[5.0, 10.0, 15.0] * 4] * 2
+
+
+def test_all_instances_start_from_the_same_seeds():
+    seen = []
+
+    class Spy(Paid):
+        def reset(self, *, seed=None, options=None):
+            found = super().reset(seed=seed, options=options)
+            if seed is not None:
+                seen.append((self.pay, seed))
+            return found
+
+    env = make_vect_envs(Spy, num_envs=12, backend="sync", instances=PAYS)
+    seen.clear()
+    Evaluator(VecEnvAdapter(env), None).evaluate(members(2, env, num_envs=3), [7, 8], 0)
+    assert seen == [(pay, seed) for seed in (7, 8) for pay in (1.0, 2.0, 3.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "aggregate", "wanted"),
+    [
+        ([1, 5, 3, 7], "mean", (4.0, math.sqrt(5))),
+        ([1, 5, 3, 7], "min", (2.0, 1.0)),  # instance 0: 1, 3
+        ([1, 5, 3, 7], "median", (4.0, 1.0)),  # of 2 and 6
+        ([1, math.nan, 3, 7], "min", (2.0, 1.0)),
+        ([1, math.nan, 3, math.nan], "min", (math.nan, math.nan)),
+    ],
+)
+def test_aggregates_are_over_the_means_of_instances(scores, aggregate, wanted):
+    found = summary(scores, 2, aggregate)
+    assert (found.mean, found.spread) == pytest.approx(wanted, nan_ok=True)
+
+
+def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():
+    plain, better = [5.0, 10.0, 15.0], [4.0, 20.0, 15.0]
+    first = {name: summary(better, 3, name).mean > summary(plain, 3, name).mean for name in ("mean", "min")}
+    assert first == {"mean": True, "min": False}
+
+
+def test_training_meets_all_instances_equally_often():
+    env = make_vect_envs(SOURCES, num_envs=6, backend="sync")
+    wide = make_vect_envs(SOURCES, num_envs=12, backend="sync")
+    assert [single.unwrapped.pay for single in wide.envs] == [1.0, 2.0, 3.0] * 4
+    collector = Collector(members(2, env, num_envs=6), VecEnvAdapter(wide), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0, 1])
+    collector.collect(10)
+    assert collector.pop_scores() == [10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_envs": 4}, "num_envs=4; allowed with 3 instances are multiples of 3"),
+        ({"backend": "vector"}, "backend='vector' has equal envs"),
+        ({"instances": [{"pay": 1.0}, {"id": Wide}, {"pay": 3.0}]}, r"instances: number 1 has Box.*allowed are equal"),
+        ({"instances": [{"pay": 1.0, "nope": 2}]}, "nope"),
+        ({"aggregate": "max"}, "aggregate='max' is unknown"),
+        ({"seeds": [1]}, "seeds has 1 entries; allowed is one for each of 3 envs"),
+        ({"max_total_reward": math.inf}, "max_total_reward=inf; allowed are finite numbers"),
+    ],
+)
+def test_errors(kwargs, message):
+    def run():
+        env = make_vect_envs(Paid, **{"num_envs": 3, "backend": "sync", "instances": PAYS, **kwargs})
+        trained(env)
+
+    with pytest.raises(ConfigurationError, match=message):
+        run()
+
+
+def trained(env, pop=None, **kwargs):
+    pop = members(2, env) if pop is None else pop
+    return train_on_policy(env, "Paid", "PPO", pop, **{"max_steps": 60, "evo_steps": 30, "verbose": False, **kwargs})
+
+
+def rows_of(folder):
+    with (folder / "metrics.csv").open(newline="") as table:
+        return list(csv.DictReader(table))
+
+
+def test_a_run_reports_instances_and_infos(tmp_path):
+    env = make_vect_envs(Paid, num_envs=3, backend="sync", instances=PAYS, info_keys={**INFOS, "fes": "env.fes"})
+    _, fitness = trained(env, run_dir=tmp_path / "run", eval_loop=2, fitness="info.cost")
+    assert fitness == [5.0, 5.0]
+    for row in rows_of(tmp_path / "run"):
+        assert float(row["eval/mean_reward"]) == float(row["eval/info/cost"]) == float(row["eval/info/fes"]) == 5.0
+        assert float(row["eval/return"]) == 10.0
+        assert row["eval/episodes"] == "6"
+        assert [float(row[f"eval/fitness_by_instance/{i}"]) for i in range(3)] == [5.0] * 3
+
+
+def test_fitness_may_be_success_and_not_the_return():
+    """Action 0 pays twice as much, action 1 succeeds."""
+    env = make_vect_envs(partial(Paid, 1.0, (2.0, 1.0)), num_envs=2, backend="sync", info_keys=INFOS)
+    population = members(2, env)
+    for agent, choice in zip(population, (0, 1), strict=True):
+        agent.network.actor.head.linears[-1].bias.data.view(-1)[choice] = 100.0
+    wide = make_vect_envs(partial(Paid, 1.0, (2.0, 1.0)), num_envs=4, backend="sync", info_keys=INFOS)
+    by_return = Evaluator(VecEnvAdapter(wide), None).evaluate(population, [0, 1], 0)
+    by_success = Evaluator(VecEnvAdapter(wide), None, "info.success").evaluate(population, [0, 1], 0)
+    assert by_return.fitness == [10.0, 5.0]
+    assert by_success.fitness == [0.0, 1.0]
+    assert by_success.measures["return"] == [10.0, 5.0]
+    with pytest.raises(ConfigurationError, match=r"fitness='info.wins' is unknown"):
+        Evaluator(VecEnvAdapter(wide), None, "info.wins")
+
+
+@pytest.mark.parametrize(("seeds", "equal"), [([7, 7], True), ([7, 8], False), (7, False)])
+def test_seeds_are_those_of_each_env(seeds, equal):
+    env = make_vect_envs(Paid, num_envs=2, backend="sync", seeds=seeds)
+    collector = Collector(members(1, env), VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    for _ in range(2):
+        collector.reset([0])
+        rows = collector.groups[""].observations[0]
+        assert bool((rows[0] == rows[1]).all()) == equal
+        wanted = np.random.Generator(np.random.PCG64(np.random.SeedSequence(7))).random(1).astype(np.float32)
+        assert rows[0].numpy() == wanted
+
+
+def test_a_limit_of_the_return_ends_the_episode():
+    env = make_vect_envs("CartPole-v1", num_envs=2, max_total_reward=10, backend="sync")
+    agent = PPO(env.single_observation_space, env.single_action_space, num_envs=2, seed=0)
+    returns = []
+    assert agent.test(env, loop=2, callback=lambda score, info: returns.append((score, info["episode_length"]))) <= 10.0
+    for score, length in returns:
+        assert score == min(10.0, length)
+    limited = make_vect_envs(Paid, num_envs=1, pay=4.0, max_total_reward=10, backend="sync").envs[0]
+    limited.reset(seed=0)
+    assert [limited.step(0)[1:3] for _ in range(3)] == [(4.0, False), (4.0, False), (2.0, True)]
+
+
+@pytest.mark.parametrize("limit", [{"max_updates": 2}, {"max_seconds": 1e-9}])
+def test_a_run_ends_at_a_limit(limit, tmp_path):
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    population, _ = trained(env, members(2, env), max_steps=300, run_dir=tmp_path / "run", **limit)
+    generations = 2 if "max_updates" in limit else 1
+    assert population[0].learner.updates == generations
+    assert {row["generation"] for row in rows_of(tmp_path / "run")} == {str(i + 1) for i in range(generations)}
+
+
+def test_limits_must_be_positive():
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    for limit in ({"max_updates": 0}, {"max_seconds": -1.0}):
+        with pytest.raises(ConfigurationError, match="must be positive and finite"):
+            trained(env, **limit)
+
+
+def test_an_info_becomes_the_critics_observation():
+    class Stated(Paid):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed, options=options)[0], {"state": np.float32([0])}
+
+    env = make_vect_envs(Stated, num_envs=2, backend="sync", wrappers=[InfoObservation])
+    agents = members(1, env, critic_observation="state")
+    collector = Collector(agents, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0])
+    collector.collect(3)
+    encoding = agents[0].learner.rollout_encoding
+    assert encoding.critic_rows(collector.groups[""].observations)[0].tolist() == [[3.0], [3.0]]
+    with pytest.raises(ConfigurationError, match="key='state' is not in the info"):
+        InfoObservation(Paid())
+
+
+def test_a_file_has_the_keys():
+    config = Config.model_validate(
+        {
+            "environment": {
+                "id": "training.test_instances:Paid",
+                "num_envs": 3,
+                "instances": PAYS,
+                "aggregate": "min",
+                "info_keys": {"cost": "cost", "fes": "env.fes"},
+                "seeds": [1, 2, 3],
+                "max_total_reward": 8,
+                "backend": "sync",
+            },
+            "algorithm": {"learn_step": 30, "batch_size": 30},
+            "training": {"fitness": "info.cost", "max_updates": 3, "max_seconds": 60.0},
+        }
+    )
+    env = build(config).env
+    assert (env.env_config.aggregate, env.env_config.seeds) == ("min", (1, 2, 3))
+    assert env.env_config.info_keys == {"cost": "cost", "fes": "fes"}
+    env.close()
+    with pytest.raises(ValueError, match=r"fitness='info.wins' is unknown"):
+        Config.model_validate({"environment": {"id": "CartPole-v1"}, "training": {"fitness": "info.wins"}})
+
+
+def test_populations_of_more_members_than_places_keep_whole_sets():
+    env = make_vect_envs(Paid, num_envs=3, backend="sync", instances=PAYS)
+    evaluator = Evaluator(VecEnvAdapter(make_vect_envs(Paid, num_envs=18, backend="sync", instances=PAYS)), None)
+    found = evaluator.evaluate_some(members(6, env), [0, 1, 2, 3], [5], 0)
+    assert found.returns == [[5.0, 10.0, 15.0]] * 4
+    assert isinstance(members(2, env), Population)
