@@ -149,6 +149,7 @@ def stored_settings(config: type[Any], settings: Mapping[str, Any]) -> dict[str,
     }
 
 
+@cache
 def setting_names(config: type[Any]) -> tuple[str, ...]:
     """Return the names of all settings."""
     return tuple(config.__dataclass_fields__)

@@ -48,6 +48,8 @@ class StepRule(NamedTuple):
     lr_critic: Tensor | None = None
     """Learning rates `[P]` of the columns from `critic_at` on; None: those of all columns."""
     critic_at: int = 0
+    numbers: Tensor | None = None
+    """`rows` as a tensor `[4, P]`, if there is one already."""
 
 
 class AdamStep(NamedTuple):
@@ -114,7 +116,9 @@ class Adam:
             columns = [(slice(rule.critic_at), lr), (slice(rule.critic_at, None), rule.lr_critic)]
         steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
         self.steps += count
-        numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]
+        numbers = rule.numbers
+        if numbers is None:
+            numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]
         beta1, beta2, epsilon, _ = numbers
         root = (1 - beta2**steps).sqrt_()
         correction = root / (1 - beta1**steps)

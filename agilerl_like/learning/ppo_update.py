@@ -144,7 +144,9 @@ class PPOUpdate:
         self.kl_limit = hyperparams.target_kl * (SB3_KL_MARGIN if modes.kl_stop == "update" else 1.0)
         self.any_kl_limit = bool(torch.isfinite(hyperparams.target_kl).any())
         numbers = (hyperparams.beta1, hyperparams.beta2, hyperparams.adam_eps, hyperparams.weight_decay)
-        self.row_rules = [RowRule(*row) for row in torch.stack(numbers, 1).tolist()]
+        stacked_numbers = torch.stack(numbers)
+        self.row_rules = [RowRule(*row) for row in stacked_numbers.T.tolist()]
+        self.row_numbers = stacked_numbers.to(hyperparams.lr.dtype)
         self.has_lr_critic = bool((hyperparams.lr_critic != hyperparams.lr).any())
         self.gradient = torch.zeros_like(stacked.flat)
         self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # of the policy, and of the value function
@@ -287,7 +289,11 @@ class PPOUpdate:
         if self.any_adaptive:
             lr, lr_critic = self.adapted_lr, lr_critic * (self.adapted_lr / lr)
         rule = StepRule(
-            self.row_rules, self.modes.optimizer, lr_critic if self.has_lr_critic else None, stacked.critic_at
+            self.row_rules,
+            self.modes.optimizer,
+            lr_critic if self.has_lr_critic else None,
+            stacked.critic_at,
+            self.row_numbers,
         )
         return stacked.optimizer.prepare_steps(lr, count, rule)
 
