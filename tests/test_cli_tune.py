@@ -117,6 +117,14 @@ def test_the_speed_is_that_of_a_short_run():
     assert 10 < tune.steps_per_second(config, seconds=0.01) < 1e6
 
 
+def test_a_file_may_give_the_rollout_by_its_other_names(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("environment: {id: CartPole-v1, num_envs: 16}\nalgorithm: {num_steps: 32, num_minibatches: 4}\n")
+    config = tune.search_config(find_config(str(file)), steps=1e5, population=4, seed=1)
+    assert (config.algorithm.num_steps, config.algorithm.num_minibatches) == (None, None)
+    assert "learn_step" in config.hyperparameters
+
+
 def test_teams_are_searched_too():
     config = tune.search_config(find_config("mpe2.simple_spread_v3"), steps=1e5, population=4, seed=1)
     assert config.algorithm.name == "IPPO"

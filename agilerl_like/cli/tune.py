@@ -32,6 +32,8 @@ GENERATIONS = 30
 """Generations of a search: fewer leave selection little to do, more make each evaluation a larger share of the time."""
 LEAST_GENERATIONS = 4
 FOUND = "found.yaml"
+OTHER_NAMES = ("num_steps", "num_minibatches")
+"""Settings that stand for learn_step and batch_size, which are searched."""
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
@@ -116,7 +118,8 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> 
         base.algorithm_class.config, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
     )
     data = {**draft.data}
-    data["algorithm"] = {**(data.get("algorithm") or {}), **start}
+    kept = {name: value for name, value in (data.get("algorithm") or {}).items() if name not in OTHER_NAMES}
+    data["algorithm"] = {**kept, **start}
     data["population"] = {"size": population, "sample_hyperparameters": True}
     data["hyperparameters"] = ranges
     data["training"] = {**(data.get("training") or {}), "max_steps": each, "evo_steps": evo_steps, "target": None}
