@@ -35,6 +35,7 @@ from agilerl_like.reporting.records import GenerationRecord, MemberRecord, Summa
 try:
     import optuna  # pyright: ignore[reportMissingImports]  # an extra
     from optuna.distributions import (  # pyright: ignore[reportMissingImports]
+        BaseDistribution,
         CategoricalDistribution,
         FloatDistribution,
         IntDistribution,
@@ -106,7 +107,7 @@ def as_trial(
 ) -> FrozenTrial:
     """Return a member as a trial of the hyperparameters that are active in it; it failed if `value` is not finite."""
     active = hp_config.active(values)
-    distributions = {label(name, its): distribution(its) for name, its in active.items()}
+    distributions: dict[str, BaseDistribution] = {label(name, its): distribution(its) for name, its in active.items()}
     params = {label(name, its): _within(its, values[name]) for name, its in active.items()}
     is_known = value is not None and math.isfinite(value)
     state = TrialState.COMPLETE if is_known else TrialState.FAIL
