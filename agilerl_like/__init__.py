@@ -1,4 +1,4 @@
-"""Populations of PPO agents that find their hyperparameters and architectures while they train.
+"""Populations of reinforcement-learning agents that find their hyperparameters and architectures while they train.
 
 Names are imported on first access, so that a worker process that only steps envs never imports torch.
 """

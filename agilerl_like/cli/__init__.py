@@ -47,7 +47,7 @@ from agilerl_like.errors import (
     unknown_name,
 )
 
-DESCRIPTION = "Populations of PPO and IPPO agents that find their hyperparameters and architectures while they train."
+DESCRIPTION = "Populations of reinforcement-learning agents that find hyperparameters and architectures while they train."
 
 
 class Command(NamedTuple):
