@@ -104,8 +104,8 @@ def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
     names = [f"{section}.{name}" for section in ("environment", "network") for name in
              MultiAgentConfig.model_fields[section].annotation.model_fields]  # fmt: skip
     names += ["algorithm.rewards", "algorithm.agent_id_one_hot", "algorithm.lr", "training.max_steps"]
-    nested = {"environment.kwargs", "network.encoder_config", "network.memory_config", "network.head_config",
-              "network.groups"}  # fmt: skip
+    nested = {"environment.kwargs", "environment.instances", "network.critic_config", "network.encoder_config",
+              "network.memory_config", "network.head_config", "network.groups"}  # fmt: skip
     assert [name for name in names if name not in nested and f"--{name.replace('_', '-')} " not in page] == []
     assert "the sum or mean over all agents" in page
 

@@ -205,7 +205,7 @@ def test_environments_and_wrappers_of_known_packages_need_no_word(path):
         "agilerl_like.cli:main",
         "gymnasium.vector.async_vector_env:Process",
         "gymnasium.envs.registration:EnvSpec",
-        "gymnasium.utils.play:nothing",
+        "gymnasium.utils.ezpickle:nothing",
         "pettingzoo.utils.conversions:callable",
         ":x",
         "",

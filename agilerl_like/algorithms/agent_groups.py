@@ -108,6 +108,10 @@ def net_config_by_group(
     return {group: {**common, **config.get(group, {})} or None for group in groups}
 
 
+MAPPINGS = ("schedules", "reward_transform")
+"""Settings whose values may be mappings themselves."""
+
+
 def split_by_group(
     settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]]
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, float]]]:
@@ -120,7 +124,7 @@ def split_by_group(
     """
     found, single = dict(factors), dict(settings)
     for name, given in settings.items():
-        if not isinstance(given, Mapping) or isinstance(getattr(PPOConfig, name, None), Mapping):
+        if not isinstance(given, Mapping) or name in MAPPINGS:
             continue
         if name not in GROUP_HYPERPARAMETERS:
             raise ConfigurationError(

@@ -47,7 +47,9 @@ from agilerl_like.errors import (
     unknown_name,
 )
 
-DESCRIPTION = "Populations of reinforcement-learning agents that find hyperparameters and architectures while they train."
+DESCRIPTION = (
+    "Populations of reinforcement-learning agents that find hyperparameters and architectures while they train."
+)
 
 
 class Command(NamedTuple):

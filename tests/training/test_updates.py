@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
-from test_history import Killed, KillIn, population, same, weights
 from test_run_settings import SMALL
+from test_weights_history import Killed, KillIn, population, same, weights
 
 from agilerl_like import (
     IPPO,
