@@ -231,9 +231,7 @@ class ProcessRun:
             self.plan.selection.validate(members.size)
             self.plan.mutations.validate(members.size)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
-        longest = longest_episode(self.env_setup.vec_env)
-        for agent in members.population:
-            agent.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
+        self._check_members(members)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
             loop = self._make_loop(stack, members, identity)
@@ -294,6 +292,12 @@ class ProcessRun:
                     "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
                 )
         return {**saved, SELECTION: selection}
+
+    def _check_members(self, members: ShardedPopulation) -> None:
+        """Check each member's settings; here, because a loop variable of the run would keep a member alive."""
+        longest = longest_episode(self.env_setup.vec_env)
+        for agent in members.population:
+            agent.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         local_state = self.local_state or LocalState.of(population)

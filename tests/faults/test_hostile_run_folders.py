@@ -445,7 +445,7 @@ for what, changes in {
     "a uid beyond all": {"uid": 10**30},
     "parents of text": {"parent_uid": "0"},
     "hyperparameters null": {"hyperparameters": None},
-    "hyperparameters of text": {"hyperparameters": {"lr": "high"}},
+    "hyperparameters of mappings": {"hyperparameters": {"lr": {"a": 1}}},
     "an architecture null": {"architecture": None},
 }.items():
     case(f"run.json has a birth with {what}", changed_run(births=[birth(**changes)]), ON, said="run.births.0")
