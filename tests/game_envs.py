@@ -71,7 +71,7 @@ class Nim(AECEnv):
 
 
 class ListsTheActing(ParallelEnv):
-    """Nim as a parallel env that lists in `agents` only the player whose turn it is, and pays both at once."""
+    """Nim as a parallel env that lists only the selected player in `agents`, and rewards both at once."""
 
     metadata = MappingProxyType({"name": "lists_the_acting"})
 

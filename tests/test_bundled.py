@@ -96,3 +96,23 @@ def test_configurations_are_found_in_an_installed_package(tmp_path):
     command = [sys.executable, "-m", "agilerl_like", "configs"]
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[0] == "ppo/only  CartPole-v1  Balance a pole."
+
+
+@pytest.mark.parametrize(
+    ("environment", "algorithm", "wrappers"),
+    [("CartPole-v1", "DQN", 0), ("Acrobot-v1", "DQN", 0), ("Pendulum-v1", "SAC", 0), ("own:Env", "TD3", 0),
+     ("MiniGrid-Empty-5x5-v0", "DQN", 1)],
+)  # fmt: skip
+def test_another_algorithm_has_its_own_settings(environment, algorithm, wrappers):
+    options = ["--algorithm.name", algorithm, "--training.max-steps", "20_000"]
+    config = find_config(environment, options).override(options).validate()
+    assert config.algorithm.name == algorithm
+    assert config.environment.id.endswith(environment)
+    assert len(config.environment.wrappers) == wrappers
+    assert "ent_coef" not in config.hyperparameters
+
+
+def test_an_unknown_algorithm_is_refused_with_near_names():
+    options = ["--algorithm.name", "DQM"]
+    with pytest.raises(ConfigurationError, match=r"DQM.*did you mean 'DQN'"):
+        find_config("Acrobot-v1", options).override(options).validate()

@@ -115,14 +115,16 @@ def train(arguments: Sequence[str]) -> int:
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
         return _help(
-            "train", Train, (lambda: Train(file, find_config(file).override(overrides).validate())) if file else None
+            "train",
+            Train,
+            (lambda: Train(file, find_config(file, overrides).override(overrides).validate())) if file else None,
         )
     if not file:
         raise ConfigurationError(
             f"config is missing; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
             f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
         )
-    config = find_config(file).override(overrides).validate()
+    config = find_config(file, overrides).override(overrides).validate()
     if "--print-config" in arguments:
         sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE

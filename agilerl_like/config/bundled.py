@@ -6,15 +6,17 @@ In a wheel they are in `agilerl_like/configs`, in a checkout in the folder `conf
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 
-from agilerl_like.config.loader import Draft
+from agilerl_like.config.loader import Draft, split_options
 from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.registry import registered
 
 ANY_ENVIRONMENT = "any_environment.yaml"
 """The configuration of environments that have none of their own."""
@@ -47,6 +49,11 @@ class Bundled:
         return self.draft.data["environment"]["id"]
 
     @property
+    def algorithm(self) -> str:
+        """The name of its algorithm."""
+        return self.draft.data.get("algorithm", {}).get("name", "PPO")
+
+    @property
     def has_no_wrappers(self) -> bool:
         """Whether its environment has no wrappers."""
         return "wrappers" not in self.draft.data["environment"]
@@ -65,11 +72,13 @@ def bundled_configs() -> list[Bundled]:
     return sorted((Bundled(name, path) for path, name in names.items()), key=lambda one: one.name)
 
 
-def find_config(name: str) -> Draft:
+def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
     """Return the settings of a file, a bundled configuration, or an environment.
 
     An environment has the settings of its bundled configuration (of several, of one without wrappers, and of these the
-    one with the shortest name), else of `any_environment.yaml`.
+    one with the shortest name), else of `any_environment.yaml`. If `overrides`, the options of a command line, name
+    another algorithm, its bundled configuration for the environment counts, or `any_environment.yaml` with the settings
+    that the algorithm has; wrappers and other settings of the environment stay.
 
     Raises:
         ConfigurationError: the name is none of these, or the file is not YAML.
@@ -83,20 +92,34 @@ def find_config(name: str) -> Draft:
     if named:
         raise ConfigurationError(f"config={name!r} is ambiguous; allowed are {', '.join(one.name for one in named)}")
     suiting = [one for one in known if name in (one.environment, one.environment.rpartition(":")[2])]
+    algorithm = dict(split_options(overrides)).get("--algorithm.name", [""])[0]
     if suiting:
-        return min(suiting, key=lambda one: (not one.has_no_wrappers, len(one.name))).draft
+        best = _simplest(suiting)
+        suiting = [one for one in suiting if algorithm in ("", one.algorithm)]
+        return _simplest(suiting).draft if suiting else _for_any(best.draft.data["environment"], algorithm)
     if re.fullmatch(PETTINGZOO, name):
-        return _for_any(name, "IPPO")
+        return _for_any({"id": name}, algorithm or "IPPO")
     if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}", name):
-        return _for_any(name, "PPO")
+        return _for_any({"id": name}, algorithm or "PPO")
     raise _unknown(name, known)
 
 
-def _for_any(environment: str, algorithm: str) -> Draft:
-    """The settings of an environment without a bundled configuration."""
+def _simplest(configs: Iterable[Bundled]) -> Bundled:
+    return min(configs, key=lambda one: (not one.has_no_wrappers, len(one.name)))
+
+
+def _for_any(environment: Mapping[str, Any], algorithm: str) -> Draft:
+    """The settings of an environment without a bundled configuration, as far as the algorithm has them."""
     draft = Draft.read(_folder() / ANY_ENVIRONMENT)
-    sections = {"environment": {"id": environment}, "algorithm": {"name": algorithm}}
-    return replace(draft, data={**draft.data, **{name: own | draft.data[name] for name, own in sections.items()}})
+    kind: Any = registered("algorithm").get(algorithm)  # validation refuses an unknown one
+    data = {**draft.data, "environment": {**draft.data["environment"], **environment}}
+    for section in ("algorithm", "hyperparameters"):
+        its_own = data[section]
+        data[section] = {
+            name: value for name, value in its_own.items() if kind is None or name in kind.config.__dataclass_fields__
+        }
+    data["algorithm"] = {"name": algorithm, **data["algorithm"]}
+    return replace(draft, data=data)
 
 
 def _registered() -> set[str]:

@@ -67,7 +67,7 @@ class Draft:
 
     def override(self, arguments: Sequence[str]) -> Draft:
         """Apply options: `--algorithm.clip-coef 0.1` has the effect of `algorithm: {clip_coef: 0.1}` in a file."""
-        return self._with(tuple(_options(arguments)))
+        return self._with(tuple(split_options(arguments)))
 
     def _with(self, options: tuple[Option, ...]) -> Draft:
         data, locations, texts = copy.deepcopy(self.data), dict(self.locations), dict(self.texts)
@@ -159,7 +159,7 @@ class Draft:
                 yield Problem(text, formatter.location(path))
 
 
-def _options(arguments: Sequence[str]) -> Iterator[Option]:
+def split_options(arguments: Sequence[str]) -> Iterator[Option]:
     """Split `--a 1 --b=2 --c 3 4` into options and their arguments."""
     rest = list(arguments)
     while rest:

@@ -1,7 +1,7 @@
-"""An AEC env, whose agents take turns, as a parallel env in which only the agent whose turn it is is present.
+"""An AEC env, whose agents take turns, as a parallel env in which only the selected agent is present.
 
-An agent is paid what the env has credited to it since its last action when its next turn comes, as PettingZoo's
-`last()` gives it, or when it has ended; so what a move of another agent costs or earns it is in no row of its own.
+An agent's reward is the sum of what the env has credited to it since its last action, as PettingZoo's `last()` gives
+it. It is returned at the agent's next turn, or when the agent has ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> Step:
-        """Take the action of the agent whose turn it is."""
+        """Take the action of the selected agent."""
         agent = self.aec_env.agent_selection
         try:
             self.aec_env.step(actions[agent])
