@@ -56,8 +56,10 @@ class MultiAgentAlgorithmConfig(AlgorithmConfig):
 
 
 class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
-    """The environment for training and evaluation. In each env step all agents act, or the selected one in turn-based
-    environments."""
+    """The environment for training and evaluation.
+
+    In each env step all agents act, or the selected one in turn-based environments.
+    """
 
     id: str
     """A module like PettingZoo's ("mpe2.simple_spread_v3"), an import path of a factory ("package.module:factory"), or

@@ -116,6 +116,14 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
                 verbose=False,
                 external_data=False,
             )
+    except Exception as error:  # of torch's exporter, which has several types
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ConfigurationError(
+            f"path={str(path)!r}: the network has an operation that ONNX lacks ({str(cause).splitlines()[0]:.200}); "
+            "allowed are .pt2 and, for networks of common operations, .py"
+        ) from error
     finally:
         logger.setLevel(level)
     options = onnxruntime.SessionOptions()

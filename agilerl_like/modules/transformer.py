@@ -24,6 +24,7 @@ from agilerl_like.modules.evolvable_module import UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import LayerNorm, Linear, Residual, affine, default_weights, draw_weights_
 from agilerl_like.modules.memory_module import MemoryModule, MemorySpec, UnrolledStates, no_autocast, with_members
+from agilerl_like.modules.recurrent_cells import linear_scan
 from agilerl_like.modules.spec import Arguments, OperatorKind, check_limits, check_range, size_steps
 
 NODE_STEPS = (16, 32, 64)
@@ -466,6 +467,6 @@ class LayerRun(NamedTuple):
 
 def _cached_counts(starts: Tensor, cached: Tensor, past: int) -> Tensor:
     """Return how many steps are cached after each step of `[P, S, L]`, given how many were before `[P, S]`."""
-    place = torch.arange(starts.shape[-1], device=starts.device)
-    began = torch.where(starts != 0, place, -1).cummax(-1).values
-    return torch.where(began >= 0, place - began, cached.unsqueeze(-1) + place).add(1).clamp(max=past)
+    continues = (starts == 0).float().transpose(1, 2).unsqueeze(-1)  # [P, L, S, 1]
+    counts = linear_scan(continues, torch.ones_like(continues), cached.unsqueeze(-1).float())
+    return counts.squeeze(-1).transpose(1, 2).to(torch.int64).clamp(max=past)

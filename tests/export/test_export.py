@@ -61,6 +61,13 @@ CASES = {
     ),
 }
 
+TRANSFORMER = {"cell": "transformer", "d_model": 16, "context": 4}
+ALL_CASES = {
+    **CASES,
+    "transformer": (VECTOR, Discrete(3), {"recurrent": True, "net_config": {"memory_config": TRANSFORMER}}),
+}
+"""With those that are not written with numpy."""
+
 
 def trained(observation_space, action_space, **settings):
     """Return an agent whose normaliser and weights are not those of a new one."""
@@ -88,18 +95,18 @@ def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm"])
+@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm", "transformer"])
 def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
-    observation_space, action_space, settings = CASES[case]
+    observation_space, action_space, settings = ALL_CASES[case]
     agent = trained(observation_space, action_space, **settings)
     (path,) = agent.export(tmp_path / "policy.pt2", masks=has_masks(agent))
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm"])
+@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm", "transformer"])
 def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
-    observation_space, action_space, settings = CASES[case]
+    observation_space, action_space, settings = ALL_CASES[case]
     agent = trained(observation_space, action_space, **settings)
     (path,) = agent.export(tmp_path / "policy.onnx", masks=has_masks(agent))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -185,6 +192,23 @@ class Fourier(nn.Module):
 
     def forward(self, x):
         return self.linear(torch.sin(x))
+
+
+class RunningMaximum(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, x):
+        return self.linear(torch.cummax(x, -1).values)
+
+
+def test_an_operation_that_onnx_lacks_is_named(tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+    agent = PPO(VECTOR, Discrete(2), actor_network=RunningMaximum(2), critic_network=RunningMaximum(1))
+    with pytest.raises(ConfigurationError, match=r"operation that ONNX lacks \(.*aten\.cummax.* allowed are \.pt2"):
+        agent.export(tmp_path / "policy.onnx")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_networks_that_cannot_be_exported_are_named_with_the_operation(tmp_path):
