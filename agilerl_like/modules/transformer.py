@@ -144,7 +144,7 @@ class TransformerSpec(MemorySpec):
         return f"transformer {self.num_layers}x{self.d_model} ({self.num_heads} heads, {self.d_mlp})"
 
 
-class HeadProjection(nn.Module):
+class QKVProjection(nn.Module):
     """Queries, keys and values of all heads: `[P, B, in] -> [P, B, 3 * heads * head_dim]`."""
 
     def __init__(self, num_inputs: int, heads: int, head_dim: int) -> None:
@@ -165,7 +165,7 @@ class HeadProjection(nn.Module):
         return affine(x, self.weight.reshape(-1, rows, inputs), self.bias.reshape(-1, rows))
 
 
-class HeadMerge(Residual):
+class OutputProjection(Residual):
     """The linear map from all heads' outputs to the stream: `[P, B, heads * head_dim] -> [P, B, out]`."""
 
     def __init__(self, heads: int, head_dim: int, num_outputs: int) -> None:
@@ -186,7 +186,7 @@ class HeadMerge(Residual):
 class Window(NamedTuple):
     """Which steps each query attends to, the same for all layers."""
 
-    attends: Tensor  # [P, S, N, 1, B, B + context - 1], for N blocks of B queries
+    mask: Tensor  # [P, S, N, 1, B, B + context - 1], for N blocks of B queries
     distances: Tensor  # [B, B + context - 1], steps from key to query, within 0 … context - 1
     length: int  # L
 
@@ -202,8 +202,8 @@ class Window(NamedTuple):
         offset = torch.arange(block, device=starts.device).unsqueeze(1) + past
         distances = offset - torch.arange(block + past, device=starts.device)
         inside = (distances >= 0) & (distances < context)
-        attends = (queries.unsqueeze(-1) == keys.unsqueeze(-2)) & inside
-        return cls(attends.unsqueeze(3), distances.clamp(0, past), length)
+        mask = (queries.unsqueeze(-1) == keys.unsqueeze(-2)) & inside
+        return cls(mask.unsqueeze(3), distances.clamp(0, past), length)
 
     @property
     def block(self) -> int:
@@ -268,9 +268,9 @@ class TransformerLayer(nn.Module):
         width, heads, units = spec.d_model, spec.num_heads, spec.head_dim
         self.heads, self.units = heads, units
         self.attention_norm, self.mlp_norm = LayerNorm(width), LayerNorm(width)
-        self.projection = HeadProjection(width, heads, units)
-        self.distance_bias = nn.Parameter(torch.zeros(heads, spec.context))
-        self.merge = HeadMerge(heads, units, width)
+        self.qkv = QKVProjection(width, heads, units)
+        self.relative_position_bias = nn.Parameter(torch.zeros(heads, spec.context))
+        self.output = OutputProjection(heads, units, width)
         self.attention_gate, self.mlp_gate = Linear(width, width), Linear(width, width)
         self.inner = Linear(width, spec.d_mlp)
         self.outer = Residual(spec.d_mlp, width)
@@ -278,14 +278,14 @@ class TransformerLayer(nn.Module):
     def reset_(self, generator: torch.Generator, *, orthogonal: bool) -> None:
         """Draw initial weights, so that the layer adds something."""
         self.reset_inside_(generator, orthogonal=orthogonal)
-        self.merge.reset_(1.0, generator, orthogonal=orthogonal)
+        self.output.reset_(1.0, generator, orthogonal=orthogonal)
         self.outer.reset_(1.0, generator, orthogonal=orthogonal)
 
     def reset_inside_(self, generator: torch.Generator, *, orthogonal: bool) -> None:
         """Draw all weights but those of the maps that add to the stream."""
-        self.projection.reset_(generator, orthogonal=orthogonal)
+        self.qkv.reset_(generator, orthogonal=orthogonal)
         self.inner.reset_(2**0.5, generator, orthogonal=orthogonal)
-        nn.init.zeros_(self.distance_bias)
+        nn.init.zeros_(self.relative_position_bias)
         for gate in (self.attention_gate, self.mlp_gate):
             nn.init.zeros_(gate.weight)
             nn.init.constant_(gate.bias, GATE_BIAS)
@@ -300,16 +300,16 @@ class TransformerLayer(nn.Module):
         `[P, S, context - 1 + L, 2, H]`.
         """
         members, sequences, past = cache.shape[:3]
-        projected = self.projection(self.attention_norm(x))
+        projected = self.qkv(self.attention_norm(x))
         projected = projected.view(members, sequences, window.length, 3, self.heads * self.units)
         keys_values = torch.cat([cache, projected[..., 1:, :]], 2)
         blocks = _blocks(keys_values, window.length, window.block, past, 0)  # [P, S, N, B + past, 2, H]
         keys, values = blocks.unflatten(-1, (self.heads, self.units)).movedim(-2, 3).unbind(-2)  # [P, S, N, heads, …]
         queries = _blocks(projected[..., 0, :], window.length, window.block, 0, 0)
         queries = queries.unflatten(-1, (self.heads, self.units)).movedim(-2, 3)
-        bias = self.distance_bias[..., window.distances].reshape(-1, 1, 1, self.heads, *window.distances.shape)
+        bias = self.relative_position_bias[..., window.distances].reshape(-1, 1, 1, self.heads, *window.distances.shape)
         scores = torch.matmul(queries, keys.transpose(-1, -2)) * self.units**-0.5 + bias
-        weights = torch.softmax(scores.masked_fill(~window.attends, MASKED), -1)
+        weights = torch.softmax(scores.masked_fill(~window.mask, MASKED), -1)
         outputs = torch.matmul(weights, values).movedim(3, -2).flatten(-2).flatten(2, 3)
         return outputs[:, :, : window.length].flatten(1, 2), keys_values
 
@@ -321,7 +321,7 @@ class TransformerLayer(nn.Module):
 
     def add_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the stream after the attention."""
-        return x + torch.sigmoid(self.attention_gate(x)) * self.merge(attended)
+        return x + torch.sigmoid(self.attention_gate(x)) * self.output(attended)
 
     def hidden(self, x: Tensor) -> Tensor:
         """Return the MLP's hidden units."""
@@ -393,8 +393,8 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
         axes: UnitAxes = {"embedding.weight": ("out", "in"), "embedding.bias": ("out",)}
         for i in range(self.spec.num_layers):
             own, heads, hidden = f"layers.{i}", f"heads{i}", f"hidden{i}"
-            axes |= {f"{own}.projection.weight": ("", heads, "", "out"), f"{own}.projection.bias": ("", heads, "")}
-            axes |= {f"{own}.distance_bias": (heads, ""), f"{own}.merge.weight": ("out", heads, "")}
+            axes |= {f"{own}.qkv.weight": ("", heads, "", "out"), f"{own}.qkv.bias": ("", heads, "")}
+            axes |= {f"{own}.relative_position_bias": (heads, ""), f"{own}.output.weight": ("out", heads, "")}
             axes |= {f"{own}.inner.weight": (hidden, "out"), f"{own}.inner.bias": (hidden,)}
             axes |= {f"{own}.outer.weight": ("out", hidden)}
         return axes
@@ -403,7 +403,7 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
         """Heads and hidden units change in all layers alike."""
         if operator.endswith("layer"):
             return UnitChange(refits_output=operator == "remove_layer")
-        group, reader = ("heads", "merge") if operator.endswith("head") else ("hidden", "outer")
+        group, reader = ("heads", "output") if operator.endswith("head") else ("hidden", "outer")
         amount = int(arguments.get("heads", arguments.get("nodes", 0)))
         layers = range(self.spec.num_layers)
         if operator.startswith("add"):
@@ -426,7 +426,7 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
         run = self._run(Sequences(x[None], starts[None], state[None]), int(number))
         layer = self._layers[int(number)]
         attended, _ = layer.attend(run.stream, run.caches[int(number)], run.window)
-        return (attended if reader == "merge" else layer.hidden(layer.add_attention(run.stream, attended)))[0]
+        return (attended if reader == "output" else layer.hidden(layer.add_attention(run.stream, attended)))[0]
 
     @staticmethod
     def transfer_state(state: Tensor, old: TransformerSpec, new: TransformerSpec, maps: UnitMaps) -> Tensor:

@@ -51,8 +51,7 @@ def reference(module, x):
     for layer in module.layers:
         normal_stream = norm(stream, (spec.d_model,), layer.attention_norm.weight, layer.attention_norm.bias)
         q, k, v = (
-            torch.einsum("ld,hud->lhu", normal_stream, layer.projection.weight[i]) + layer.projection.bias[i]
-            for i in range(3)
+            torch.einsum("ld,hud->lhu", normal_stream, layer.qkv.weight[i]) + layer.qkv.bias[i] for i in range(3)
         )
         attended = []
         for t in range(len(x)):
@@ -60,13 +59,13 @@ def reference(module, x):
             heads = []
             for head in range(spec.num_heads):
                 scores = [
-                    q[t, head] @ k[s, head] / math.sqrt(spec.head_dim) + layer.distance_bias[head, t - s]
+                    q[t, head] @ k[s, head] / math.sqrt(spec.head_dim) + layer.relative_position_bias[head, t - s]
                     for s in window
                 ]
                 weights = torch.softmax(torch.stack(scores), 0)
                 heads.append(sum(w * v[s, head] for w, s in zip(weights, window, strict=True)))
             attended.append(torch.stack(heads))
-        merged = torch.einsum("lhu,dhu->ld", torch.stack(attended), layer.merge.weight) + layer.merge.bias
+        merged = torch.einsum("lhu,dhu->ld", torch.stack(attended), layer.output.weight) + layer.output.bias
         gate = torch.sigmoid(stream @ layer.attention_gate.weight.T + layer.attention_gate.bias)
         stream = stream + gate * merged
         hidden = norm(stream, (spec.d_model,), layer.mlp_norm.weight, layer.mlp_norm.bias)
@@ -215,7 +214,7 @@ def test_a_new_layer_and_a_new_head_learn():
     outputs, _ = module.unroll(
         normal(2, 6, 3), torch.zeros(2, 6), torch.zeros(2, *module.state_shape, dtype=torch.float64)
     )
-    gradients = torch.autograd.grad(outputs.square().sum(), [layer.merge.weight for layer in module.layers])
+    gradients = torch.autograd.grad(outputs.square().sum(), [layer.output.weight for layer in module.layers])
     assert all(bool((gradient != 0).any()) for gradient in gradients)
     assert bool((gradients[0][:, 2] != 0).any())  # of the new head
 
@@ -228,8 +227,8 @@ def test_a_removal_is_refitted(operator, arguments):
     plain = module.rebuild(child.spec).double()
     plain.load_state_dict(child.state_dict())
     layer, old = plain.layers[0], module.layers[0]
-    reader = layer.merge if operator == "remove_head" else layer.outer
-    parent_reader = old.merge if operator == "remove_head" else old.outer
+    reader = layer.output if operator == "remove_head" else layer.outer
+    parent_reader = old.output if operator == "remove_head" else old.outer
     state = torch.zeros(80, *module.state_shape, dtype=torch.float64)
     wanted, _ = module.unroll(x, torch.zeros(80, 5), state)
     own_state = torch.zeros(80, *child.state_shape, dtype=torch.float64)
@@ -316,7 +315,7 @@ def test_initial_weights_are_orthogonal_and_gates_nearly_closed():
     module = EvolvableTransformer(TransformerSpec(d_model=16, num_heads=4), 16)
     module.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     for layer in module.layers:
-        for matrix in layer.projection.weight:
+        for matrix in layer.qkv.weight:
             square = matrix.flatten(0, 1)
             torch.testing.assert_close(square @ square.T, torch.eye(16), rtol=0, atol=1e-5)
         assert bool((layer.attention_gate.bias == -1).all())
