@@ -178,6 +178,20 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     # -- learning
 
+    def steps_until_update(self, since: Sequence[int]) -> list[int]:
+        """Return in how many steps of its envs each member learns at the earliest, given those since its last update.
+
+        A learner with rollouts of a fixed length learns then, and has missed its update where this is negative.
+        """
+        return [learner.rollout_steps - steps for learner, steps in zip(self, since, strict=True)]
+
+    def due(self, since: Sequence[int]) -> list[int]:
+        """Return the places of the members that learn now, given the steps of their envs since their last update.
+
+        An algorithm that learns when its episodes end, and not after a number of steps, overrides both methods.
+        """
+        return [place for place, left in enumerate(self.steps_until_update(since)) if left <= 0]
+
     @abstractmethod
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]

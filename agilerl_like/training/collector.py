@@ -260,11 +260,7 @@ class GroupCollector:
     @property
     def vector_steps_until_update(self) -> int:
         """Steps until the first rollout is complete."""
-        left = [
-            agent.rollout_steps - since
-            for agent, since in zip(self.population, self.steps_since_update.tolist(), strict=True)
-        ]
-        return max(1, min(left))
+        return max(1, min(self.population.steps_until_update(self.steps_since_update.tolist())))
 
     def wait_for_envs(self, taken: int) -> None:
         """Wait for all env groups, after so many steps."""
@@ -390,10 +386,10 @@ class GroupCollector:
 
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
-        needed = [agent.rollout_steps for agent in self.population]
         if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
-            self._start_rollouts(place for place, steps in enumerate(needed) if self.steps_since_update[place] > steps)
-        due = [place for place, steps in enumerate(needed) if self.steps_since_update[place] >= steps]
+            left = self.population.steps_until_update(self.steps_since_update.tolist())
+            self._start_rollouts(place for place, steps in enumerate(left) if steps < 0)
+        due = self.population.due(self.steps_since_update.tolist())
         if not due:
             return {}
         with self.timer("learn"):

@@ -149,6 +149,31 @@ def test_a_run_steps_stores_learns_reports_and_saves(tmp_path):
     assert torch.equal(flat(best), flat(trained.best))
 
 
+class OnRewardGroup(DriftGroup):
+    """A member learns after a step in which its first env paid 2."""
+
+    def steps_until_update(self, since):
+        return [1] * len(self)
+
+    def due(self, since):
+        assert all(steps > 0 for steps in since)
+        return [place for place in range(len(self)) if self.log.rewards[-1][2 * place] == 2]
+
+
+class OnReward(DriftAlgorithm):
+    algo, group_class = "OnReward", OnRewardGroup
+
+
+def test_a_learner_group_decides_when_it_learns():
+    settings = {"net_config": SMALL, "num_envs": 2, "seed": 4}
+    pop = Population(make_members(OnReward, 2, *SPACES, sample=False, settings=settings))
+    env = make_vect_envs(Walk, num_envs=2, backend="sync")
+    train_on_policy(env, pop=pop, max_steps=40, evo_steps=40, eval_loop=1, verbose=False)
+    paid = [sum(reward[2 * place] == 2 for reward in pop.learners.log.rewards) for place in range(2)]
+    assert [agent.learner.updates for agent in pop] == paid
+    assert min(paid) > 0
+
+
 def test_members_mutate_and_keep_their_settings():
     pop = population(size=3, net_config=SMALL, seed=3, num_envs=2, hp_config=RANGES)
     pop.mutate(Mutations(rl_hp=1.0, architecture=0.0, no_mutation=0.0, rand_seed=0, mutate_elite=True))
