@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.learner import torch_generator
+from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
 from agilerl_like.algorithms.settings import validated

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
-from agilerl_like.algorithms.learner import ATTRIBUTES, WEIGHT_BYTES, LearnerHost
+from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import resolve_device

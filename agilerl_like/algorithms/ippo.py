@@ -27,8 +27,8 @@ from agilerl_like.algorithms.agent_groups import (
     spaces_by_agent,
     split_by_group,
 )
+from agilerl_like.algorithms.architectures import encoder_of, initial_architecture
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
-from agilerl_like.algorithms.learner import encoder_of, initial_architecture
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,

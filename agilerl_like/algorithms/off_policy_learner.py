@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like.algorithms.learner import RECENT, WEIGHT_BYTES, Learner, torch_generator
+from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol

@@ -16,11 +16,12 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
+from agilerl_like.algorithms.architectures import custom_spec
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
-from agilerl_like.algorithms.learner import ATTRIBUTES, custom_spec
 from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.algorithms.settings import COMMON

@@ -13,7 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
-from agilerl_like.algorithms.learner import Learner, torch_generator
+from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.settings import number_range, validated

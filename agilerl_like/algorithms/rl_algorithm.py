@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl_like.algorithms.architectures import custom_spec, encoder_of, initial_architecture
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.learner import LearnerT, custom_spec, encoder_of, initial_architecture
+from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.spaces import ObservationEncoder

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.learner import Learner, torch_generator
+from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.networks.exploration import EpsilonGreedy
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.networks.sampling import Sampling

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name, genome_to_json
-from agilerl_like.algorithms.learner import SettingFunctions
+from agilerl_like.algorithms.learner_host import SettingFunctions
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,

@@ -1,0 +1,173 @@
+"""How a learner is stored: a JSON document and named tensors, and their checks when they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from agilerl_like.algorithms.architectures import encoder_of, read_architecture
+from agilerl_like.algorithms.learner_base import RECENT, LearnerBase
+from agilerl_like.algorithms.learner_host import LearnerHost
+from agilerl_like.algorithms.serialization import (
+    WEIGHTS_ONLY,
+    MetaBuild,
+    check_finite,
+    read_count,
+    read_flag,
+    to_builtin,
+)
+from agilerl_like.algorithms.settings import stored_settings, validated
+from agilerl_like.envs.spaces import space_to_json
+from agilerl_like.hpo.schedules import ADAPTIVE
+from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.rewards import ReturnStatistics
+from agilerl_like.modules.param_stack import (
+    layout,
+    update_count_flags,
+)
+from agilerl_like.networks.actor_critic import ActorCritic
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.storage import safe_folder
+
+StoredLearnerT = TypeVar("StoredLearnerT", bound="StoredLearner")
+
+
+class StoredLearner(LearnerBase):
+    """A learner's document and tensors."""
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but tensors as JSON data."""
+        document = {
+            "algorithm": self.algo,
+            "index": self.index,
+            "seed": self.seed,
+            "settings": stored_settings(self.algorithm.config, self.settings()),
+            "hp_config": self.hp_config.to_json(),
+            "architecture": self.architecture.to_config(),
+            "updates": self.updates,
+            "draws": self.draws,
+            "variations": self.variations,
+            "num_envs": self.num_envs,
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "learned_with_masks": self.learned_with_masks,
+        }
+        if self.env_steps and (self.algorithm.random_steps or self.algorithm.learning_starts):
+            document["env_steps"] = self.env_steps
+        return to_builtin(document)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return network, moments and recent observations by name."""
+        optimizer = self.optimizer
+        moments = {f"adam.{name}": getattr(optimizer, name) for name in self._moment_names}
+        rewards = self.return_statistics._asdict() if self.algorithm.normalize_reward else {}
+        return {
+            **_tensors_of(self.network),
+            **moments,
+            **{f"reward_norm.{name}": numbers for name, numbers in rewards.items()},
+            "recent_observations": self.recent_observations,
+        }
+
+    @property
+    def _moment_names(self) -> tuple[str, ...]:
+        adapts = self.algorithm.lr_schedule == ADAPTIVE
+        return ("exp_avg", "exp_avg_sq", "steps", *(["lr_scale"] if adapts else []))
+
+    @classmethod
+    def from_document(
+        cls: type[StoredLearnerT],
+        algorithm: LearnerHost,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        document: Mapping[str, Any],
+        networks: CustomSpec | None = None,
+        **group: Any,
+    ) -> StoredLearnerT:
+        """Build the learner that `document` describes, without a network."""
+        settings = validated(algorithm.config, document["settings"])
+        encoding = encoder_of(observation_space, settings, algorithm.critic_entries)
+        recurrent = getattr(settings, "recurrent", False)
+        architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
+        max_seq_len = getattr(settings, "max_seq_len", None)
+        return cls(algorithm, encoding, action_space, architecture, max_seq_len=max_seq_len, **group)
+
+    def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
+        """Read an architecture of this learner's kind from its `to_config`."""
+        return read_architecture(config, self.rollout_encoding, recurrent=self.recurrent, networks=self.custom_networks)
+
+    def check_tensors(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Raise ValueError unless stored tensors fit the architecture; none of them is read.
+
+        Tensors in memory are compared when they are copied, and a user's own network may not be buildable without data.
+        """
+        if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
+            with torch.device("meta"), MetaBuild(len(tensors)):
+                network, flag = self.build(self.architecture), read_flag(document, WEIGHTS_ONLY, older=False)
+                self._check_facts(tensors.infos, network, weights_only=flag)
+
+    def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Read counters, weights and moments; ValueError if they do not fit."""
+        self.updates, self.draws = read_count(document, "updates"), read_count(document, "draws")
+        self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
+        self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
+        weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
+        self.env_steps = read_count(document, "env_steps") if "env_steps" in document else 0
+        network = self._unfilled(self.architecture)
+        self._check_facts(safe_folder.tensor_infos(tensors), network, weights_only=weights_only)
+        check_finite(tensors)
+        if weights_only:
+            self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
+        else:
+            moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in self._moment_names]
+            if any(bool((moment < 0).any()) for moment in moments[1:]):
+                raise ValueError("adam.exp_avg_sq, adam.steps and adam.lr_scale must not be negative")
+            self.set_network(network, Adam(*moments))
+            self.recent_observations = tensors["recent_observations"]
+            if self.algorithm.normalize_reward:
+                statistics = (tensors[f"reward_norm.{name}"] for name in ReturnStatistics._fields)
+                self.return_statistics = ReturnStatistics(*statistics)
+        with torch.no_grad():
+            for name, tensor in _tensors_of(self.network).items():
+                tensor.copy_(tensors[name])
+        update_count_flags(self.network)
+
+    def _check_facts(
+        self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
+    ) -> None:
+        """Raise ValueError unless stored tensors have a network's names, shapes and dtypes."""
+        info = safe_folder.TensorInfo
+        wanted = safe_folder.tensor_infos(_tensors_of(network))
+        size = layout(network)[-1].stop
+        if not weights_only:
+            wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
+            wanted |= {f"adam.{name}": info((1,), network.dtype) for name in self._moment_names[2:]}
+            if self.algorithm.normalize_reward:
+                shape, _ = found.get("reward_norm.returns", info((0,), torch.float64))
+                wanted |= {"reward_norm.moments": info((3,), torch.float64)}
+                wanted |= {"reward_norm.returns": info((min(math.prod(shape), self.num_envs),), torch.float64)}
+        odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {"recent_observations"}))
+        if odd:
+            raise ValueError(f"tensors {odd} are missing or too many")
+        for name, facts in wanted.items():
+            if found[name] != facts:
+                raise ValueError(f"{name} is {found[name]}; wanted is {facts}")
+        if weights_only:
+            return
+        shape, dtype = found["recent_observations"]
+        encoding = self.rollout_encoding
+        rows_fit = shape[-1:] == (encoding.size,) and dtype == encoding.dtype and len(shape) in (2, 3)
+        if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
+            raise ValueError(
+                f"recent_observations is {found['recent_observations']}; wanted are at most {RECENT} rows of "
+                f"{encoding.size} numbers of {encoding.dtype}"
+            )
+
+
+def _tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    return {f"network.{name}": tensor for name, tensor in (*network.named_parameters(), *network.named_buffers())}

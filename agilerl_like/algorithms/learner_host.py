@@ -1,0 +1,126 @@
+"""What a learner reads from its algorithm: settings, with defaults where it lacks one, device and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from agilerl_like.algorithms.settings import setting_names
+from agilerl_like.envs.critic_observation import POLICY
+from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import Schedule, with_function, with_functions
+from agilerl_like.learning.execution import Precision
+from agilerl_like.learning.optimizer import OptimizerName
+from agilerl_like.learning.rewards import with_reward_function
+from agilerl_like.networks.distributions import LOG_STD_RANGE
+from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
+
+ATTRIBUTES: Mapping[str, str] = {"optimizer": "optimizer_name"}
+"""Settings whose attribute has another name."""
+
+
+class SettingFunctions(NamedTuple):
+    """The settings of an algorithm that may be functions, which are sent and stored by name."""
+
+    schedules: Mapping[str, Schedule]
+    lr_schedule: Schedule | None
+    reward_transform: Any
+
+
+class LearnerHost:
+    """What a learner reads from its algorithm; the defaults hold for algorithms without such a setting."""
+
+    config: ClassVar[type[Any]]
+    """The dataclass of the settings; a value that is set as an attribute counts from the next update."""
+    learners: dict[str, Any]
+    """The learner of each group of agents that share a policy, by the group's name."""
+    index: int
+    seed: int
+    device: torch.device
+    training: bool
+    progress: float
+    num_envs: int
+    hp_config: HyperparameterConfig
+
+    lr: float
+    learn_step: int
+    batch_size: int = 1
+    share_encoders: bool = False
+    critic_observation: str | tuple[str, ...] = POLICY
+    normalize_observation: ObservationNormKind = False
+    observation_clip: float = OBSERVATION_CLIP
+    observation_eps: float = OBSERVATION_EPS
+    normalize_value: bool = False
+    normalize_images: bool = True
+    swap_channels: bool | None = None
+    recurrent: bool = False
+    max_seq_len: int | None = None
+    action_std_init: float = 0.0
+    action_std_min: float = LOG_STD_RANGE[0]
+    action_std_max: float = LOG_STD_RANGE[1]
+    action_noise_correlation: float = 0.0
+    squash_output: bool = False
+    compile: bool = False
+    precision: Precision = "float32"
+    per_member: bool = False
+    schedules: Mapping[str, Schedule] = FrozenMapping()
+    lr_schedule: Schedule | None = None
+    num_steps: int | None = None
+    num_minibatches: int | None = None
+    random_steps: int = 0
+    learning_starts: int = 0
+    normalize_reward: bool = False
+    reward_clip: float | None = None
+    reward_transform: Any = None
+    state_dependent_std: bool = False
+    optimizer_name: OptimizerName = "adam"
+    """The setting `optimizer`; the attribute of that name has the moments."""
+    max_steps: int | None = None
+    """Those of the run; None in hand-written loops."""
+
+    @property
+    def group_factors(self) -> Mapping[str, Mapping[int, float]]:
+        """Factors of hyperparameters by the number of a learner's group."""
+        return {}
+
+    @property
+    def rollout_length(self) -> int:
+        """Env steps between updates, before they are rounded up to whole steps of every env."""
+        return self.learn_step if self.num_steps is None else self.num_steps * self.num_envs
+
+    @property
+    def scheduled(self) -> tuple[str, ...]:
+        """The settings whose value in an update differs from the member's own."""
+        return tuple(dict.fromkeys((*self.schedules, *([] if self.lr_schedule is None else ["lr"]))))
+
+    @property
+    def functions(self) -> SettingFunctions:
+        """The settings that may be functions."""
+        return SettingFunctions(self.schedules, self.lr_schedule, self.reward_transform)
+
+    def set_functions(self, given: SettingFunctions) -> None:
+        """Set functions of which this agent's file could hold the names alone; `given` are those of another agent."""
+        self.schedules = with_functions(self.schedules, given.schedules)
+        self.lr_schedule = with_function(self.lr_schedule, given.lr_schedule)
+        self.reward_transform = with_reward_function(self.reward_transform, given.reward_transform)
+
+    @property
+    def critic_entries(self) -> str | Sequence[str]:
+        """The entries of a learner's observations that its critic reads (see `envs.critic_observation`)."""
+        return self.critic_observation
+
+    def settings(self) -> dict[str, Any]:
+        """Return the current settings by the constructor's names."""
+        return {name: getattr(self, ATTRIBUTES.get(name, name)) for name in setting_names(self.config)}
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the current settings are legal together."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Attach the learners that `copy.deepcopy` and `pickle` made."""
+        vars(self).update(state)
+        for learner in self.learners.values():
+            learner.set_algorithm(self)
