@@ -1,0 +1,268 @@
+"""Evaluation within a training loop: all members, those in doubt again, and the confirmation of the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TypeVar
+
+import numpy as np
+
+from agilerl_like.algorithms.episode_guard import EvaluationStopped
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.distributed.signals import StopRequests, first_signal
+from agilerl_like.hpo import PopulationView, Selection, Trial
+from agilerl_like.hpo.selection import BASELINE_GENERATION
+from agilerl_like.reporting.records import (
+    MemberRecord,
+)
+from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.best_agent import (
+    CONFIRMATION_EPISODES,
+    BestAgent,
+    confirmed_record,
+    may_surpass,
+    surpasses,
+    unconfirmed_record,
+)
+from agilerl_like.training.checkpoint_manager import (
+    SearchState,
+)
+from agilerl_like.training.evaluator import EvalResult
+from agilerl_like.training.loop_state import LoopState
+
+T = TypeVar("T")
+
+MAX_EVALUATION_ROUNDS = 3
+"""Rounds of further evaluation episodes in a generation: at most eight times `eval_loop` episodes of a member."""
+EQUAL_RATINGS = 1e-6
+"""Ratings that differ by less are equal."""
+
+
+class EvaluatingLoop(LoopState):
+    """A run that evaluates its members, and measures its best one on fresh episodes."""
+
+    def _evaluate(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
+        """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
+        progress, members = self.progress, self.members
+        with self.timer("evaluate"):
+            num_seeds = self.training_args.eval_loop
+            seeds = integers(num_seeds, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
+            result, stopped = self._evaluate_until_stopped(
+                lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked),
+                stop_requests,
+            )
+            if result is not None:
+                if result.is_zero_sum and progress.generation == 1:
+                    self.callbacks.on_warning(
+                        "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
+                        "episode, whatever a member does; fitness='rating' compares members by games"
+                    )
+                result, stopped = self._evaluate_further(result, stop_requests)
+            result = result or _unfinished_result(self.population)
+            fitness = [
+                score if agent.is_finite and slot not in self.unreplaced else math.nan
+                for (slot, agent), score in zip(members.local_members().items(), result.fitness, strict=True)
+            ]
+            self.population.fitness = fitness
+            for agent, score, train_return in zip(self.population, fitness, self.collector.pop_scores(), strict=True):
+                agent.fitness.append(score)
+                agent.scores.append(train_return)
+        records = members.all_gather_by_slot(
+            self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
+        )
+        before = self.fitness or [math.nan] * len(records)
+        own_returns = result.returns or [[]] * len(members.population)
+        self.search.returns = members.all_gather_by_slot(own_returns, encode=list, decode=list)
+        self.history = self.history.extended(
+            _trial(
+                record,
+                progress.generation,
+                score,
+                self.steps - self._steps_before,
+                self.lineage.operators(record.uid, progress.generation - 1),
+                is_mean=any(self.search.returns),
+            )
+            for record, score in zip(records, before, strict=True)
+        )
+        self.fitness = [record.fitness for record in records]
+        progress.evaluation_steps += sum(record.evaluation_steps for record in records)
+        return records, stopped or self._measure_baseline(stop_requests)
+
+    def _measure_baseline(self, stop_requests: StopRequests) -> int:
+        """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0."""
+        selection, members = self.selection, self.members
+        if selection is None or not selection.needs_baseline or "baseline" in self.search.state:
+            return 0
+        is_masked = self.evaluator.env.action_mask is not None  # a constant action may be illegal
+        if self.progress.generation < BASELINE_GENERATION or is_masked or not any(self.search.returns):
+            return 0
+        seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
+        with self.timer("evaluate"):
+            played, signal = self._evaluate_until_stopped(
+                lambda asked: self.evaluator.play_constant(self.population, members.shard.slots, seeds, asked),
+                stop_requests,
+            )
+            own = [[math.nan, 0]] * len(self.population) if played is None else [*zip(*played, strict=True)]
+            gathered = members.all_gather_by_slot(own, encode=list, decode=list)
+        returns = [score for score, _ in gathered if math.isfinite(score)]
+        self.progress.evaluation_steps += sum(steps for _, steps in gathered)
+        if returns and not signal:
+            self.search.state["baseline"] = [max(returns), max(returns) - min(returns)]
+        return signal
+
+    def _evaluate_further(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+        """Return the result after further episodes of the members whose selection is in doubt, and the signal.
+
+        The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`.
+        """
+        progress, members, args, episodes = (
+            self.progress,
+            self.members,
+            self.training_args,
+            self.training_args.eval_loop,
+        )
+        allowed = args.eval_share * (self.steps - self._steps_before) * members.size
+        if not result.returns:
+            return self._separate_equals(result, stop_requests)
+        if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt:
+            return result, 0
+        for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
+            fitness, steps, returns = zip(
+                *members.all_gather_by_slot(
+                    zip(result.fitness, result.steps, result.returns, strict=True), encode=list, decode=tuple
+                ),
+                strict=True,
+            )
+            if not np.isfinite(fitness).any():
+                break
+            view = PopulationView(
+                np.array(fitness),
+                self.uids,
+                (),
+                progress.generation,
+                self.history,
+                returns=SearchState(returns=list(returns)).paired_returns(),
+                generations=args.generations(members.first.num_envs),
+            )
+            doubtful = self.selection.in_doubt(view)
+            cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)
+            if not doubtful or sum(steps) + cost > allowed:
+                break
+            own = [place for place, slot in enumerate(members.shard.slots) if slot in doubtful]
+            more, signal = self._evaluate_some(own, episodes, turn, stop_requests)
+            if signal:
+                return result, signal
+            result = result if more is None else result.extended(own, more)
+            episodes *= 2
+        return result, 0
+
+    def _separate_equals(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+        """Return the ratings after further games of the members whose ratings are equal, and the signal.
+
+        They play at most `MAX_EVALUATION_ROUNDS` rounds of as many games as before, on other seeds.
+        """
+        members = self.members
+        for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
+            ratings = np.array(members.all_gather_by_slot(result.fitness, encode=float, decode=float))
+            equal = [slot for slot, one in enumerate(ratings) if (np.abs(ratings - one) < EQUAL_RATINGS).sum() > 1]
+            if self.selection is None or not equal:
+                break
+            own = [place for place, slot in enumerate(members.shard.slots) if slot in equal]
+            more, signal = self._evaluate_some(own, self.training_args.eval_loop, turn, stop_requests)
+            if signal:
+                return result, signal
+            result = result if more is None else result.averaged(own, more)
+        return result, 0
+
+    def _evaluate_some(
+        self, places: Sequence[int], episodes: int, turn: int, stop_requests: StopRequests
+    ) -> tuple[EvalResult | None, int]:
+        """Evaluate some members on this generation's seeds of a further round; return the result and the signal."""
+        generation = self.progress.generation
+        seeds = integers(episodes, self.members.first.seed, Purpose.EVALUATION_ENVS, generation, turn)
+        return self._evaluate_until_stopped(
+            lambda asked: self.evaluator.evaluate_some(self.population, places, seeds, generation, should_stop=asked),
+            stop_requests,
+        )
+
+    def _evaluate_until_stopped(
+        self,
+        evaluate: Callable[[Callable[[], bool]], T | None],
+        stop_requests: StopRequests | None = None,
+    ) -> tuple[T | None, int]:
+        """Evaluate on this process; if a signal stops any process, return None and the signal."""
+        requests = stop_requests or self.stop_requests
+        result, signal = None, 0
+        try:
+            result = evaluate(lambda: requests.asked)
+        except EvaluationStopped:
+            signal = requests.signal
+        signal = first_signal(self.members.process_group.all_gather(signal))
+        return None if signal else result, signal
+
+    def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
+        """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
+
+        It is the fittest member of this generation if fresh episodes confirm it, else the one before. A run that was
+        stopped ends without them.
+        """
+        best, target, signal = self.best, self.training_args.target, 0
+        if best is not None and not may_surpass(candidate, best.record, target):
+            return best, signal
+        found = unconfirmed_record(candidate, self.progress.generation)
+        if not stopped and math.isfinite(candidate.fitness):
+            fresh, signal = self._confirm(candidate.slot)
+            found = found if fresh is None else confirmed_record(candidate, self.progress.generation, fresh)
+        if best is not None and not surpasses(found, best.record, target):
+            return best, signal
+        owner_rank, agent = self.members.owner_rank(candidate.slot), None
+        if owner_rank == self.members.process_group.rank:
+            agent = self.members.local_members()[candidate.slot].clone()
+            agent.fitness[-1] = found.fitness
+        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
+
+    def _confirm(self, slot: int) -> tuple[EvalResult | None, int]:
+        """Evaluate a member on fresh episodes; all processes return the result, or the signal that stopped it."""
+        members, generation = self.members, self.progress.generation
+        player = members.local_members().get(slot)
+        with self.timer("evaluate"):
+            episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
+            seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
+            own, signal = self._evaluate_until_stopped(
+                lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked)
+            )
+            found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
+        if found is None:
+            return None, signal
+        fresh = EvalResult(*found)
+        self.progress.evaluation_steps += sum(fresh.steps)
+        return fresh, signal
+
+
+def _unfinished_result(population: BasePopulation) -> EvalResult:
+    """Return the result of an evaluation that was stopped: the last fitness of each member, nan if it has none."""
+    members = len(population)
+    unknown = [math.nan] * members
+    last = [agent.fitness[-1] if agent.fitness else math.nan for agent in population]
+    return EvalResult(last, unknown, unknown, 0, [0] * members)
+
+
+def _trial(
+    record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str, *, is_mean: bool
+) -> Trial:
+    """Return what the history keeps of one member's generation; `is_mean`: fitness is a mean return, not a rating."""
+    return Trial(
+        generation=generation,
+        uid=record.uid,
+        parent_uid=record.parent_uid,
+        hyperparameters=record.hyperparameters,
+        architecture=record.architecture,
+        mutation=record.mutation,
+        fitness_before=fitness_before,
+        fitness=record.fitness,
+        env_steps=env_steps,
+        operators=operators,
+        standard_error=record.fitness_std / (math.sqrt(max(1, record.episodes - 1)) if is_mean else 1.0),
+    )

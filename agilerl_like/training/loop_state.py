@@ -1,0 +1,254 @@
+"""What a training loop holds, and the records that it reports: the state of one run on one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.distributed.process_group import SerializedAgent
+from agilerl_like.distributed.signals import StopRequests
+from agilerl_like.hpo import Explorer, History, Selection
+from agilerl_like.reporting.callback import CallbackList, RunContext
+from agilerl_like.reporting.records import (
+    BestRecord,
+    GenerationRecord,
+    MemberRecord,
+    OffspringRecord,
+    RunRecord,
+    SummaryRecord,
+    UpdateRecord,
+)
+from agilerl_like.training.best_agent import (
+    BestAgent,
+)
+from agilerl_like.training.checkpoint_manager import (
+    CheckpointManager,
+    Progress,
+    SearchState,
+)
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
+from agilerl_like.training.lineage import Lineage
+from agilerl_like.training.run_settings import selection_name
+from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.training_arguments import TrainingArguments
+
+TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
+
+
+class LoopState:
+    """Members, envs, evaluator, progress, history and records of a run."""
+
+    def __init__(
+        self,
+        members: ShardedPopulation,
+        env_setup: EnvSetup,
+        env: Any,
+        evaluator: Evaluator,
+        *,
+        training_args: TrainingArguments,
+        selection: Selection | None,
+        mutations: Explorer,
+        checkpoint_manager: CheckpointManager,
+        callbacks: CallbackList,
+        record: RunRecord,
+        logs_updates: bool = False,
+    ) -> None:
+        self.members, self.evaluator, self.training_args = members, evaluator, training_args
+        self.selection, self.mutations = selection, mutations
+        self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
+        self.context = RunContext(record, members.population)
+        self._calls_on_step = callbacks.overrides("on_step")
+        self.timer = PhaseTimer(TIMED_PHASES)
+        self.collector = env_setup.make_collector(members.population, env, self.timer)
+        env_setup.check_opponents(training_args.opponents, members.population)
+        self.env_setup = env_setup
+        evaluator.keeps_pool = training_args.opponents == "past"
+        self.lineage = Lineage()
+        self.best: BestAgent | None = None
+        """None before the first evaluation."""
+        self.uids = members.all_gather_by_slot([agent.index for agent in members.population], encode=int, decode=int)
+        self.progress = Progress(next_uid=1 + max(self.uids))
+        self.fitness: list[float] = []
+        """The last fitness of each member, by slot; empty before the first evaluation."""
+        self.history = History()
+        """What each member trained with in each generation, for selection and exploration."""
+        self.search = SearchState(selection_name(selection))
+        """What selection knows besides the history."""
+        self.metrics: dict[int, list[dict[str, float]]] = {}
+        """Metrics of this generation's updates on this process, by slot."""
+        self.updates: dict[int, list[UpdateRecord]] | None = {} if logs_updates else None
+        """This generation's updates on this process, by slot; None if they are not logged."""
+        for group in self.population.by_group.values():
+            group.detailed = logs_updates
+        self.replacements: list[OffspringRecord] = []
+        """Replacements of diverged members in this generation, on this process."""
+        self.unreplaced: set[int] = set()
+        """Slots of diverged members that no member of this process could replace."""
+        self.stop_requests = StopRequests()
+        self.started = self._generation_started = perf_counter()
+        self._steps_before = 0
+
+    @property
+    def population(self) -> BasePopulation:
+        """The members of this process."""
+        return self.members.population
+
+    @property
+    def steps(self) -> int:
+        """Env steps of each member so far."""
+        return self.progress.ticks * self.members.first.num_envs
+
+    def restore(
+        self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
+    ) -> None:
+        """Continue from a checkpoint; the main process passes the best agent and the opponents, too."""
+        self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
+        self.progress.outcome = ""
+        self.history = History.from_json(saved_run.get("history", []))
+        self.search = SearchState.from_json(saved_run.get("search")).for_selection(selection_name(self.selection))
+        self.timer.seconds.update(self.progress.seconds_by_part)
+        self.lineage.add(map(OffspringRecord.from_json, saved_run["births"]), self.uids)
+        self.population.fitness = [self.fitness[slot] for slot in self.members.shard.slots]
+        self.best = BestAgent.from_json(saved_run["best"], best)
+        ratings = saved_run["rivals"]
+        players = self.members.broadcast_agents(
+            0, [*map(self.members.deserialize, opponent_pool)] or [None] * len(ratings)
+        )
+        self.evaluator.opponent_pool = [
+            Opponent(player, *rating) for player, rating in zip(players, ratings, strict=True)
+        ]
+        self.started -= self.progress.seconds
+
+    def advance_rng(self) -> None:
+        """Use other episodes, noise and mutations than those that followed the checkpoint before."""
+        self.progress.restorations += 1
+        self.progress.next_uid += self.members.size
+        for agent in self.population:
+            agent.advance_rng()
+
+    def _reset_envs(self) -> None:
+        keys = [self.progress.generation, self.progress.restorations]
+        while keys and not keys[-1]:
+            del keys[-1]
+        self.collector.reset(self.members.shard.slots, *keys)
+
+    def _update_context(self) -> RunContext:
+        self.context.generation = self.progress.generation
+        self.context.env_steps = self.steps * self.members.size
+        self.context.population = self.population
+        return self.context
+
+    def _stop_requested(self) -> bool:
+        """Whether a signal or a callback requests a stop; a callback's request is passed on to the other ranks."""
+        if self.context.stop_reason is not None or self.callbacks.failure is not None:
+            self.stop_requests.request()
+        return self.stop_requests.asked
+
+    def _vector_steps_left(self) -> int:
+        return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
+
+    def _all_updates(self) -> tuple[UpdateRecord, ...]:
+        """Return this generation's updates of all members, if they are logged."""
+        if self.updates is None:
+            return ()
+        of_slot = self.members.all_gather_by_slot(
+            self.updates.values(),
+            encode=lambda its: [asdict(one) for one in its],
+            decode=lambda its: [UpdateRecord(**one) for one in its],
+        )
+        return tuple(sorted((one for its in of_slot for one in its), key=lambda one: (one.env_steps, one.slot)))
+
+    def _known_best(self) -> BestAgent:
+        if self.best is None:
+            raise RuntimeError("the best agent of a run is not known before its first evaluation")
+        return self.best
+
+    def _seconds(self) -> float:
+        return perf_counter() - self.started
+
+    # -- records
+
+    def _record_offspring(self, offspring: Sequence[OffspringRecord]) -> None:
+        for one in offspring:
+            self.uids[one.slot] = one.uid
+        self.lineage.add(offspring, self.uids)
+        with self.timer("report"):
+            self.callbacks.on_offspring(self._update_context(), tuple(offspring))
+
+    def _records(self, result: EvalResult) -> list[MemberRecord]:
+        return [
+            MemberRecord(
+                slot=slot,
+                uid=agent.index,
+                parent_uid=self.lineage.parent(agent.index),
+                env_steps=self.steps,
+                fitness=agent.fitness[-1],
+                fitness_std=std,
+                episodes=len(result.returns[place]) if result.returns else result.episodes,
+                evaluation_steps=steps,
+                train_return=agent.scores[-1],
+                hyperparameters=agent.hyperparameters,
+                architecture=agent.architecture.describe(),
+                legend=agent.architecture.legend(),
+                parameters=agent.parameter_count,
+                mutation=agent.mut,
+                losses=_means(self.metrics[slot], reported_metrics(agent)),
+                measures={name: values[place] for name, values in (result.measures or {}).items()},
+            )
+            for place, ((slot, agent), std, steps) in enumerate(
+                zip(self.members.local_members().items(), result.spread, result.steps, strict=True)
+            )
+        ]
+
+    def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
+        progress, members, updates = self.progress, len(records), self._all_updates()
+        now = perf_counter()
+        with self.timer("report"):
+            record = GenerationRecord(
+                generation=progress.generation,
+                env_steps=self.steps * members,
+                evaluation_steps=progress.evaluation_steps,
+                max_env_steps=self.training_args.max_steps * members,
+                seconds=now - self.started,
+                steps_per_second=(self.steps - self._steps_before) * members / (now - self._generation_started),
+                seconds_by_part=dict(self.timer.seconds),
+                members=tuple(records),
+                best=best,
+                target=self.training_args.target,
+                updates=updates,
+            )
+            self.callbacks.on_generation(self._update_context(), record)
+
+    def _summary(self, best: BestAgent, *, resumes: bool) -> SummaryRecord:
+        reason, manager = self.progress.outcome, self.checkpoint_manager
+        resumes = resumes or reason == "disk full" or reason.startswith("stopped")
+        return SummaryRecord(
+            reason=reason,
+            best=best.record,
+            ancestry=best.ancestry,
+            env_steps=self.steps * self.members.size,
+            evaluation_steps=self.progress.evaluation_steps,
+            seconds=self._seconds(),
+            seconds_by_part=dict(self.timer.seconds),
+            saved_to=manager.output_paths.display_path if manager.saves else None,
+            resume=manager.resume if resumes else "",
+        )
+
+
+def reported_metrics(agent: EvolvableAlgorithm) -> tuple[str, ...]:
+    """Return the names of the metrics of an update, and of the hyperparameters that had a scheduled value in it."""
+    return (*agent.group_class.metrics, *agent.scheduled)
+
+
+def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Return the mean of each metric over a generation's updates; nan without an update."""
+    return {name: float(np.mean([one[name] for one in metrics])) if metrics else math.nan for name in names}
