@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.train_options import SharedOptions, with_options_of
 from agilerl_like.training.training_arguments import Opponents
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@with_options_of(train_on_policy)
 def train_multi_agent_on_policy(
     env: MultiAgentVectorEnv,
     env_name: str | None = None,
@@ -22,15 +27,15 @@ def train_multi_agent_on_policy(
     eval_env: MultiAgentVectorEnv | None = None,
     opponents: Opponents | IPPO = "self",
     sum_scores: bool = True,
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> tuple[MultiAgentPopulation, list[float]]:
     """Train and evolve a population of teams; return it and the fitness of its members.
 
     A team's fitness is the mean episode return summed over agents; with `fitness="rating"` it is an Elo-like rating
     from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `opponents` are
     what its sides train against: each other ("self"), frozen copies of the best of earlier generations ("past") or of
-    other members ("population"), or a team of yours, which learns nothing (`opponents.py`). `options` are keywords of
-    `train_on_policy`. `sum_scores` is accepted for AgileRL's sake: fitness is the sum in any case.
+    other members ("population"), or a team of yours, which learns nothing (`opponents.py`). `options` are the
+    other keywords of `train_on_policy`. `sum_scores` is accepted for AgileRL's sake: fitness is the sum in any case.
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
@@ -39,7 +44,8 @@ def train_multi_agent_on_policy(
     """
     eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
     team, kind = (None, opponents) if isinstance(opponents, str) else (opponents, "team")
-    if team is not None and options.get("processes", 1) != 1:
-        raise ConfigurationError(f"processes={options['processes']!r} with a team as opponents; allowed is 1")
+    processes = options.get("processes", 1)
+    if team is not None and processes != 1:
+        raise ConfigurationError(f"processes={processes!r} with a team as opponents; allowed is 1")
     setup = MultiAgentEnvSetup(env, team)
     return train_on_policy(setup, env_name, algo, pop, eval_env=eval_setup, opponents=kind, **options)

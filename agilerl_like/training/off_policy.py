@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 
@@ -13,9 +13,14 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.train_options import TrainOptions, with_options_of
 from agilerl_like.training.training_arguments import TrainingArguments
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@with_options_of(train_on_policy)
 def train_off_policy(
     env: gymnasium.vector.VectorEnv | EnvSetup,
     env_name: str | None = None,
@@ -23,13 +28,12 @@ def train_off_policy(
     pop: Population | Iterable[OffPolicyAlgorithm[Any]] | OffPolicyAlgorithm[Any] | None = None,
     memory: Any = None,
     *,
-    max_steps: int = TrainingArguments.max_steps,
     learning_delay: int | None = None,
     eps_start: float | None = None,
     eps_end: float | None = None,
     eps_decay: float | None = None,
     n_step_memory: Any = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> tuple[Population, list[float]]:
     """Train a population that learns from a replay; return it and the fitness of its members.
 
@@ -62,8 +66,9 @@ def train_off_policy(
         if eps_decay is not None:
             steps = _decay_steps(eps_decay, *(getattr(agent, name, 0.0) for name in ("eps_start", "eps_end")))
             envs = getattr(getattr(env, "env", env), "num_envs", 1)
+            max_steps = options.get("max_steps", TrainingArguments.max_steps)
             _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps)})
-    return train_on_policy(env, env_name, algo, pop, max_steps=max_steps, **options)
+    return train_on_policy(env, env_name, algo, pop, **options)
 
 
 def _memory_settings(memory: Any, members: int) -> dict[str, Any]:

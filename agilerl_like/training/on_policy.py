@@ -139,18 +139,11 @@ def train_on_policy(
     """
     if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
-    if selection_strategy is not None and tournament is not None:
-        raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
-    if evolution is not None:
-        if evolution != AUTO:
-            raise ConfigurationError(f"evolution={evolution!r}; allowed are 'auto' and None")
-        if not (selection_strategy is tournament is mutation is None):
-            raise ConfigurationError("evolution='auto' chooses selection and mutation; pass either it or those")
-        selection_strategy, mutation = AutoSelection(), AutoExplorer()
     if wb and wandb_api_key:
         raise ConfigurationError(
             "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"
         )
+    selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
     env_setup, eval_setup = (
         one if one is None or isinstance(one, EnvSetup) else SingleAgentEnvSetup(one) for one in (env, eval_env)
     )
@@ -177,8 +170,8 @@ def train_on_policy(
             max_updates=max_updates,
             max_seconds=max_seconds,
         ),
-        selection_strategy or tournament,
-        mutation or NO_MUTATION,
+        selection,
+        mutations,
         name=name,
         settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
@@ -233,6 +226,24 @@ def train_on_policy(
     except RunFinished as end:
         return end.population, list(end.population.fitness)
     return result.population, result.fitness
+
+
+def _search(
+    selection_strategy: Selection | None,
+    tournament: Selection | None,
+    mutation: Explorer | None,
+    evolution: Literal["auto"] | None,
+) -> tuple[Selection | None, Explorer]:
+    """Return the selection and the explorer that these arguments stand for."""
+    if selection_strategy is not None and tournament is not None:
+        raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
+    if evolution is None:
+        return selection_strategy or tournament, mutation or NO_MUTATION
+    if evolution != AUTO:
+        raise ConfigurationError(f"evolution={evolution!r}; allowed are 'auto' and None")
+    if not (selection_strategy is tournament is mutation is None):
+        raise ConfigurationError("evolution='auto' chooses selection and mutation; pass either it or those")
+    return AutoSelection(), AutoExplorer()
 
 
 def _population(
