@@ -84,6 +84,7 @@ def learn(task: Task) -> Learned:
         env.single_action_spaces,
         hp_config=RANGES,
         seed=task.seed,
+        critic_observation=task.critic,
         **SETTINGS,
     )
     curve, start = Curve(), time.perf_counter()

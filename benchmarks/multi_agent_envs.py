@@ -141,22 +141,25 @@ class Task:
     threads: int
     seed: int
     processes: int = 1
+    critic: str = "policy"
 
     def words(self) -> list[str]:
         """Return the options that `parse_task` reads, but for threads and seed, which the harness adds."""
         numbers = ["--steps-per-member", str(self.steps_per_member), "--processes", str(self.processes)]
-        return ["--part", self.part, "--env", self.env_name, *numbers]
+        critic = [] if self.critic == "policy" else ["--critic", self.critic]
+        return ["--part", self.part, "--env", self.env_name, *numbers, *critic]
 
 
 def parse_task(description: str, argv: Sequence[str] | None = None) -> Task:
     """Read the options of a side's script."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--part", choices=(LEARN, SPEED), default=LEARN)
-    parser.add_argument("--env", choices=ENVS, default=next(iter(ENVS)))
+    parser.add_argument("--env", dest="env_name", choices=ENVS, default=next(iter(ENVS)))
     parser.add_argument("--steps-per-member", type=int, default=10 * UPDATE_STEPS, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1, help="over which members are spread (ours alone can)")
+    parser.add_argument("--critic", default="policy", help="critic_observation (ours alone can)")
     return Task(**vars(parser.parse_args(argv)))
 
 

@@ -14,25 +14,27 @@ from functools import partial
 
 from benchmarks.harness import Run, conditions, earlier_runs, interleaved, options_of, publish, values
 from benchmarks.multi_agent_envs import CYCLES, ENVS, FRESH_EPISODES, LEARN, MEMBERS, Learned
-from benchmarks.multi_agent_speed import HEADINGS, OURS, PEER, commands
+from benchmarks.multi_agent_speed import CENTRAL, OURS, PEER, commands
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import PEERS, is_ready
 
+HEADINGS = {PEER: "AgileRL", OURS: "agilerl_like", CENTRAL: "agilerl_like, central critic"}
 ENOUGH, SEEDS = 0.6, 5
 MARKS = 5  # where a curve is written down
 
 
 def learning(options: argparse.Namespace, env_name: str) -> list[Run[Learned]]:
-    """Let the sides learn in turn as long as all are to have seeds; then ours alone."""
+    """Run the sides in turn as long as all are to have seeds; then ours alone."""
     sides = commands(LEARN, env_name, options.learning_steps // MEMBERS, options)
     together = min(options.peer_seeds, options.repetitions) if PEER in sides else 0
     runs: list[Run[Learned]] = []
     if together:
         runs += interleaved(sides, Learned, options, case=env_name, repetitions=together)
-    if OURS in sides and together < options.repetitions:
+    ours = {side: command for side, command in sides.items() if side != PEER}
+    if ours and together < options.repetitions:
         later = argparse.Namespace(**{**vars(options), "seed": options.seed + together})
         alone = options.repetitions - together
-        runs += interleaved({OURS: sides[OURS]}, Learned, later, case=env_name, repetitions=alone)
+        runs += interleaved(ours, Learned, later, case=env_name, repetitions=alone)
     return runs
 
 
@@ -88,7 +90,8 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"{CYCLES} steps; a team's return is the total reward of its agents. A share of 0 is the return of random "
         f"agents, of 1 that of scripted greedy agents; all played the same {FRESH_EPISODES} fresh episodes, "
         f"{how if beside else 'without exploration'}, the member that was best in the last evaluation. One value per "
-        "seed. Ours has its own settings for both environments, "
+        "seed. Ours has its own settings for both environments, the central critic reads the observations of all "
+        'agents (`critic_observation="joint"`), '
         f"{settings if beside else 'AgileRL is not measured yet'}.",
         "",
         conditions(runs, options, timed=False),
@@ -123,12 +126,12 @@ def _place(run: Run[Learned]) -> tuple[int, int]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
-    parser.add_argument("--sides", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
+    parser.add_argument("--sides", nargs="+", choices=HEADINGS, default=list(HEADINGS))
     parser.add_argument("--learning-steps", type=int, default=1_000_000, metavar="N", help="of all members together")
     parser.add_argument("--peer-seeds", type=int, default=2)
     parser.add_argument("--keep", action="store_true", help="keep earlier results of other environments and sides")
     parser.add_argument("--side-by-side", action="store_true", help="all environments at the same time")
-    here = [side for side in (PEER, OURS) if side == OURS or is_ready(side)]
+    here = [side for side in HEADINGS if side != PEER or is_ready(side)]
     quick = {"sides": here, "peer_seeds": 1, "learning_steps": 40_000}
     # nets are small: a second thread costs more than it brings
     options = options_of(parser, argv, repetitions=SEEDS, quick=quick, threads=1, timeout=3 * 3600)

@@ -33,21 +33,21 @@ from benchmarks.multi_agent_envs import CYCLES, ENVS, MEMBERS, SPEED, Task
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import interpreter, is_ready
 
-OURS, SPREAD, PEER = "ours", "spread", "agilerl"
+OURS, SPREAD, CENTRAL, PEER = "ours", "spread", "central", "agilerl"
 HEADINGS = {PEER: "AgileRL", OURS: "agilerl_like", SPREAD: "agilerl_like, two processes"}
 FASTER = 4.0
 
 
 def commands(part: str, env_name: str, steps_per_member: int, options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the command of each side for one part of the work."""
-    return {
-        side: [
-            *_worker(side),
-            *Task(part, env_name, steps_per_member, options.threads, options.seed, processes).words(),
-        ]
-        for side, processes in {PEER: 1, OURS: 1, SPREAD: 2}.items()
-        if side in options.sides
+    common = part, env_name, steps_per_member, options.threads, options.seed
+    tasks = {
+        PEER: Task(*common),
+        OURS: Task(*common),
+        SPREAD: Task(*common, processes=2),
+        CENTRAL: Task(*common, critic="joint"),
     }
+    return {side: [*_worker(side), *task.words()] for side, task in tasks.items() if side in options.sides}
 
 
 def _worker(side: str) -> list[str]:
