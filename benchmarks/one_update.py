@@ -24,6 +24,9 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from agilerl_like import PPO
+from agilerl_like.algorithms.presets import as_arguments
+from agilerl_like.foreign_settings import Conversion
+from agilerl_like.foreign_settings.rules import activation, hidden_layers
 from benchmarks import one_update_problem as problems
 from benchmarks import venvs
 from benchmarks.tables import ROOT
@@ -120,18 +123,14 @@ def _cleanrl_loss(networks: Any, log_std: Tensor, batch: Sequence[Tensor], optio
 
 def our_update(system: str, problem: Arrays, settings: Mapping[str, Any], orders: np.ndarray) -> Arrays:
     """Return our update of a problem with the preset of a system and settings by its names."""
-    encoder, latent, head = problems.HIDDEN
+    networks = hidden_layers(problems.HIDDEN) | activation("Tanh")
     agent = PPO(
         gymnasium.spaces.Box(-np.inf, np.inf, (problems.OBSERVATIONS,)),
         gymnasium.spaces.Box(-1.0, 1.0, (problems.ACTIONS,)),
         num_envs=problems.ENVS,
-        net_config={
-            "encoder_config": {"hidden_size": [encoder], "activation": "Tanh"},
-            "latent_dim": latent,
-            "head_config": {"hidden_size": [head], "activation": "Tanh"},
-        },
         seed=0,
         like=system,
+        **as_arguments(Conversion(networks), "PPO"),
         **settings,
     )
     own = dict(agent.network.named_parameters())
@@ -165,7 +164,7 @@ def _name(name: str) -> str:
     if name.endswith("log_std"):
         return "log_std"
     part, half, _, number, kind = name.split(".")
-    return f"{part}.{int(number) + (2 if half == 'head' else 0)}.{kind}"
+    return f"{part}.{int(number) + (min(len(problems.HIDDEN), 2) if half == 'head' else 0)}.{kind}"
 
 
 def differences(ours: Arrays, theirs: Arrays) -> dict[str, float]:

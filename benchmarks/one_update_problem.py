@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-OBSERVATIONS, ACTIONS, HIDDEN = 3, 2, (16, 16, 16)
+OBSERVATIONS, ACTIONS, HIDDEN = 3, 2, (16, 16)
 STEPS, ENVS = 32, 4
 PARTS = ("actor", "critic")
 

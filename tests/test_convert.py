@@ -150,6 +150,14 @@ class Runner(RslRlOnPolicyRunnerCfg):
 """
 
 
+TWO_LAYERS = {
+    "encoder_config": {"hidden_size": [64], "activation": "Tanh"},
+    "latent_dim": 64,
+    "head_config": {"hidden_size": [], "activation": "Tanh"},
+}
+"""The networks of SB3's MlpPolicy and of CleanRL's ppo.py."""
+
+
 def converted(tmp_path, text, system, name="given.yaml", **options):
     (tmp_path / name).write_text(text)
     return convert_file(tmp_path / name, system, **options)
@@ -274,12 +282,14 @@ def test_the_arguments_of_cleanrl_as_a_command_and_as_a_script(tmp_path):
     assert settings(made) == {
         "environment": {"id": "CartPole-v1", "num_envs": 8},
         "algorithm": {"preset": "cleanrl", "lr_schedule": None, "lr": 1e-3, "clip_coef": 0.1, "clip_coef_vf": 0.1},
+        "network": TWO_LAYERS,
         "run": {"wandb": True},
     }
     made = converted(tmp_path, CLEANRL_SCRIPT, "cleanrl", name="ppo.py")
     assert settings(made) == {
         "environment": {"id": "CartPole-v1", "num_envs": 4},
         "algorithm": {"preset": "cleanrl", "lr": 2.5e-3, "clip_coef_vf": None, "target_kl": None},
+        "network": TWO_LAYERS,
         "training": {"max_steps": 500_000},
     }
     assert made.conversion.refused == {}
@@ -287,7 +297,8 @@ def test_the_arguments_of_cleanrl_as_a_command_and_as_a_script(tmp_path):
 
 def test_the_call_of_an_algorithm_in_a_script(tmp_path):
     made = converted(tmp_path, SB3_SCRIPT, "sb3", name="train.py")
-    assert settings(made) == {"algorithm": {"preset": "sb3", "num_steps": 256, "batch_size": 64, "vf_coef": 0.5}}
+    algorithm = {"preset": "sb3", "num_steps": 256, "batch_size": 64, "vf_coef": 0.5}
+    assert settings(made) == {"algorithm": algorithm, "network": TWO_LAYERS}
     assert made.conversion.refused == {"learning_rate=schedule(0.001)": "it is an expression, and code is not executed"}
     made = converted(tmp_path, ISAACLAB_SCRIPT, "isaaclab", name="runner.py", num_envs=10)
     assert settings(made)["algorithm"] == {
@@ -295,6 +306,17 @@ def test_the_call_of_an_algorithm_in_a_script(tmp_path):
         "kl_threshold": 0.02,
     }  # fmt: skip
     assert settings(made)["training"] == {"max_steps": 150 * 16 * 10}
+
+
+def test_a_file_without_networks_has_those_of_the_system(tmp_path):
+    made = converted(tmp_path, "n_steps: 64\npolicy: MlpPolicy\n", "sb3")
+    assert settings(made)["network"] == TWO_LAYERS
+    assert "  latent_dim: 64  # default of sb3\n" in made.to_yaml()
+    for options in ("policy: CnnPolicy", "policy: MlpLstmPolicy", "env_id: ALE/Pong-v5", "env_id: PongNoFrameskip-v4"):
+        assert "network" not in settings(converted(tmp_path, f"n_steps: 64\n{options}\n", "sb3"))
+    only = "policy_kwargs: {activation_fn: nn.ELU}\n"
+    found = settings(converted(tmp_path, f"n_steps: 64\n{only}", "sb3"))["network"]
+    assert found["encoder_config"] == {"hidden_size": [64], "activation": "ELU"}
 
 
 def test_json_and_a_bare_dictionary(tmp_path):

@@ -25,7 +25,8 @@ def test_weights_and_moments_are_those_of_the_system(system, number):
     assert ours.keys() == theirs.keys() - {"orders"}
     for group, difference in one_update.differences(ours, theirs).items():
         assert difference < one_update.TOLERANCE, group
-    moved = {name: np.abs(theirs[name] - PROBLEM[name]).max() for name in ours.keys() & PROBLEM.keys()}
+    weights = [name for name in ours.keys() & PROBLEM.keys() if name.endswith("weight")]
+    moved = {name: np.abs(theirs[name] - PROBLEM[name]).max() for name in weights}
     assert min(moved.values()) > 10 * one_update.TOLERANCE  # an update that changes nothing would be equal, too
 
 

@@ -1,9 +1,11 @@
 """Presets: other systems' defaults, and their own configuration dictionaries, give the settings that are meant."""
 
 import math
+from itertools import pairwise
 
 import gymnasium
 import pytest
+import torch
 
 import agilerl_like.agilerl.algorithms as agilerl_algorithms
 from agilerl_like import IPPO, PPO, HyperparameterConfig, RLParameter
@@ -14,6 +16,7 @@ from agilerl_like.config import Draft, check_resume_changes
 from agilerl_like.config.schema import AlgorithmConfig
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.foreign_settings import SYSTEMS
+from agilerl_like.modules.layers import Linear
 
 pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
 
@@ -423,6 +426,41 @@ def test_the_arguments_of_brax_and_isaac_lab():
     networks = found.architecture.to_config()
     assert layers_of(networks) == [64, 32, 16]
     assert layers_of(networks["critic_config"]) == [64, 64, 32]
+
+
+# -- networks
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "layers"),
+    [
+        ("sb3", {"policy_kwargs": {"net_arch": [64, 64]}}, ([64, 64], [64, 64])),
+        ("sb3", {"policy_kwargs": {"net_arch": [24]}}, ([24], [24])),
+        ("sb3", {"policy_kwargs": {"net_arch": {"pi": [32, 16], "vf": [600, 64, 8]}}}, ([32, 16], [600, 64, 8])),
+        ("dti", {"hidden_size": 48}, ([48, 48], [48, 48])),
+        ("rlib", {"actor_kwargs": {"hidden_sizes": [64] * 2}, "critic_kwargs": {"hidden_sizes": [9]}}, ([64, 64], [9])),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_networks_are_those_of_the_system_to_the_last_layer(system, given, layers):
+    made = agent(like=system, **given)
+    generator = torch.Generator().manual_seed(1)
+    seen = torch.randn(7, 2, generator=generator)
+    for network, sizes, outputs in ((made.actor, layers[0], 2), (made.critic, layers[1], 1)):
+        own = [one for one in network.modules() if isinstance(one, Linear)]
+        theirs = [torch.nn.Linear(before, after) for before, after in pairwise((2, *sizes, outputs))]
+        assert [one.weight.shape for one in own] == [one.weight.shape for one in theirs]
+        with torch.no_grad():
+            for mine, its in zip(own, theirs, strict=True):
+                mine.weight.copy_(its.weight)
+                mine.bias.copy_(its.bias)
+        chained = [module for layer in theirs for module in (layer, torch.nn.Tanh())][:-1]
+        torch.testing.assert_close(network(seen), torch.nn.Sequential(*chained)(seen), rtol=1e-6, atol=1e-6)
+
+
+def test_networks_without_hidden_layers_cannot_be_converted():
+    with pytest.raises(ConfigurationError, match="it has no hidden layers, and a network here has one at least"):
+        agent(like="sb3", policy_kwargs={"net_arch": []})
 
 
 def layers_of(config):

@@ -17,6 +17,7 @@ from agilerl_like.algorithms.ppo_config import NEEDED, PPOConfig
 from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.foreign_settings import SYSTEMS, Conversion, canonical, convert
+from agilerl_like.foreign_settings.rules import activation, hidden_layers
 
 Arguments = ParamSpec("Arguments")
 ResultT = TypeVar("ResultT")
@@ -39,6 +40,8 @@ class Preset:
     settings: Mapping[str, Value] = field(default_factory=dict)
     network: str = "the default for the observations"
     """Its networks, which a preset does not set."""
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+    """Its networks for vectors as settings here, which a converted file has if it has no others."""
     differences: tuple[str, ...] = ()
     """What the system does in another way, whatever the settings."""
 
@@ -48,6 +51,7 @@ class Preset:
 
 
 TANH = "two layers of 64, tanh, for actor and critic each"
+TWO_LAYERS = hidden_layers([64, 64]) | activation("Tanh")
 HALF_WIDTHS = "continuous actions, and action_std_init, are in units of the action space, not in half-widths of it"
 LEAK = "where a time limit ends an episode, advantages leak into it from the next one; here the episode ends"
 
@@ -110,6 +114,7 @@ PRESETS: Mapping[str, Preset] = {
             "share_encoders": Value(False, "MlpPolicy"),
         },
         network=TANH,
+        architecture=TWO_LAYERS,
         differences=(
             HALF_WIDTHS,
             "CnnPolicy shares the convolutions: share_encoders: true",
@@ -119,6 +124,7 @@ PRESETS: Mapping[str, Preset] = {
         "CleanRL 1.0: arguments of ppo.py",
         _CLEANRL,
         network=TANH,
+        architecture=TWO_LAYERS,
         differences=(
             HALF_WIDTHS,
             "target_kl is compared with the KL of an epoch's last minibatch, here with the mean of all",
@@ -223,6 +229,7 @@ PRESETS: Mapping[str, Preset] = {
             "share_encoders": Value(False, "actor_kwargs, critic_kwargs"),
         },
         network=TANH,
+        architecture=TWO_LAYERS,
         differences=(
             LEAK,
             "environments are reset at each rollout, and wrappers clip and normalise observations and rewards of "
@@ -254,6 +261,7 @@ PRESETS: Mapping[str, Preset] = {
             "share_encoders": Value(False, "FCAgent"),
         },
         network=TANH,
+        architecture=TWO_LAYERS,
         differences=(LEAK,),
     ),
     "metabox": Preset(
@@ -310,6 +318,7 @@ PRESETS: Mapping[str, Preset] = {
             "share_encoders": Value(False, "two networks"),
         },
         network="actor four layers of 32, critic five of 256, swish",
+        architecture=hidden_layers([32] * 4, [256] * 5) | activation("SiLU"),
         differences=(
             "advantages are computed again in every minibatch, from unrolls of 10 steps that are bootstrapped each; "
             "here once an update over the whole rollout",
@@ -348,6 +357,7 @@ PRESETS: Mapping[str, Preset] = {
             "share_encoders": Value(False, "two networks"),
         },
         network="three layers of 512, 256, 128, elu",
+        architecture=hidden_layers([512, 256, 128]) | activation("ELU"),
         differences=(
             "the rate is adapted after every minibatch, here after every epoch",
             "a time limit is bootstrapped by the value of the last state but one, here by that of the last observation",

@@ -122,6 +122,7 @@ def convert_file(
     )
     found.refused |= dict.fromkeys(twice, "the file has another value of that name, too")
     _refuse_unread(found, flat)
+    _add_networks(found, system, flat, env or name)
     data: dict[str, Any] = {"environment": {}, "algorithm": {}}
     for setting, value in sorted(found.settings.items(), key=lambda item: SECTIONS.index(item[0].partition(".")[0])):
         set_entry(data, setting.split("."), value)
@@ -176,6 +177,18 @@ def _unique(pairs: Iterator[tuple[str, Any]]) -> tuple[dict[str, Any], list[str]
     found: dict[str, Any] = {}
     others = [f"{key}={value!r}" for key, value in pairs if found.setdefault(key, value) != value]
     return found, others
+
+
+def _add_networks(found: Conversion, system: str, flat: Mapping[str, Any], env: str) -> None:
+    """Add the networks that a system has for vectors by default; for images there is no equivalent to one setting."""
+    given = {canonical(key): value for key, value in flat.items()}
+    env_id = str(found.settings.get("environment.id", env))
+    if given.get("policy", "MlpPolicy") != "MlpPolicy" or env_id.startswith("ALE/") or "NoFrameskip" in env_id:
+        return
+    for path, value in PRESETS[system].architecture.items():
+        if path not in found.settings:
+            found.settings[path] = value
+            found.comments[path] = f"default of {system}"
 
 
 def _refuse_unread(found: Conversion, flat: Mapping[str, Any]) -> None:

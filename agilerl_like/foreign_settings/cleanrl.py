@@ -58,7 +58,7 @@ DTI: Rules = {
     "hidden_size": Rule(
         "network.encoder_config",
         "holds it as hidden_size, besides latent_dim and head_config",
-        lambda value, given: hidden_layers([value] * 3) | activation("Tanh"),
+        lambda value, given: hidden_layers([value] * 2) | activation("Tanh"),
     ),
     "use_trajectory_model": refused("the transformer agent is absent here; recurrent: true gives a memory", False),
     "prob_go_from_end": refused("it is for windows of trajectories, which the transformer agent reads", 0, 0.0),

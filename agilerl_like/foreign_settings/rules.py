@@ -218,7 +218,8 @@ RUN: Rules = {
 def hidden_layers(sizes: Any, critic: Any = None) -> Settings:
     """Return an architecture with these hidden layers, of the critic with others if they differ.
 
-    The last layer is the head's, and the one before it the latent layer.
+    The last layer is the head's, and the one before it the latent layer; of fewer than three layers the last one is the
+    latent layer, and the head is the output layer alone.
     """
     found = _layers(sizes, "network")
     return found if critic is None or [*critic] == [*sizes] else found | _layers(critic, "network.critic_config")
@@ -227,24 +228,21 @@ def hidden_layers(sizes: Any, critic: Any = None) -> Settings:
 def _layers(sizes: Any, section: str) -> Settings:
     if not isinstance(sizes, list | tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise NotConvertible(f"{sizes!r} is not a list of the sizes of hidden layers")
-    if len(sizes) < 3:
-        raise NotConvertible(
-            f"{list(sizes)} has fewer hidden layers than a network here, whose encoder, latent layer and head have one "
-            "each; set encoder_config.hidden_size, latent_dim and head_config.hidden_size"
-        )
-    *encoder, latent, head = sizes
+    if not sizes:
+        raise NotConvertible("it has no hidden layers, and a network here has one at least, the latent layer")
+    *encoder, latent, head = sizes if len(sizes) > 2 else (*sizes, None)
     found: Settings = {
         f"{section}.encoder_config.hidden_size": encoder,
         f"{section}.latent_dim": latent,
-        f"{section}.head_config.hidden_size": [head],
+        f"{section}.head_config.hidden_size": [head] if head else [],
     }
     if latent > 128:  # limits of mutations, beyond which their defaults do not reach
         found[f"{section}.max_latent_dim"] = latent
     if latent < 8:
         found[f"{section}.min_latent_dim"] = latent
-    for part, widths in (("encoder", encoder), ("head", [head])):
-        found |= {f"{section}.{part}_config.max_mlp_nodes": max(widths)} if max(widths) > 500 else {}
-        found |= {f"{section}.{part}_config.min_mlp_nodes": min(widths)} if min(widths) < 16 else {}
+    for part, widths in (("encoder", encoder), ("head", [head] if head else [])):
+        found |= {f"{section}.{part}_config.max_mlp_nodes": max(widths)} if max(widths, default=0) > 500 else {}
+        found |= {f"{section}.{part}_config.min_mlp_nodes": min(widths)} if min(widths, default=16) < 16 else {}
         found |= {f"{section}.{part}_config.max_hidden_layers": len(widths)} if len(widths) > 3 else {}
     return found
 

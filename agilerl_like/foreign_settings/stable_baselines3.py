@@ -93,7 +93,7 @@ def _policy_kwargs(value: Any, given: Given) -> Settings:
             found["algorithm.share_encoders"] = False
         else:
             raise NotConvertible(f"{name} has no equivalent; give the networks in `network`")
-    return found
+    return activation("Tanh") | found if "net_arch" in (value or {}) else found
 
 
 def _architecture(value: Any) -> Settings:

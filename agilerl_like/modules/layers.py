@@ -343,7 +343,8 @@ class ActivationRun(NamedTuple):
 
     name: str
     start: int
-    stop: int
+    stop: int | None
+    """None: to the last row; a number would fix the size of the batch in an exported policy."""
 
 
 class Activation(nn.Module):
@@ -420,7 +421,7 @@ class Activation(nn.Module):
         return ACTIVATIONS[self.activation](x)
 
     def _faded(self, x: Tensor, y: Tensor, layer_input: Tensor) -> Tensor:
-        runs = self._before or (ActivationRun(self.before, 0, len(x)),)
+        runs = self._before or (ActivationRun(self.before, 0, None),)
         sources = {"": y, SKIP: layer_input}
         before = [sources[n][a:b] if n in sources else ACTIVATIONS[n](x[a:b]) for n, a, b in runs]
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)

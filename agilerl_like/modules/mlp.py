@@ -6,7 +6,7 @@ fades in: `fading` in the spec names what each layer comes from, and the layer b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -49,7 +49,7 @@ class MLPSpec(FadingSpec):
     """The architecture of an `EvolvableMLP`; sizes are in units."""
 
     hidden_size: tuple[int, ...] = (64,)
-    """Width of each hidden layer."""
+    """Width of each hidden layer; mutations add none to a network without hidden layers."""
     activation: str = "ReLU"
     """Activation of the hidden layers."""
     output_activation: str = "Identity"
@@ -91,8 +91,9 @@ class MLPSpec(FadingSpec):
         super().__post_init__()
         for low, high in (("min_hidden_layers", "max_hidden_layers"), ("min_mlp_nodes", "max_mlp_nodes")):
             check_limits(self, low, high)
-        layers = len(self.hidden_size)
-        check_range("number of layers in hidden_size", layers, self.min_hidden_layers, self.max_hidden_layers)
+        if self.hidden_size:
+            layers = len(self.hidden_size)
+            check_range("number of layers in hidden_size", layers, self.min_hidden_layers, self.max_hidden_layers)
         for nodes in self.hidden_size:
             check_range("hidden_size entry", nodes, self.min_mlp_nodes, self.max_mlp_nodes)
         if self.layer_norm and self.min_mlp_nodes < 2:
@@ -128,7 +129,8 @@ class MLPSpec(FadingSpec):
 
     def apply(self, operator: str, **arguments: int | float | str) -> MLPSpec:
         if operator == "change_activation":
-            return self.with_activation(str(arguments["activation"]))
+            changed = self.with_activation(str(arguments["activation"]))
+            return changed if any(changed.fading) else changed.evolve(fading=())
         layer, sizes = int(arguments["layer"]), list(self.hidden_size)
         if operator == "add_layer":
             sizes.insert(layer + 1, sizes[layer])
@@ -154,6 +156,10 @@ class MLPSpec(FadingSpec):
         return "-".join(map(str, self.hidden_size))
 
     # -- in a stack
+
+    def stack_key(self) -> Hashable:
+        """Members without hidden layers are stacked apart: the output layer is as wide as the input that it reads."""
+        return super().stack_key(), bool(self.hidden_size)
 
     @classmethod
     def padded_union(cls, specs: Sequence[MLPSpec]) -> MLPSpec:

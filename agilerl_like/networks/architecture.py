@@ -252,9 +252,10 @@ class NetworkSpec(CompositeSpec):
         encoder's output activation is its hidden one unless given. Convolutions that are not configured are chosen for
         the image's size (see `modules.default_convs`).
 
-        `critic_config` has the keys that differ for the critic, and `evolves`: "alike" (each mutation that both allow
-        changes both) or "apart" (each mutation changes one of them). The memory is the same in both. `critic_leaves`
-        are those of the critic's observations, if they are not the actor's.
+        `critic_config` has the keys that differ for the critic, also within `encoder_config` and `head_config`, and
+        `evolves`: "alike" (each mutation that both allow changes both) or "apart" (each mutation changes one of them).
+        The memory is the same in both. `critic_leaves` are those of the critic's observations, if they are not the
+        actor's.
 
         Raises:
             ConfigurationError: a key is unknown (near ones are named) or a value illegal.
@@ -310,7 +311,8 @@ def _with_critic(
 ) -> NetworkSpec:
     """Return the architecture with the critic's own, of a `critic_config` and of observations with these leaves.
 
-    Keys that are not given are those of `net_config`; an encoder of another kind has its own defaults.
+    Keys that are not given, also within `encoder_config` and `head_config`, are those of `net_config`; an encoder of
+    another kind has its own defaults.
 
     Raises:
         ConfigurationError: a key is unknown, or a value illegal.
@@ -335,6 +337,8 @@ def _with_critic(
         split_recurrent(inherited.get("encoder_config", {}))[0] if is_same_kind else {}  # without an LSTM's settings
     )
     own = {key: value for key, value in given.items() if value is not None and key not in ("simba", "memory_config")}
+    for part in ("encoder_config", "head_config"):
+        own[part] = {**_mapping(part, inherited.get(part) or {}), **_mapping(part, own.get(part, {}))}
     try:
         critic = NetworkSpec.from_net_config({**inherited, **own, "encoder": kind}, leaves)
     except ConfigurationError as error:

@@ -14,6 +14,7 @@ from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export import exporter
 from agilerl_like.export.numpy_policy import load_numpy_policy
+from agilerl_like.hpo import Mutation
 
 VECTOR = Box(-3.0, 3.0, (4,))
 IMAGE = Box(0, 255, (3, 16, 16), np.uint8)
@@ -81,6 +82,13 @@ def trained(observation_space, action_space, **settings):
             if name in ("shift", "scale"):
                 buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
     return agent
+
+
+def test_a_policy_whose_activation_fades_is_exported(tmp_path):
+    agent = trained(VECTOR, Discrete(3), net_config={"head_config": {"hidden_size": []}})
+    agent.learner.mutate(Mutation("activation", "change_activation", {"activation": "Tanh"}))
+    assert agent.architecture.is_fading
+    agent.export(tmp_path / "policy.py")  # compares 1,000 observations, of a batch of another size than it traces
 
 
 def has_masks(agent):

@@ -34,7 +34,7 @@ STACKS = st.sampled_from(["few", "some"])
 
 @st.composite
 def mlp_specs(draw, stack_key, plain):
-    layers = draw(st.integers(1, 3))
+    layers = draw(st.integers(0, 3))
     name, output = (plain, plain) if plain else (draw(st.sampled_from(NAMES)) for _ in range(2))
     spec = MLPSpec(
         hidden_size=tuple(draw(st.integers(2, 9)) for _ in range(layers)),

@@ -52,6 +52,17 @@ def test_mutations_stay_within_limits(spec, seed):
         spec = child
 
 
+def test_without_hidden_layers_none_is_added():
+    spec = MLPSpec(hidden_size=())
+    assert [name for kind in ("layer", "node", "activation") for name in spec.operators(kind)] == ["change_activation"]
+    assert spec.apply("change_activation", activation="Tanh") == MLPSpec(hidden_size=(), activation="Tanh")
+    assert MLPSpec(hidden_size=(), output_activation="ReLU").apply("change_activation", activation="Tanh").fading == (
+        "ReLU",
+    )
+    assert MLPSpec(hidden_size=(8,), min_mlp_nodes=8).operators("layer") == ("add_layer",)  # the last one stays
+    assert spec.stack_key() != MLPSpec().stack_key()
+
+
 @given(spec=specs(), data=st.data())
 def test_operators_change_only_their_field(spec, data):
     def rest(s):
@@ -129,7 +140,6 @@ def test_arguments_are_drawn_uniformly_from_the_legal_ones():
     ("config", "message"),
     [
         ({"hiden_size": [64]}, "enc key='hiden_size' is unknown; did you mean 'hidden_size'"),
-        ({"hidden_size": []}, r"number of layers in hidden_size=0 is outside its range \[1, 3\]"),
         ({"hidden_size": 64}, "hidden_size=64 must be a list of integers"),
         ({"hidden_size": [64.0]}, r"hidden_size=\(64.0,\) must be a list of integers"),
         ({"hidden_size": [True]}, r"hidden_size=\(True,\) must be a list of integers"),
