@@ -26,8 +26,10 @@ from agilerl_like.hpo.selection import (
 )
 from agilerl_like.registry import register
 
-FLAT_GENERATIONS = 3
-"""Generations without any difference in fitness after which the worst members start again."""
+STALLED_GENERATIONS = 3
+"""Generations without a rise of the best fitness after which the worst members start again."""
+GRACE = 4
+"""Generations for which a restarted member is not compared with others, which had more time to learn."""
 
 
 @register("selection", "gated")
@@ -39,9 +41,10 @@ class GatedSelection(Selection):
     fitness and no noise the older one is preferred while fitness rises (`wins_tie`). From `gentle_from` of
     the budget on, `final_share` takes the place of `share`: many members are replaced early, when most of them are far
     from good, and fewer later, when greed costs diversity. The best member is never replaced; a member whose fitness is
-    not finite always is. If for three generations no two members differ by more than the gate and the best fitness does
-    not change either, nothing is being learned from: the worst quarter starts again, with initial weights and
-    hyperparameters drawn from the ranges (`restart_flat`).
+    not finite always is. If the best fitness has not risen by more than the gate for three generations, the worst
+    quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
+    others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
+    by small steps.
     """
 
     share: float = 0.5
@@ -49,7 +52,7 @@ class GatedSelection(Selection):
     gentle_from: float = 2 / 3
     donors: float = 0.25
     gate: float = 1.0
-    restart_flat: bool = True
+    restart_stalled: bool = True
 
     def __post_init__(self) -> None:
         for name in ("share", "final_share", "donors"):
@@ -71,9 +74,9 @@ class GatedSelection(Selection):
         """Return a row for every slot; only clones are explored."""
         sources = self.sources(view, rng).tolist()
         rows = [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
-        if self.restart_flat and self._is_flat(view):
-            worst = ranking(view.fitness, view.uids)[::-1][: len(view) // 4].tolist()
-            for slot in worst:
+        if self.restart_stalled:
+            self._keep_restarted(view, rows)
+            for slot in self._to_restart(view):
                 rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix())
         return rows
 
@@ -129,17 +132,26 @@ class GatedSelection(Selection):
         difference = view.fitness[better] - view.fitness[worse]
         return bool(difference > 0 and difference > self.gate * view.standard_error(better, worse))
 
-    def _is_flat(self, view: PopulationView) -> bool:
-        """Whether for `FLAT_GENERATIONS` no member has differed from the best, nor the best from before."""
-        by_rank = ranking(view.fitness, view.uids)
-        best = float(view.fitness[by_rank[0]])
-        spread = max((view.standard_error(by_rank[0], slot) for slot in by_rank[1:]), default=0.0)
-        before = view.state.get("best", math.nan)
-        is_flat = not any(self.differs(view, by_rank[0], slot) for slot in by_rank[1:])
-        is_flat = is_flat and abs(best - before) <= self.gate * spread + 1e-9 * abs(best)
-        idle = view.state.get("flat", 0) + 1 if is_flat else 0
-        view.state.update(best=best, flat=idle % FLAT_GENERATIONS)
-        return idle == FLAT_GENERATIONS
+    def _keep_restarted(self, view: PopulationView, rows: list[SlotPlan]) -> None:
+        """Let members that started again in the last `GRACE` generations keep their slots."""
+        recent = [[slot, end] for slot, end in view.state.get("restarted", []) if end > view.generation]
+        view.state["restarted"] = recent
+        for slot, _ in recent:
+            if math.isfinite(view.fitness[slot]):
+                rows[slot] = SlotPlan(slot, slot, explore=False)
+
+    def _to_restart(self, view: PopulationView) -> list[int]:
+        """Return the worst quarter if the best fitness has not risen for `STALLED_GENERATIONS`, else no slot."""
+        state, best = view.state, int(ranking(view.fitness, view.uids)[0])
+        if view.fitness[best] > state.get("best", -math.inf) + self.gate * own_error(view, best):
+            state.update(best=float(view.fitness[best]), stalled=0)
+            return []
+        state["stalled"] = state.get("stalled", 0) + 1
+        if state["stalled"] < STALLED_GENERATIONS or state["restarted"]:
+            return []
+        slots = ranking(view.fitness, view.uids)[::-1][: len(view) // 4].tolist()
+        state.update(stalled=0, restarted=[[slot, view.generation + 1 + GRACE] for slot in slots])
+        return slots
 
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` for a single member, which nothing can replace."""
@@ -149,3 +161,11 @@ class GatedSelection(Selection):
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there are two generations, with one selection between them."""
         require_generations("selection 'gated'", generations, 2, where)
+
+
+def own_error(view: PopulationView, slot: int) -> float:
+    """Return the standard error of a member's fitness, 0 where it cannot be estimated."""
+    if view.returns is None:
+        return 0.0
+    played = view.returns[slot][np.isfinite(view.returns[slot])]
+    return float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else 0.0

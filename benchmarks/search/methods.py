@@ -181,13 +181,14 @@ def _ours(
 ) -> Method:
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
-    return Method(what, lambda case: _sobol(make(case), case), (("selection", selection), ("explorer", explorer)))
+    needs = (("selection", selection), ("explorer", explorer))
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=2)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO))),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=2),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
-    "ours_no_restart": _ours("ours: no fresh members", {"restart_flat": False}),
+    "ours_no_restart": _ours("ours: no fresh members", {"restart_stalled": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
     "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
     "ours_no_redraw": _ours("ours: steps and proposals, no new draws", {}, {"redraw": 0.0}),
@@ -198,7 +199,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)),
+        (("selection", AUTO), ("explorer", AUTO)), version=2,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

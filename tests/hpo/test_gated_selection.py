@@ -26,7 +26,7 @@ from agilerl_like.hpo import (
     next_generation,
 )
 
-PLAIN = GatedSelection(final_share=0.5, restart_flat=False)
+PLAIN = GatedSelection(final_share=0.5, restart_stalled=False)
 
 
 def view_of(returns, uids=None, **more) -> PopulationView:
@@ -110,18 +110,47 @@ def test_fewer_are_replaced_late(generation, replaced):
     assert sum(slot != source for slot, source in enumerate(found)) == replaced
 
 
-def test_after_three_generations_without_any_difference_the_worst_quarter_starts_again():
+def restarted_slots(selection, fitness_by_generation, state=None):
+    """Return the slots that start again in each generation."""
+    state, found = {} if state is None else state, []
+    for generation, fitness in enumerate(fitness_by_generation, 1):
+        returns = np.repeat(np.array(fitness, float)[:, None], 5, axis=1)
+        view = PopulationView(np.array(fitness, float), range(8), (), generation, returns=returns, state=state)
+        found.append([slot for slot, row in enumerate(plan(view, selection)) if row.start == WeightMix()])
+    return found
+
+
+def test_without_a_rise_for_three_generations_the_worst_quarter_starts_again():
+    # the first generation has none before it to compare with; a restart is followed by four generations of grace
+    assert restarted_slots(GatedSelection(), [np.zeros(8)] * 9) == [[], [], [], [6, 7], [], [], [], [], [6, 7]]
+    # members that differ, of which the best is always the same: small steps from its values find nothing
+    lucky = [np.arange(8.0)] * 4
+    assert restarted_slots(GatedSelection(), lucky) == [[], [], [], [0, 1]]
+    assert restarted_slots(GatedSelection(restart_stalled=False), lucky) == [[], [], [], []]
+
+
+def test_a_rise_of_the_best_fitness_begins_the_count_again():
+    rising = [np.arange(8.0) + (generation == 3) for generation in range(6)]
+    assert restarted_slots(GatedSelection(), rising) == [[], [], [], [], [], []]
+    assert restarted_slots(GatedSelection(), [*rising, np.arange(8.0)])[-1] == [0, 1]
+
+
+def test_members_that_started_again_are_not_replaced_for_four_generations_unless_they_diverge():
     state: dict = {}
-    fresh = []
-    for generation in range(1, 9):
-        view = PopulationView(np.zeros(8), range(8), (), generation, returns=np.zeros((8, 5)), state=state)
-        rows = plan(view, GatedSelection())
-        fresh.append([slot for slot, row in enumerate(rows) if row.start == WeightMix()])
-    # the first generation has none before it to compare with; then every third
-    assert fresh == [[], [], [], [6, 7], [], [], [6, 7], []]
-    view = PopulationView(np.array([1.0, 0.0]), range(2), (), 9, returns=np.array([[1.0] * 5, [0.0] * 5]), state=state)
-    plan(view, GatedSelection())
-    assert state["flat"] == 0  # a difference ends it
+    fitness = [np.arange(8.0)] * 4
+    restarted_slots(GatedSelection(), fitness, state)
+
+    def sources_at(generation, values):
+        view = PopulationView(np.array(values), range(8), (), generation, state=state)
+        return [row.weights_from for row in plan(view, GatedSelection())]
+
+    for generation in (5, 6, 7):
+        assert sources_at(generation, np.arange(8.0))[:2] == [0, 1]
+    with_nan = np.arange(8.0)
+    with_nan[0] = np.nan
+    assert sources_at(8, with_nan)[0] >= 6
+    assert sources_at(8, with_nan)[1] == 1
+    assert sources_at(9, np.arange(8.0) + 9)[0] >= 6
 
 
 def test_a_fresh_member_has_no_parent_and_hyperparameters_from_the_ranges(layers):
@@ -248,7 +277,7 @@ def test_the_moving_optimum_is_followed_with_and_without_noise():
 def test_the_gate_is_worth_most_where_noise_is_large():
     """A noise of twice a generation's largest gain: without the gate most replacements are wrong."""
     noisy = moving_optimum(4, noise=2.0)
-    ungated = GatedSelection(final_share=0.5, gate=0.0, restart_flat=False)
+    ungated = GatedSelection(final_share=0.5, gate=0.0, restart_stalled=False)
     assert mean_best(noisy, 8, PLAIN, seeds=30) > mean_best(noisy, 8, ungated, seeds=30)
 
 
