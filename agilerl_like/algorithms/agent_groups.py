@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 import gymnasium
+from torch import nn
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.spec import check_mapping
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS
+from agilerl_like.networks.custom import CustomSpec
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 
@@ -106,6 +108,42 @@ def net_config_by_group(
         check_mapping(f"net_config.{group}", config.get(group, {}))
     common = {key: value for key, value in config.items() if key not in groups}
     return {group: {**common, **config.get(group, {})} or None for group in groups}
+
+
+def own_networks_by_group(
+    actors: Mapping[str, nn.Module] | None, critics: Mapping[str, nn.Module] | None, groups: Mapping[str, Sequence[str]]
+) -> dict[str, CustomSpec]:
+    """Return the user's own networks of some groups, given by group or by agent.
+
+    Raises:
+        ConfigurationError: an unknown name, different modules in one group, or a group with an actor or a critic alone.
+    """
+    found: dict[str, dict[str, nn.Module]] = {"actor_networks": {}, "critic_networks": {}}
+    group_of_agent = {agent: group for group, ids in groups.items() for agent in ids}
+    for field, given in (("actor_networks", actors), ("critic_networks", critics)):
+        if given is None:
+            continue
+        if not isinstance(given, Mapping | nn.ModuleDict):
+            raise ConfigurationError(f"{field}={given!r:.100}; allowed is a mapping of groups or agents to modules")
+        for name, module in given.items():
+            if name not in groups and name not in group_of_agent:
+                raise unknown_name(f"{field} key", name, (*groups, *group_of_agent))
+            group = name if name in groups else group_of_agent[name]
+            if found[field].setdefault(group, module) is not module:
+                raise ConfigurationError(
+                    f"{field}: agents of group {group!r} share a network; allowed is one module for all of them"
+                )
+    actor_of, critic_of = found.values()
+    return {
+        group: _custom_spec(group, actor_of.get(group), critic_of.get(group)) for group in {**actor_of, **critic_of}
+    }
+
+
+def _custom_spec(group: str, actor: nn.Module | None, critic: nn.Module | None) -> CustomSpec:
+    try:
+        return CustomSpec.of(actor, critic)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"networks of group {group!r}: {error}") from error
 
 
 MAPPINGS = ("schedules", "reward_transform")

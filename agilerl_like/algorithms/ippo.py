@@ -7,6 +7,7 @@ groups are due for an update at once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args
@@ -24,6 +25,7 @@ from agilerl_like.algorithms.agent_groups import (
     check_factors,
     check_names,
     net_config_by_group,
+    own_networks_by_group,
     spaces_by_agent,
     split_by_group,
 )
@@ -40,7 +42,7 @@ from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
-from agilerl_like.algorithms.serialization import read_count, read_multi_agent_spec, read_space, to_builtin
+from agilerl_like.algorithms.serialization import read_agent, read_count, read_multi_agent_spec, read_space, to_builtin
 from agilerl_like.algorithms.settings import settings_to_json, validated
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_critics
@@ -51,8 +53,7 @@ from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
-from agilerl_like.networks.architecture import sequence_length, with_critic_config
-from agilerl_like.networks.custom import CustomSpec
+from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.safe_folder import with_prefix
@@ -90,8 +91,9 @@ class IPPO(OnPolicyAlgorithm):
         device: where its tensors live.
         seed: names all its random streams; drawn from the operating system if left out.
         mut: label of the last mutation.
-        actor_networks: None, as `critic_networks`; `action_batch_size`, `torch_compiler` and `wrap` are accepted for
-            AgileRL's sake.
+        actor_networks, critic_networks: the user's own networks (see `PPO`), by group or agent; groups that are not
+            named have those of `net_config`.
+        action_batch_size, torch_compiler, wrap: accepted for AgileRL's sake.
         settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once. Entries of
             `critic_observation` are "policy", "state" and "joint", all agents' observations.
 
@@ -129,18 +131,13 @@ class IPPO(OnPolicyAlgorithm):
         critic_config: Mapping[str, Any] | None = None,
         seed: int | None = None,
         mut: str | None = None,
-        actor_networks: None = None,
-        critic_networks: None = None,
+        actor_networks: Mapping[str, nn.Module] | None = None,
+        critic_networks: Mapping[str, nn.Module] | None = None,
         action_batch_size: int | None = None,
         torch_compiler: str | None = None,
         wrap: bool = True,
         **settings: Any,
     ) -> None:
-        for name, given in (("actor_networks", actor_networks), ("critic_networks", critic_networks)):
-            if given is not None:
-                raise ConfigurationError(
-                    f"{name}={given!r:.200}; allowed is None: a team's networks are its net_config"
-                )
         ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         check_names("agent_ids", ids)
         observed, acted = (
@@ -166,12 +163,16 @@ class IPPO(OnPolicyAlgorithm):
             device=device if accelerator is None else accelerator.device,
             seed=seed,
         )
+        own = own_networks_by_group(actor_networks, critic_networks, self.groups)
         for group, its_config in net_config_by_group(
             with_critic_config(net_config, critic_config), self.groups
         ).items():
             rows = self.agent_groups[group]
             encoding = encoder_of(self._learner_space(group), config, self.critic_entries)
-            architecture = initial_architecture(its_config, encoding, recurrent=config.recurrent)
+            if group in own:
+                architecture = NetworkSpec.custom(own[group])
+            else:
+                architecture = initial_architecture(its_config, encoding, recurrent=config.recurrent)
             self.learners[group] = PPOLearner(
                 self,
                 encoding,
@@ -474,10 +475,37 @@ class IPPO(OnPolicyAlgorithm):
         learners = document["learners"]
         return {group: (learners[group], with_prefix(tensors, f"{group}/")) for group in self.groups}
 
+    @property
+    def custom_networks(self) -> Any:
+        """The user's own networks by group, if there are any: their code is in no file."""
+        own = {group: learner.custom_networks for group, learner in self.learners.items()}
+        return {group: spec for group, spec in own.items() if spec is not None} or None
+
     @classmethod
-    def _from_document(
-        cls, document: Mapping[str, Any], device: str | torch.device, networks: CustomSpec | None
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]  # more keywords
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        *,
+        actor_networks: Mapping[str, nn.Module] | None = None,
+        critic_networks: Mapping[str, nn.Module] | None = None,
     ) -> IPPO:
+        """Load a team that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
+
+        The user's own networks must be given again, of the same classes, whatever their weights and architecture.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
+        """
+        document, tensors = read_agent(path)
+        groups = dict(document["groups"]) if isinstance(document, dict) and "groups" in document else {}
+        own: Any = own_networks_by_group(actor_networks, critic_networks, groups) or None
+        device = device if accelerator is None else accelerator.device
+        return cls.from_documents(document, tensors, device=device, where=str(path), networks=own)
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any], device: str | torch.device, networks: Any) -> IPPO:
         book = read_multi_agent_spec(document)
         team = cls.__new__(cls)
         team._init_team(
@@ -500,7 +528,12 @@ class IPPO(OnPolicyAlgorithm):
         for group, its in team.agent_groups.items():
             its_document = document["learners"][group]
             team.learners[group] = PPOLearner.from_document(
-                team, team._learner_space(group), its.single_action_space, its_document, **team._place(group)
+                team,
+                team._learner_space(group),
+                its.single_action_space,
+                its_document,
+                networks=(networks or {}).get(group),
+                **team._place(group),
             )
             team._check_learner(group, its_document)
         team.check()

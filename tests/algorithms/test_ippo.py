@@ -1,11 +1,21 @@
 """IPPO: groups of agents, their rows, and the probes that each agent must solve."""
 
+import game_envs as games
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from torch import nn
 
-from agilerl_like import HyperparameterConfig, Mutations, RLParameter
+from agilerl_like import (
+    CheckpointError,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    train_multi_agent_on_policy,
+)
+from agilerl_like.agilerl.algorithms import ippo as agilerl_ippo
 from agilerl_like.algorithms.agent_groups import group_of
 from agilerl_like.algorithms.evolvable_algorithm import genome_to_json
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
@@ -187,8 +197,91 @@ def test_agilerls_calls_are_taken():
         IPPO.population(2, action_space=acts)
     with pytest.raises(ConfigurationError, match="only one of them; found are 2"):
         IPPO.population(2, spaces, acts, observation_space=spaces)
-    with pytest.raises(ConfigurationError, match=r"actor_networks=.*allowed is None"):
-        IPPO(spaces, acts, actor_networks={"a": None})
+
+
+class Small(nn.Module):
+    """A network of one's own."""
+
+    def __init__(self, outputs, inputs=3):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, 16), nn.Tanh(), nn.Linear(16, outputs))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def own_networks():
+    return {"actor_networks": {"listener": Small(2)}, "critic_networks": {"listener_1": Small(1)}}
+
+
+def own_team(cls=IPPO, **more):
+    spaces = {"speaker_0": SEES, "listener_0": Box(-1, 1, (3,)), "listener_1": Box(-1, 1, (3,))}
+    acts = dict.fromkeys(spaces, Discrete(2))
+    given = {"seed": 0, "learn_step": 16, "batch_size": 8, **own_networks(), **more}
+    return cls(spaces, acts, **given)
+
+
+def test_groups_may_have_networks_of_the_user(tmp_path):
+    """Given by group or by agent; they are cloned, mutated, saved and loaded, and other groups have ours."""
+    own = own_networks()
+    team = own_team(**own)
+    assert isinstance(team.actors["listener"].encoder.net, Small)
+    assert not isinstance(getattr(team.actors["speaker"].encoder, "net", None), Small)
+    seen = torch.rand(4, 3)
+    torch.testing.assert_close(team.actors["listener"].encoder.net(seen), own["actor_networks"]["listener"](seen))
+    changed = team.clone(index=1)
+    changed.mutate(
+        Mutations(no_mutation=0, architecture=0, parameters=1, activation=0, rl_hp=0), np.random.default_rng(3)
+    )
+    assert isinstance(changed.actors["listener"].encoder.net, Small)
+    assert not torch.equal(changed.actors["listener"].encoder.net(seen), team.actors["listener"].encoder.net(seen))
+    team.save_checkpoint(tmp_path / "team")
+    loaded = IPPO.load(tmp_path / "team", **own_networks())
+    torch.testing.assert_close(loaded.actors["listener"].encoder.net(seen), team.actors["listener"].encoder.net(seen))
+    with pytest.raises(CheckpointError, match="networks of its own"):
+        IPPO.load(tmp_path / "team")
+
+
+def test_agilerls_ippo_takes_networks_by_agent():
+    networks = {"listener_0": Small(2)}
+    networks["listener_1"] = networks["listener_0"]
+    team = own_team(agilerl_ippo.IPPO, actor_networks=networks, num_envs=1)
+    assert isinstance(team.actors["listener"].encoder.net, Small)
+
+
+def test_a_population_with_networks_of_the_user_learns_and_evolves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = make_multi_agent_vect_envs(games.Sacrifice, 2, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    own = {"actor_networks": {"a": Small(2, 5)}, "critic_networks": {"a": Small(1, 5)}}
+    teams = IPPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=16, seed=1, **own)
+    before = [parameter.clone() for parameter in teams[0].actors["a"].encoder.net.parameters()]
+    trained, _ = train_multi_agent_on_policy(
+        env,
+        pop=teams,
+        max_steps=128,
+        evo_steps=64,
+        verbose=False,
+        selection_strategy=TournamentSelection(2),
+        mutation=Mutations(architecture=0.5, rl_hp=0.2),
+    )
+    after = trained[0].actors["a"].encoder.net.parameters()
+    assert any(not torch.equal(now, old) for now, old in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("networks", "message"),
+    [
+        ({"actor_networks": [Small(2)]}, r"(?s)actor_networks=.*allowed is a mapping of groups or agents"),
+        ({"actor_networks": {"singer": Small(2)}}, "actor_networks key='singer' is unknown"),
+        ({"actor_networks": {"listener_0": Small(2), "listener_1": Small(2)}}, "share a network"),
+        ({"critic_networks": None}, "networks of group 'listener': critic_network=None must be an nn.Module"),
+        ({"actor_networks": {"listener": Small(5)}}, r"actor_network=Small gives \(2, 5\) for 2 observations"),
+    ],
+)
+def test_wrong_networks_of_a_team_are_named(networks, message):
+    with pytest.raises(ConfigurationError, match=message):
+        own_team(**networks)
 
 
 def test_hyperparameters_may_differ_by_group():

@@ -15,7 +15,6 @@ from agilerl_like.agilerl.algorithms.core.base import (
     EvolvableAlgorithm,
     default_ranges,
     fitting_batch,
-    refuse_networks,
     settings_from,
     wrapped,
 )
@@ -26,7 +25,7 @@ from agilerl_like.hpo import HyperparameterConfig
 
 __getattr__ = absent_from(__name__)
 
-WITHOUT_EFFECT = ("mut", "actor_networks", "critic_networks", "action_batch_size", "torch_compiler", "wrap")
+WITHOUT_EFFECT = ("mut", "action_batch_size", "torch_compiler", "wrap")
 """Arguments that are not forwarded."""
 
 
@@ -38,7 +37,7 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
     `agilerl_like.IPPO`, such as `groups` and `seed`.
 
     Raises:
-        ConfigurationError: `actor_networks` or `critic_networks` are given, or as `agilerl_like.IPPO`.
+        ConfigurationError: as `agilerl_like.IPPO`.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
         num_envs: int = 1,
         **more: Any,
     ) -> None:
-        refuse_networks(actor_networks=actor_networks, critic_networks=critic_networks)
         agent_ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         batch_size = fitting_batch(batch_size, learn_step, num_envs)
         hp_config = default_ranges(hp_config, lr, batch_size, learn_step)

@@ -120,10 +120,3 @@ def fitting_batch(batch_size: int, learn_step: int, rows: int) -> int:
 def wrapped(agents: Sequence[Any], wrapper_cls: Callable[..., Any] | None, wrapper_kwargs: Any) -> list[Any]:
     """A list of agents, each in a wrapper if there is one."""
     return [agent if wrapper_cls is None else wrapper_cls(agent, **(wrapper_kwargs or {})) for agent in agents]
-
-
-def refuse_networks(**networks: Any) -> None:
-    """Raise ConfigurationError if networks are given where none can be."""
-    for name, network in networks.items():
-        if network is not None:
-            raise ConfigurationError(f"{name} is given; a team has net_config, also by agent or group: allowed is None")
