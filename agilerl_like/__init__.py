@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
-    from agilerl_like.evaluation import evaluate, export_trajectories, record_film
+    from agilerl_like.evaluation import evaluate, export_trajectories, play_games, rate_players, record_film
     from agilerl_like.hpo import (
         Bool,
         Choice,
@@ -74,7 +74,9 @@ __all__ = [
     "load_history",
     "make_multi_agent_vect_envs",
     "make_vect_envs",
+    "play_games",
     "push_to_hub",
+    "rate_players",
     "record_film",
     "register",
     "train_multi_agent_on_policy",

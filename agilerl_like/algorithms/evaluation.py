@@ -162,6 +162,18 @@ class SingleAgentRows:
         return rows
 
 
+class Actor(Protocol):
+    """Some agents in all rows of an env during a round."""
+
+    def act(self, observations: Any, masks: Any) -> Any: ...
+
+
+class HasActor(Protocol):
+    """What agents act with: a `GroupPolicy`, or `ScriptedAgents`."""
+
+    def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> Actor: ...
+
+
 class GroupPolicy(NamedTuple):
     """What the agents of one group act with."""
 
@@ -169,6 +181,10 @@ class GroupPolicy(NamedTuple):
     encoding: ObservationEncoder
     initial_hidden_state: Tensor  # [M, K, H], on the policy's device
     layout: RowLayout = SingleAgentRows()
+
+    def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> Actor:
+        """Return what acts in a round; `row_seeds` are not read, because the policy does not explore."""
+        return _GroupActor(self, env.array_backend)
 
 
 class HasTrainingMode(Protocol):
@@ -191,7 +207,7 @@ def eval_mode(player: HasTrainingMode) -> Iterator[None]:
 
 
 def evaluate(
-    groups: Iterable[GroupPolicy],
+    groups: Iterable[HasActor],
     env: EvalEnv,
     seeds: Sequence[int],
     *,
@@ -264,7 +280,7 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
 
 
 def _play_round(
-    groups: Iterable[GroupPolicy],
+    groups: Iterable[HasActor],
     env: EvalEnv,
     seeds: Sequence[int],
     members: int,
@@ -278,7 +294,7 @@ def _play_round(
     observations = env.reset(row_seeds)
     guard.check(observation=observations)
     backend = env.array_backend  # known from the first reset on
-    actors = [_GroupActor(group, backend) for group in groups]
+    actors = [group.actor(env, row_seeds) for group in groups]
     playing = backend.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
     returns = [backend.zeros(env.num_envs, dtype=np.float64) for _ in env.agent_ids]
     lengths, lost = backend.zeros(env.num_envs, dtype=np.int64), backend.zeros(env.num_envs, dtype=np.bool_)

@@ -87,3 +87,23 @@ def mask_slices(space: Space) -> list[slice]:
         stops = np.cumsum(space.nvec)
         return [slice(stop - count, stop) for stop, count in zip(stops.tolist(), space.nvec.tolist(), strict=True)]
     return []  # MultiBinary: a bit that may not be 1 can still be 0
+
+
+def is_legal(space: Space, action: Any, mask: np.ndarray | None) -> bool:
+    """Whether an action lies in the space and, for a mask `[choices]` of a Discrete or MultiDiscrete space, is allowed.
+
+    Booleans are not numbers here.
+    """
+    try:
+        given = np.asarray(action)
+    except ValueError:
+        return False
+    wanted = np.asarray(space.sample())
+    if given.shape != wanted.shape or given.dtype == np.bool_ or given.dtype == object:
+        return False
+    if not np.can_cast(given.dtype, wanted.dtype, "same_kind") or not space.contains(given.astype(wanted.dtype)[()]):
+        return False
+    if mask is None or not isinstance(space, Discrete | MultiDiscrete):
+        return True
+    choices = np.atleast_1d(given - space.start)
+    return all(bool(mask[columns][choice]) for columns, choice in zip(mask_slices(space), choices, strict=True))

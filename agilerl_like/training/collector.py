@@ -126,8 +126,8 @@ class Collector:
             group.start(seeds)
             seeds = None
 
-    def set_opponents(self, opponents: BasePopulation[Any], *, everywhere: bool) -> None:
-        """Let frozen opponents, one for each member, control a side of every other env, or of all."""
+    def set_opponents(self, opponents: Any, generation: int, *, everywhere: bool) -> None:
+        """Let frozen opponents, one for each member, or functions, control a side of every other env, or of all."""
         raise NotImplementedError
 
     @property
@@ -268,8 +268,11 @@ class GroupCollector:
             self._finish_step(group)
         self.steps_since_update += taken
 
-    def set_opponents(self, opponents: LearnerGroup[Any], rows: np.ndarray) -> None:
-        """Let opponents, one for each member, control some rows `[E]`; they begin without hidden states."""
+    def set_opponents(self, opponents: LearnerGroup[Any] | None, rows: np.ndarray) -> None:
+        """Let opponents, one for each member, control some rows `[E]`; they begin without hidden states.
+
+        Without opponents, the env replaces the actions of these rows.
+        """
         self.opponents = opponents
         self._opponent_rows = torch.from_numpy(rows).to(self.population.device)
         self._reset_opponent_state()
@@ -359,7 +362,7 @@ class GroupCollector:
 
     def _without_opponents(self, group: EnvGroup, transition: Transition) -> Transition:
         """Return a step in which nothing happened in the rows of opponents, because they do not learn."""
-        if self.opponents is None:
+        if not len(self._opponent_rows):
             return transition
         own = ~self._rows_of_opponents(group).cpu().numpy()
         names = ("terminated", "truncated", "valid", "waited", "waits")

@@ -18,18 +18,17 @@ been selected as the best of many uncertain ratings, which is biased upwards; so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator, integers
@@ -44,7 +43,7 @@ from agilerl_like.training.evaluator import (
     with_opponent,
 )
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.sides import player_sides
+from agilerl_like.training.sides import group_parts, player_sides
 
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
@@ -55,6 +54,8 @@ RERATING_GAMES = 20
 MAX_NEWTON_STEPS = 100
 SCALE = 400.0 / math.log(10.0)
 """Rating difference at which the odds are e to one."""
+PRIOR_PRECISION = (SCALE / PRIOR_STD) ** 2
+"""Inverse variance of ratings before any game, in units of SCALE."""
 
 
 class PoolGames(NamedTuple):
@@ -150,7 +151,10 @@ class EloEvaluator(Evaluator):
         with eval_mode(home), eval_mode(visitor):
             for side in player_sides(visitor.groups):
                 episodes = evaluate(
-                    side_policies(side, home.group_policies, visitor),
+                    [
+                        *group_parts(visitor.groups, home.group_policies, side),
+                        *group_parts(visitor.groups, visitor.group_policies, {*visitor.agent_ids} - side),
+                    ],
                     self.env,
                     seeds,
                     members=members,
@@ -171,18 +175,6 @@ class EloEvaluator(Evaluator):
         if self._chance is None:
             self._chance = has_chance(self.env, seed)
         return self._chance
-
-
-def side_policies(side: frozenset[str], home: Mapping[str, GroupPolicy], visitor: IPPO) -> list[GroupPolicy]:
-    """Return the policies of all agents where those of one side are `home`'s and all others the visitor's."""
-    away, found = visitor.group_policies, []
-    for group, ids in visitor.groups.items():
-        for policies, is_home in ((home, True), (away, False)):
-            its = [agent for agent in ids if (agent in side) is is_home]
-            if its:
-                layout = cast(AgentGroup, policies[group].layout).part(its)
-                found.append(policies[group]._replace(layout=layout))
-    return found
 
 
 def rated_pool(pool: Sequence[Opponent]) -> list[Opponent]:
@@ -211,17 +203,33 @@ def fit_bradley_terry(wins: np.ndarray, games: np.ndarray) -> np.ndarray:
     It is found by Newton's method on a concave function.
     """
     ratings = np.zeros(len(wins))  # relative to the initial rating, in units of SCALE
-    precision = (SCALE / PRIOR_STD) ** 2
     for _ in range(MAX_NEWTON_STEPS):
-        expected = 1 / (1 + np.exp(ratings[None] - ratings[:, None]))
-        gradient = (wins - games * expected).sum(axis=1) - precision * ratings
-        weights = games * expected * (1 - expected)
-        hessian = np.diag(weights.sum(axis=1) + precision) - weights
-        change = np.linalg.solve(hessian, gradient)
+        gradient = (wins - games * _win_probabilities(ratings)).sum(axis=1) - PRIOR_PRECISION * ratings
+        change = np.linalg.solve(_information(ratings, games), gradient)
         ratings = ratings + np.clip(change, -1.0, 1.0)
         if np.abs(change).max() < 1e-10:
             break
     return INITIAL_RATING + SCALE * ratings
+
+
+def rating_errors(ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+    """Return the standard errors `[N]` of the ratings that `fit_bradley_terry` found, to their mean."""
+    count = len(ratings)
+    covariance = np.linalg.inv(_information((ratings - INITIAL_RATING) / SCALE, games))
+    centred = np.eye(count) - 1 / count
+    return SCALE * np.sqrt(np.diag(centred @ covariance @ centred.T))
+
+
+def _win_probabilities(ratings: np.ndarray) -> np.ndarray:
+    """Return the expected score of each against each `[N, N]`, for ratings in units of SCALE."""
+    return 1 / (1 + np.exp(ratings[None] - ratings[:, None]))
+
+
+def _information(ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+    """Return the negative second derivatives `[N, N]` of the log posterior."""
+    expected = _win_probabilities(ratings)
+    weights = games * expected * (1 - expected)
+    return np.diag(weights.sum(axis=1) + PRIOR_PRECISION) - weights
 
 
 def fit_ratings(
@@ -232,11 +240,10 @@ def fit_ratings(
     The opponents' ratings are known; that of a player has the normal prior.
     """
     ratings, counts = np.asarray(opponents), np.broadcast_to(np.asarray(games, np.float64), len(opponents))
-    precision = (SCALE / PRIOR_STD) ** 2
 
     def surplus(rating: np.ndarray) -> np.ndarray:
         won = ((scores - _expected_scores(rating, ratings)) * counts).sum(axis=1)
-        return won - precision * (rating - INITIAL_RATING) / SCALE
+        return won - PRIOR_PRECISION * (rating - INITIAL_RATING) / SCALE
 
     edges = min(ratings.min(), INITIAL_RATING) - 4000.0, max(ratings.max(), INITIAL_RATING) + 4000.0
     low, high = (np.full(len(scores), edge) for edge in edges)
@@ -246,7 +253,7 @@ def fit_ratings(
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     found = (low + high) / 2
     expected = _expected_scores(found, ratings)
-    return found, SCALE / np.sqrt((counts * expected * (1 - expected)).sum(axis=1) + precision)
+    return found, SCALE / np.sqrt((counts * expected * (1 - expected)).sum(axis=1) + PRIOR_PRECISION)
 
 
 def _expected_scores(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:

@@ -73,15 +73,13 @@ class EnvSetup(ABC):
     def adapt(self, env: Any) -> Any:
         """Return the adapter through which a population steps an env."""
 
-    def check_opponents(self, opponents: str, population: BasePopulation) -> None:
+    def check_opponents(self, opponents: str, population: BasePopulation, fitness: str) -> None:
         """Raise ConfigurationError unless members can train against such opponents."""
         if opponents != "self":
             raise ConfigurationError(f"opponents={opponents!r} is for teams; allowed is 'self'")
 
-    def sample_opponents(
-        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int
-    ) -> BasePopulation:
-        """Return an opponent for each member of this process in a generation; collective."""
+    def sample_opponents(self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int) -> Any:
+        """Return an opponent for each member of this process in a generation, or functions; collective."""
         raise NotImplementedError
 
     @abstractmethod

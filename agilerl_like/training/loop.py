@@ -164,7 +164,7 @@ class TrainingLoop(EvaluatingLoop):
         if kind != "self":
             pool = self.evaluator.opponent_pool
             opponents = self.env_setup.sample_opponents(kind, self.members, pool, progress.generation)
-            self.collector.set_opponents(opponents, everywhere=kind == "team")
+            self.collector.set_opponents(opponents, progress.generation, everywhere=kind in ("team", "scripted"))
 
     def _after_step(self) -> bool:
         """Call the callbacks after a vector step; return whether a stop is requested."""

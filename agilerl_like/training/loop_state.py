@@ -69,7 +69,7 @@ class LoopState:
         self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)
-        env_setup.check_opponents(training_args.opponents, members.population)
+        env_setup.check_opponents(training_args.opponents, members.population, training_args.fitness)
         self.env_setup = env_setup
         evaluator.keeps_pool = training_args.opponents == "past"
         self.lineage = Lineage()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.opponents import Scripts
 from agilerl_like.training.train_options import SharedOptions, with_options_of
 from agilerl_like.training.training_arguments import Opponents
 
@@ -25,17 +26,21 @@ def train_multi_agent_on_policy(
     pop: MultiAgentPopulation | Iterable[IPPO] | IPPO | None = None,
     *,
     eval_env: MultiAgentVectorEnv | None = None,
-    opponents: Opponents | IPPO = "self",
+    opponents: Opponents | IPPO | Scripts = "self",
     sum_scores: bool = True,
     **options: Unpack[SharedOptions],
 ) -> tuple[MultiAgentPopulation, list[float]]:
     """Train and evolve a population of teams; return it and the fitness of its members.
 
     A team's fitness is the mean episode return summed over agents; with `fitness="rating"` it is an Elo-like rating
-    from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `opponents` are
-    what its sides train against: each other ("self"), frozen copies of the best of earlier generations ("past") or of
-    other members ("population"), or a team of yours, which learns nothing (`opponents.py`). `options` are the
+    from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `options` are the
     other keywords of `train_on_policy`. `sum_scores` is accepted for AgileRL's sake: fitness is the sum in any case.
+
+    `opponents` are what a team's sides train against: each other ("self"), frozen copies of the best of earlier
+    generations ("past") or of other members ("population"), or a team of yours, which learns nothing. A function of an
+    agent's observation, its action mask and a numpy generator, which returns the agent's action, is an opponent as
+    well; functions by group act for these groups everywhere, which have to be among the `frozen_groups`. Against
+    functions the return is that of the members' own agents (`opponents.py`).
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.
@@ -43,9 +48,15 @@ def train_multi_agent_on_policy(
         PopulationDivergedError: no team has finite loss, weights and fitness.
     """
     eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
-    team, kind = (None, opponents) if isinstance(opponents, str) else (opponents, "team")
+    kind: Opponents
+    if isinstance(opponents, str):
+        given, kind = None, cast(Opponents, opponents)
+    else:
+        is_scripted = not isinstance(opponents, IPPO) and (callable(opponents) or isinstance(opponents, Mapping))
+        given, kind = opponents, "scripted" if is_scripted else "team"
     processes = options.get("processes", 1)
-    if team is not None and processes != 1:
-        raise ConfigurationError(f"processes={processes!r} with a team as opponents; allowed is 1")
-    setup = MultiAgentEnvSetup(env, team)
+    if given is not None and processes != 1:
+        what = "a team" if kind == "team" else "functions"
+        raise ConfigurationError(f"processes={processes!r} with {what} as opponents; allowed is 1")
+    setup = MultiAgentEnvSetup(env, cast(Any, given))
     return train_on_policy(setup, env_name, algo, pop, eval_env=eval_setup, opponents=kind, **options)

@@ -21,7 +21,15 @@ from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
 from agilerl_like.training.env_setup import EnvSetup, check_whole_sets, divide_envs
 from agilerl_like.training.evaluator import Evaluator, Opponent
-from agilerl_like.training.opponents import check_opponent, opponent_rows, sample_opponents
+from agilerl_like.training.opponents import (
+    ScriptedOpponentEvaluator,
+    Scripts,
+    check_opponent,
+    check_scripts,
+    opponent_rows,
+    sample_opponents,
+    scripted_rows,
+)
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.sides import player_sides
 
@@ -41,12 +49,18 @@ class MultiAgentCollector(Collector):
         )
         return self.step_sync.groups
 
-    def set_opponents(self, opponents: BasePopulation, *, everywhere: bool) -> None:
+    def set_opponents(self, opponents: MultiAgentPopulation | Scripts, generation: int, *, everywhere: bool) -> None:
         first = self.population[0]
         columns = self.population.gradient_sync.env_slice(first.num_envs)
-        rows = opponent_rows(first, first.num_envs, everywhere=everywhere, columns=columns)
+        if isinstance(opponents, MultiAgentPopulation):
+            rows = opponent_rows(first, first.num_envs, everywhere=everywhere, columns=columns)
+            by_group: Mapping[str, Any] = opponents.by_group
+        else:
+            slots = next(iter(self.groups.values())).slots
+            self.step_sync.scripts, rows = scripted_rows(opponents, first, slots, generation, columns)
+            by_group = dict.fromkeys(self.groups)
         for name, group in self.groups.items():
-            group.set_opponents(opponents.by_group[name], rows[name])
+            group.set_opponents(by_group[name], rows[name])
 
     @property
     def _episodes(self) -> Iterable[EpisodeTracker]:
@@ -58,10 +72,10 @@ class MultiAgentEnvSetup(EnvSetup):
 
     population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
 
-    def __init__(self, env: MultiAgentVectorEnv, opponent_team: IPPO | None = None) -> None:
+    def __init__(self, env: MultiAgentVectorEnv, opponent: IPPO | Scripts | None = None) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
             raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
-        self.env, self.opponent_team = env, opponent_team
+        self.env, self.opponent = env, opponent
 
     @classmethod
     def from_config(cls, env_config: VecEnvConfig) -> MultiAgentEnvSetup:
@@ -94,29 +108,35 @@ class MultiAgentEnvSetup(EnvSetup):
     def adapt(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
         return MultiAgentVecEnvAdapter(env)
 
-    def check_opponents(self, opponents: str, population: BasePopulation) -> None:
+    def check_opponents(self, opponents: str, population: BasePopulation, fitness: str) -> None:
         first = cast(IPPO, population[0])
-        if (opponents == "team") is (self.opponent_team is None):
+        if (opponents in ("team", "scripted")) is (self.opponent is None):
             raise ConfigurationError(
-                f"opponents={opponents!r}; allowed are 'self', 'past', 'population', or a team itself"
+                f"opponents={opponents!r}; allowed are 'self', 'past', 'population', or a team or functions themselves"
             )
         if opponents == "self":
             return
-        if len(player_sides(first.groups)) < 2:
+        if len(player_sides(first.groups)) < 2 and not isinstance(self.opponent, Mapping):
             raise ConfigurationError(
                 f"opponents={opponents!r} needs two agents or more that play each other; the team has "
                 f"{dict(first.groups)}: allowed is 'self'"
             )
-        if self.opponent_team is not None:
-            check_opponent(self.opponent_team, first)
+        if opponents == "scripted":
+            check_scripts(cast(Scripts, self.opponent), first, fitness)
+        elif self.opponent is not None:
+            check_opponent(cast(IPPO, self.opponent), first)
 
-    def sample_opponents(
-        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int
-    ) -> MultiAgentPopulation:
-        return sample_opponents(kind, members, pool, generation, self.opponent_team)
+    def sample_opponents(self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int) -> Any:
+        if kind == "scripted":
+            return self.opponent
+        return sample_opponents(kind, members, pool, generation, cast(IPPO, self.opponent))
 
     def make_evaluator(self, fitness: str, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
-        return EloEvaluator(env, max_steps) if fitness == "rating" else Evaluator(env, max_steps, fitness)
+        if fitness == "rating":
+            return EloEvaluator(env, max_steps)
+        if fitness == "return" and self.opponent is not None and not isinstance(self.opponent, IPPO):
+            return ScriptedOpponentEvaluator(env, max_steps, self.opponent)
+        return Evaluator(env, max_steps, fitness)
 
     def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> Collector:
         return MultiAgentCollector(population, env, timer)

@@ -2,29 +2,40 @@
 
 With "self" the groups of a team, or the agents of its single group, play each other. With "past" and "population" they
 do so in every other env; in the rest a member controls one side, each side equally often, and an opponent all others.
-With a team of the user's, that team is the opponent in all envs. Opponents explore, and learn nothing: their rows are
-not valid. All members' opponents act in one batched computation.
+With a team or a function of the user's, that is the opponent in all envs. Functions by group control these groups, in
+all envs, and the members the others. Opponents explore, and learn nothing: their rows are not valid. All members'
+opponents act in one batched computation; functions act in one env after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
+from agilerl_like.algorithms.episode_guard import never_stop
+from agilerl_like.algorithms.evaluation import Episodes, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, ScriptedRows
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator
-from agilerl_like.training.evaluator import Opponent
+from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.sides import player_sides
+from agilerl_like.training.sides import group_parts, player_sides, scripted_agents
 
 NEWEST_SHARE = 0.5
 """Probability that a sampled opponent of the past is the newest."""
 FIRST_INDEX = 1_000_000_000
 """Opponents have indices from here on, so that their action noise is not that of members."""
+SCRIPTED_DRAWS = 3
+"""Key of the streams that functions draw from; 2 is that of sampled opponents."""
+
+Scripts = ScriptedPolicy | Mapping[str, ScriptedPolicy]
+"""A function for whichever agents are opponents, or one for each of some groups."""
 
 
 def sample_opponents(
@@ -68,11 +79,117 @@ def opponent_rows(team: IPPO, envs: int, *, everywhere: bool, columns: slice = s
     return {group: flags[columns].ravel() for group, flags in rows.items()}
 
 
+def scripted_rows(
+    scripts: Scripts, first: IPPO, slots: Sequence[int], generation: int, columns: slice
+) -> tuple[ScriptedRows, dict[str, np.ndarray]]:
+    """Return what controls the opponents' agents in a generation, and the rows of each group `[E A]` that it controls.
+
+    `slots` are those of the members of this process, whose envs are the `columns` of each one's.
+    """
+    agents, count = scripted_agents(scripts, first.groups, first.possible_action_spaces), first.num_envs
+    if isinstance(scripts, Mapping):
+        envs = len(range(count)[columns])
+        rows = {group: np.full(envs * len(ids), group in scripts) for group, ids in first.groups.items()}
+    else:
+        rows = opponent_rows(first, count, everywhere=True, columns=columns)
+    by_agent = {
+        agent: np.tile(rows[group].reshape(-1, len(ids))[:, place], len(slots))
+        for group, ids in first.groups.items()
+        for place, agent in enumerate(ids)
+    }
+    generators = [
+        generator(first.seed, Purpose.OPPONENTS, generation, SCRIPTED_DRAWS, slot, env)
+        for slot in slots
+        for env in range(count)[columns]
+    ]
+    return ScriptedRows(agents, by_agent, generators), rows
+
+
+class ScriptedOpponentEvaluator(Evaluator):
+    """Computes the mean return of a member's own agents in games against functions, from each side equally often."""
+
+    def __init__(self, env: MultiAgentVecEnvAdapter, max_steps: int | None, scripts: Scripts) -> None:
+        super().__init__(env, max_steps)
+        self._scripts = scripts
+
+    def evaluate(
+        self,
+        players: EvolvableAlgorithm | BasePopulation,
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> EvalResult:
+        members = len(players) if isinstance(players, MultiAgentPopulation) else 1
+        first = cast(IPPO, players[0] if isinstance(players, MultiAgentPopulation) else players)
+        sides = own_sides(self._scripts, first)
+        returns, lost, steps = 0.0, False, 0
+        with eval_mode(players):
+            for side in sides:
+                played = play_against(
+                    self._scripts, players, first, side, self.env, seeds, members, self.max_steps, should_stop
+                )
+                own = np.sum([played.returns_by_agent[agent] for agent in side], axis=0)
+                returns, lost, steps = returns + own / len(sides), lost | played.lost, steps + played.lengths.sum(1)
+        returns = np.where(lost, np.nan, returns)
+        counts = (~np.isnan(returns)).sum(axis=1)
+        spread = [float(np.nanstd(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)]
+        return EvalResult(
+            [float(np.nanmean(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)],
+            spread,
+            [std / np.sqrt(count - 1) if count > 1 else np.nan for std, count in zip(spread, counts, strict=True)],
+            len(sides) * returns.shape[1],
+            np.asarray(steps).tolist(),
+            returns.tolist(),
+        )
+
+
+def own_sides(scripts: Scripts, first: IPPO) -> list[frozenset[str]]:
+    """Return the sets of agents that a member controls in its games against functions."""
+    if isinstance(scripts, Mapping):
+        return [frozenset(agent for group, ids in first.groups.items() if group not in scripts for agent in ids)]
+    return player_sides(first.groups)
+
+
+def play_against(
+    scripts: Scripts,
+    players: Any,
+    first: IPPO,
+    side: frozenset[str],
+    env: MultiAgentVecEnvAdapter,
+    seeds: Sequence[int],
+    members: int,
+    max_steps: int | None,
+    should_stop: Callable[[], bool],
+) -> Episodes:
+    """Let members play one side, and functions the others."""
+    agents = scripted_agents(scripts, first.groups, first.possible_action_spaces)
+    agents.policies = {agent: policy for agent, policy in agents.policies.items() if agent not in side}
+    policies = [*group_parts(first.groups, players.group_policies, side), agents]
+    return evaluate(policies, env, seeds, members=members, max_steps=max_steps, should_stop=should_stop)
+
+
+def check_scripts(scripts: Scripts, first: IPPO, fitness: str) -> None:
+    """Raise ConfigurationError unless functions can be the opponents of members like `first`."""
+    scripted_agents(scripts, first.groups, first.possible_action_spaces)
+    if not isinstance(scripts, Mapping):
+        return
+    if {*scripts} == {*first.groups}:
+        raise ConfigurationError(f"opponents={[*scripts]} are all groups, so that nothing would learn")
+    if trained := [group for group in scripts if group not in first.frozen_groups]:
+        raise ConfigurationError(
+            f"opponents: {trained[0]!r} acts by a function, and cannot mutate; allowed is frozen_groups={[*scripts]}"
+        )
+    if fitness == "rating":
+        raise ConfigurationError("fitness='rating' with opponents by group; allowed is 'return', of the other groups")
+
+
 def check_opponent(team: IPPO, first: IPPO) -> None:
     """Raise ConfigurationError unless a team of the user's can play against members like `first`."""
     if not isinstance(team, IPPO):
         raise ConfigurationError(
-            f"opponents={team!r:.200}; allowed are 'self', 'past', 'population' and a team (an IPPO agent)"
+            f"opponents={team!r:.200}; allowed are 'self', 'past', 'population', a team (an IPPO agent), a function "
+            "of observation, mask and rng, and a mapping of groups to functions"
         )
     found, wanted = (
         {

@@ -12,7 +12,7 @@ from agilerl_like.hpo import Selection
 
 Fitness = Literal["return", "rating"]
 LogEvery = Literal["generation", "update"]
-Opponents = Literal["self", "past", "population", "team"]
+Opponents = Literal["self", "past", "population", "team", "scripted"]
 INFO = "info."
 """Prefix of a fitness that is a mean over the infos of the episodes' last steps."""
 MAX_HISTORY = 10_000
@@ -49,7 +49,7 @@ class TrainingArguments:
     the end of a generation, so a shorter run has one for each generation. 0: never."""
     opponents: Opponents = "self"
     """Whom the sides of a team train against: each other (self), the best of earlier generations (past), other members
-    (population), or a given team (team). See `training/opponents.py`."""
+    (population), a given team (team), or functions (scripted). See `training/opponents.py`."""
 
     max_updates: int | None = None
     """Updates of a member after which the run ends, at the end of a generation; None: no limit."""

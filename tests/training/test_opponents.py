@@ -158,8 +158,8 @@ def test_opponents_that_cannot_play_are_refused():
     (stranger,) = population(other, 1)
     for opponents, message in (
         (stranger, "opponents: the team has groups"),
-        (3, "opponents=3; allowed are 'self', 'past', 'population' and a team"),
-        ("future", r"opponents='future' is unknown.*past, population, self"),
+        (3, "opponents=3; allowed are 'self', 'past', 'population', a team"),
+        ("future", r"opponents='future' is unknown.*past, population, scripted, self"),
         ("team", "opponents='team'; allowed are"),
     ):
         with pytest.raises(ConfigurationError, match=message):

@@ -18,6 +18,7 @@ from gymnasium.spaces import Box, Dict
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.multi_agent.packed_env import OBSERVATION
+from agilerl_like.envs.multi_agent.scripted import ScriptedRows
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, MultiAgentVecEnvAdapter
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -199,12 +200,15 @@ class MultiAgentStepSync:
         self._accounts: list[_EarlyRewards] = []
         self._unread: dict[int, int] = {}
         self._first_obs: Tree = None
+        self.scripts: ScriptedRows | None = None
+        """Functions that control some agents of some envs."""
+        self._latest: dict[int, MultiAgentTransition] = {}  # by env group; empty before its first step
 
     def reset(self, seeds: Sequence[int] | None) -> Mapping[str, Tree]:
         """Return all agents' first observations; only the first group passes seeds, which resets the envs."""
         if seeds is not None:
             self._first_obs = self.env.reset(seeds)
-            self._actions, self._transitions, self._unread = {}, {}, {}
+            self._actions, self._transitions, self._unread, self._latest = {}, {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
             rows = [self.env.num_envs // sum(widths) * width for width in widths]
             self.episodes = [EpisodeTracker(count, NUMPY) for count in rows]
@@ -216,12 +220,24 @@ class MultiAgentStepSync:
         pending = self._actions.setdefault(group, {})
         pending |= actions
         if len(pending) == len(self.env.agent_ids):
-            self.env.step_async(group, self._actions.pop(group))
+            self.env.step_async(group, self._with_scripts(group, self._actions.pop(group)))
+
+    def _with_scripts(self, group: int, actions: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the actions of one env group, with those of functions in the rows that they control."""
+        if self.scripts is None:
+            return actions
+        latest, rows = self._latest.get(group), self.env.group_rows[group]
+        if latest is not None:
+            return self.scripts.replace(actions, rows, latest.obs, latest.action_mask, latest.acting)
+        obs, mask, acting = tree_map(
+            lambda leaf: None if leaf is None else leaf[rows], (self._first_obs, self.env.action_mask, self.env.acting)
+        )
+        return self.scripts.replace(actions, rows, obs, mask, acting)
 
     def step_wait(self, group: int) -> MultiAgentTransition:
         """Return the step of one env group; called once by each group of agents."""
         if group not in self._transitions:
-            step = self.env.step_wait(group)
+            step = self._latest[group] = self.env.step_wait(group)
             team_reward = np.sum([*step.reward.values()], axis=0)
             self.episodes[group].update(team_reward, step.ended)
             account = self._accounts[group]

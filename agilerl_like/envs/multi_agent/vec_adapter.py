@@ -101,6 +101,11 @@ class MultiAgentVecEnvAdapter:
         """The envs of each member's block that belong to each env group; rows of a group are ordered by member."""
         return self._adapter.columns
 
+    @property
+    def group_rows(self) -> Sequence[np.ndarray]:
+        """The rows of each env group, in its order."""
+        return self._rows
+
     def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
         """Start a new episode in every env and return the first observations by agent [N, …].
 

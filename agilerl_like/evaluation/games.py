@@ -1,0 +1,174 @@
+"""Games between players of a multi-agent env: teams, and functions that act for agents.
+
+A game is played for each side that a player can control and each seed. Where nothing else is random, because both
+players are teams that do not explore and the env has no chance, games begin with random openings (see
+`algorithms.openings`), and games with equal openings count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import combinations
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from agilerl_like.algorithms.evaluation import EvalEnv, HasActor, eval_mode, evaluate
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.openings import Openings, has_chance
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.evaluation.eval_envs import check_spaces
+from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, rating_errors
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.sides import group_parts, player_sides, scripted_agents
+
+Player = IPPO | ScriptedPolicy
+"""A team, or a function of an agent's observation, its action mask and a numpy generator that returns its action."""
+ENVS = 32
+"""Games that are played at once."""
+
+
+class Games(NamedTuple):
+    """Results of games on K seeds, for each of S sides of the first player."""
+
+    sides: Sequence[Sequence[str]]
+    """The agents of each side."""
+    returns: np.ndarray  # [S, K]: the total return of the first player's agents
+    others: np.ndarray  # [S, K]: that of all other agents
+    steps: np.ndarray  # [S, K]: lengths in env steps
+
+    @property
+    def scores(self) -> np.ndarray:
+        """1 for a game won, 0.5 for one drawn, 0 for one lost, `[S, K]`."""
+        return np.where(self.returns == self.others, 0.5, self.returns > self.others)
+
+    def share(self, result: float) -> np.ndarray:
+        """Share of the games of each side that ended with a score of 1, 0.5 or 0, `[S]`."""
+        return (self.scores == result).mean(axis=1)
+
+
+class Rating(NamedTuple):
+    """A player's strength in units of Elo."""
+
+    rating: float
+    error: float
+    """Standard error."""
+    score: float
+    """Mean score of its games."""
+    games: int
+
+
+def play_games(
+    first: Player, second: Player, env: MultiAgentVectorEnv, games: int = 100, seed: int | None = None
+) -> Games:
+    """Let two players play `games` games for each side of the first one; `seed` names all random numbers.
+
+    Teams do not explore. `env` is copied without its training wrappers. A function plays for any agent that the other
+    player does not control.
+
+    Raises:
+        ConfigurationError: `games` is below 1, a player is neither a team nor a function, or a team was made for other
+            spaces or groups.
+    """
+    return _Table([first, second], env, seed).play(first, second, games)
+
+
+def rate_players(
+    players: Mapping[str, Player], env: MultiAgentVectorEnv, games: int = 50, seed: int | None = None
+) -> dict[str, Rating]:
+    """Return the ratings of players, by name, from `games` games for each side of each pair of them.
+
+    They are those of Bradley and Terry (1952), with a normal prior around 1000. All pairs play on the same seeds.
+
+    Raises:
+        ConfigurationError: fewer than two players, or as `play_games`.
+    """
+    if len(players) < 2:
+        raise ConfigurationError(f"players={[*players]}; allowed are two or more, by name")
+    names, table = [*players], _Table([*players.values()], env, seed)
+    wins, counts = (np.zeros((len(names), len(names))) for _ in range(2))
+    for one, other in combinations(range(len(names)), 2):
+        scores = table.play(players[names[one]], players[names[other]], games).scores
+        wins[one, other], wins[other, one] = scores.sum(), (1 - scores).sum()
+        counts[one, other] = counts[other, one] = scores.size
+    ratings = fit_bradley_terry(wins, counts)
+    errors = rating_errors(ratings, counts)
+    ratings += INITIAL_RATING - ratings.mean()
+    return {
+        name: Rating(float(ratings[i]), float(errors[i]), float(wins[i].sum() / counts[i].sum()), int(counts[i].sum()))
+        for i, name in enumerate(names)
+    }
+
+
+class _Table:
+    """Where some players play."""
+
+    def __init__(self, players: Sequence[Player], env: MultiAgentVectorEnv, seed: int | None) -> None:
+        self._setup = MultiAgentEnvSetup(env)
+        self._seed = fresh_seed() if seed is None else seed
+        teams = [player for player in players if isinstance(player, IPPO)]
+        for player in players:
+            if not isinstance(player, IPPO) and not callable(player):
+                raise ConfigurationError(
+                    f"player={player!r:.100}; allowed are a team (an IPPO agent), and a function of observation, mask "
+                    "and rng"
+                )
+        self._groups: Mapping[str, Sequence[str]] = teams[0].groups if teams else {"": env.agent_ids}
+        for team in teams:
+            check_spaces(self._setup, team)
+            if team.groups != self._groups:
+                raise ConfigurationError(f"the teams have different groups: {dict(self._groups)}, {dict(team.groups)}")
+        self._spaces = env.single_action_spaces
+        self._has_chance: bool | None = None
+        """None before the first game between teams."""
+
+    def play(self, first: Player, second: Player, games: int) -> Games:
+        if not isinstance(games, int) or games < 1:
+            raise ConfigurationError(f"games={games!r} must be at least 1")
+        seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
+        everyone = frozenset(agent for ids in self._groups.values() for agent in ids)
+        sides = player_sides(self._groups)
+        with ExitStack() as stack:
+            made = self._setup.make_eval_env(min(games, ENVS))
+            stack.callback(made.close)
+            env = self._setup.adapt(made)
+            for player in (first, second):
+                if isinstance(player, IPPO):
+                    stack.enter_context(eval_mode(player))
+            openings = self._openings(first, second, env, seeds)
+            found = []
+            for side in sides:
+                policies = [*self._policies(first, side), *self._policies(second, everyone - side)]
+                found.append(evaluate(policies, cast(EvalEnv, env), seeds, members=1, openings=openings))
+        new = np.ones(games, np.bool_) if openings is None else openings.are_new(seeds)
+
+        def total(agents: Collection[str], episodes: Any) -> np.ndarray:
+            return np.sum([episodes.returns_by_agent[agent][0] for agent in agents], axis=0)[:games][new]
+
+        return Games(
+            [sorted(side) for side in sides],
+            np.stack([total(side, episodes) for side, episodes in zip(sides, found, strict=True)]),
+            np.stack([total(everyone - side, episodes) for side, episodes in zip(sides, found, strict=True)]),
+            np.stack([episodes.lengths[0, :games][new] for episodes in found]),
+        )
+
+    def _policies(self, player: Player, agents: frozenset[str]) -> Sequence[HasActor]:
+        if isinstance(player, IPPO):
+            return group_parts(self._groups, player.group_policies, agents)
+        scripted = scripted_agents(player, self._groups, self._spaces)
+        scripted.policies = {agent: scripted.policies[agent] for agent in scripted.policies if agent in agents}
+        return [scripted]
+
+    def _openings(
+        self, first: Player, second: Player, env: MultiAgentVecEnvAdapter, seeds: Sequence[int]
+    ) -> Openings | None:
+        if not (isinstance(first, IPPO) and isinstance(second, IPPO)):
+            return None
+        if self._has_chance is None:
+            self._has_chance = has_chance(env, self._seed)
+        return None if self._has_chance else Openings(seeds, env.single_action_spaces)

@@ -1,0 +1,214 @@
+"""Functions as opponents, and as the policies of groups that are not trained."""
+
+from functools import partial
+
+import game_envs as games
+import numpy as np
+import pytest
+from duel_envs import Duel
+
+from agilerl_like import (
+    IPPO,
+    ConfigurationError,
+    Mutations,
+    TournamentSelection,
+    make_multi_agent_vect_envs,
+    play_games,
+    rate_players,
+    train_multi_agent_on_policy,
+)
+from agilerl_like.envs.multi_agent.scripted import random_moves
+
+SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
+BOTH = {"red_0": "player", "blue_0": "player"}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Checkpoints without a path are written to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def population(env, size=2, **more):
+    given = {"num_envs": env.num_envs, "learn_step": 128, "batch_size": 64, "net_config": SMALL, "seed": 1, **more}
+    return IPPO.population(size, env.single_observation_spaces, env.single_action_spaces, **given)
+
+
+def zero(observation, mask, rng):
+    return 0
+
+
+def perfect_nim(observation, mask, rng):
+    """Leave a multiple of four stones, if that is possible."""
+    stones = int(observation.argmax())
+    assert mask.any()
+    assert mask.shape == (3,)
+    return max(0, stones % 4 - 1)
+
+
+def train(env, pop, opponents, steps=4096, **more):
+    given = {"max_steps": steps, "evo_steps": 1024, "eval_loop": 8, "verbose": False, "opponents": opponents, **more}
+    return train_multi_agent_on_policy(env, pop=pop, **given)
+
+
+def test_members_learn_to_beat_a_function_from_either_side():
+    """`zero` names colour 0: right in a third of all steps.
+
+    Who names every colour wins two points (red) or one (blue) in the other two thirds: 16/3 or 8/3 in four steps, a
+    mean of 4. An untrained team is right about as often as `zero`, and earns about nothing.
+    """
+    env = make_multi_agent_vect_envs(partial(Duel, steps=4), 8, backend="sync")
+    teams = population(env, groups=BOTH, lr=1e-2, gamma=0.5)
+    _, fitness = train(env, teams, zero, eval_loop=100)
+    assert max(fitness) == pytest.approx(4.0, abs=0.4)
+
+
+def test_a_function_acts_for_its_group_and_the_others_are_trained():
+    """Blue's function always names 0; a red that names every colour wins two points in two of three steps."""
+    env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
+    teams = population(env, lr=1e-2, gamma=0.5, frozen_groups=["blue"])
+    before = {name: x.clone() for name, x in teams[0].learners["blue"].network.state_dict().items()}
+    trained, fitness = train(env, teams, {"blue": zero}, eval_loop=100)
+    assert max(fitness) == pytest.approx(16 / 3, abs=0.5)
+    after = trained[0].learners["blue"].network.state_dict()
+    assert all((after[name] == x).all() for name, x in before.items())
+    red = trained.best
+    red.set_training_mode(False)
+    action, *_ = red.get_action({"red_0": np.eye(3, dtype=np.float32)})
+    assert action["red_0"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_functions_act_only_for_agents_that_are_to_act_in_every_backend(backend):
+    """In Nim an absent player's mask would be empty; `random_moves` refuses one, and `perfect_nim` asserts."""
+    workers = {"num_workers": 2} if backend == "workers" else {}
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend=backend, **workers)
+    teams = population(env, 2)
+    _, fitness = train(env, teams, perfect_nim, steps=512, evo_steps=256)
+    env.close()
+    assert len(fitness) == 2
+    assert all(np.isfinite(fitness))
+
+
+def test_runs_against_functions_repeat_and_resume(tmp_path):
+    def run(generations, *, folder=None, resume=None):
+        env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend="sync")
+        return train_multi_agent_on_policy(
+            env,
+            pop=None if resume else population(env, 2, lr=3e-3),
+            max_steps=256 * generations,
+            evo_steps=256,
+            eval_loop=3,
+            checkpoint=256,
+            selection_strategy=TournamentSelection(2),
+            mutation=Mutations(architecture=0.3),
+            opponents=random_moves,
+            verbose=False,
+            run_dir=folder,
+            resume=resume,
+        )
+
+    _, whole = run(2, folder=tmp_path / "whole")
+    run(1, folder=tmp_path / "half")
+    _, again = run(2, resume=tmp_path / "half")
+    assert again == whole
+
+
+def test_an_optimal_function_wins_all_games_and_has_the_highest_rating():
+    """Five stones: the first player takes one, and leaves four, from which the second loses.
+
+    The second player wins if the first does not take one stone at first.
+    """
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 1, backend="sync")
+    won = play_games(perfect_nim, random_moves, env, games=60, seed=3)
+    assert won.share(1)[0] == 1.0
+    assert won.share(0)[1] < 0.5
+    assert won.share(1)[1] > 0.5
+    ratings = rate_players({"random": random_moves, "perfect": perfect_nim, "team": population(env, 1)[0]}, env, 20, 1)
+    assert max(ratings, key=lambda name: ratings[name].rating) == "perfect"
+    assert np.mean([its.rating for its in ratings.values()]) == pytest.approx(1000)
+    assert ratings["perfect"].games == 80  # 20 from each of two sides, against two
+    assert all(0 < its.error < 200 for its in ratings.values())
+
+
+def test_games_repeat_with_their_seed_and_two_functions_draw_apart():
+    env = make_multi_agent_vect_envs(partial(games.Nim, 9), 1, backend="sync")
+    one, again, other = (play_games(random_moves, random_moves, env, 50, seed) for seed in (1, 1, 2))
+    assert (one.returns == again.returns).all()
+    assert (one.returns != other.returns).any()
+    assert 0.1 < one.share(1)[0] < 0.9  # with equal draws, every game would have one winner
+    assert (one.returns == -one.others).all()
+
+
+def test_teams_without_chance_play_different_openings_once():
+    """Three stones have few openings, and games of equal ones count once."""
+    env = make_multi_agent_vect_envs(partial(games.Nim, 3), 1, backend="sync")
+    first, second = population(env, 2)
+    found = play_games(first, second, env, 50, 1)
+    assert found.returns.shape[0] == 2
+    assert found.returns.shape[1] < 10
+
+
+@pytest.mark.parametrize(
+    ("opponents", "more", "message"),
+    [
+        (lambda observation, mask, rng: 7, {}, "returned 7; allowed is an action of Discrete"),
+        (lambda observation, mask, rng: None, {}, "returned None; allowed is an action of Discrete"),
+        (lambda observation, mask, rng: True, {}, "returned True"),
+        ({"player": zero}, {"frozen_groups": ()}, "are all groups"),
+        ({"blue": zero}, {"groups": None}, "allowed is frozen_groups=\\['blue'\\]"),
+        ({"green": zero}, {"groups": None}, "group of opponents"),
+        ({"blue": 3}, {"groups": None, "frozen_groups": ["blue"]}, "allowed is a function"),
+        ({}, {}, "names no group"),
+        (3, {}, "allowed are 'self', 'past', 'population', a team"),
+        ("scripted", {}, "a team or functions themselves"),
+    ],
+)
+def test_wrong_functions_are_named(opponents, more, message):
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    teams = population(env, **{"groups": BOTH, **more})
+    with pytest.raises(ConfigurationError, match=message):
+        train(env, teams, opponents, steps=256, evo_steps=256)
+
+
+def test_a_masked_action_of_a_function_is_named():
+    env = make_multi_agent_vect_envs(partial(games.Nim, 1), 1, backend="sync")
+    with pytest.raises(ConfigurationError, match=r"agent 'player_0' returned 2; .* with the mask \[1, 0, 0\]"):
+        play_games(lambda observation, mask, rng: 2, random_moves, env, 1)
+
+
+def test_ratings_and_processes_are_refused_where_functions_cannot_have_them():
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    teams = population(env, frozen_groups=["blue"])
+    with pytest.raises(ConfigurationError, match="fitness='rating' with opponents by group"):
+        train(env, teams, {"blue": zero}, fitness="rating")
+    with pytest.raises(ConfigurationError, match="processes=2 with functions as opponents"):
+        train(env, teams, zero, processes=2)
+
+
+@pytest.mark.parametrize(
+    ("first", "games_", "message"),
+    [
+        (3, 1, "player=3"),
+        (random_moves, 0, "games=0 must be at least 1"),
+        ("duel", 1, "the agent was made for"),
+    ],
+)
+def test_players_that_cannot_play_are_named(first, games_, message):
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 1, backend="sync")
+    if first == "duel":
+        first = population(make_multi_agent_vect_envs(Duel, 1, backend="sync"), 1)[0]
+    with pytest.raises(ConfigurationError, match=message):
+        play_games(first, random_moves, env, games_)
+
+
+def test_one_player_has_no_rating():
+    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 1, backend="sync")
+    with pytest.raises(ConfigurationError, match="allowed are two or more"):
+        rate_players({"a": random_moves}, env)
+
+
+def test_random_moves_need_masks():
+    env = make_multi_agent_vect_envs(Duel, 1, backend="sync")
+    with pytest.raises(ConfigurationError, match="needs action masks"):
+        play_games(random_moves, zero, env, 1)
