@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BPTTSequenceType,
         MultiAgentPopulation,
         Population,
+        QLearning,
         RolloutBuilder,
         Teams,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "NumberArray",
     "Population",
     "PopulationDivergedError",
+    "QLearning",
     "RLParameter",
     "RolloutBuilder",
     "Run",

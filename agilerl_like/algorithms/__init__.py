@@ -12,6 +12,7 @@ from agilerl_like.algorithms.dqn import DQN
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.sac import SAC
 from agilerl_like.algorithms.td3 import DDPG, TD3
@@ -31,6 +32,7 @@ __all__ = [
     "MultiAgentPopulation",
     "PPOConfig",
     "Population",
+    "QLearning",
     "RolloutBuilder",
     "Teams",
 ]

@@ -24,9 +24,8 @@ def encoder_of(
     Raises:
         ConfigurationError: the space lacks what the critic is to observe.
     """
-    named = {
-        name: getattr(settings, name, getattr(LearnerHost, name)) for name in ("swap_channels", "normalize_images")
-    }
+    options = ("swap_channels", "normalize_images", "one_hot")
+    named = {name: getattr(settings, name, getattr(LearnerHost, name)) for name in options}
     names = critic_entries or getattr(settings, "critic_observation", LearnerHost.critic_observation)
     return make_observation_encoder(space, names, **named)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 import torch
-from torch import Tensor
 
+from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGreedyGroup
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_config import DQNConfig
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
@@ -35,17 +34,11 @@ class DQNLearner(OffPolicyLearner):
         return QNetwork(architecture, self.encoding, space, dueling=getattr(self.algorithm, "dueling", False))
 
 
-class DQNLearnerGroup(OffPolicyLearnerGroup[DQNLearner]):
+class DQNLearnerGroup(EpsilonGreedyGroup, OffPolicyLearnerGroup[DQNLearner]):
     """P learners whose members explore each with its own probability."""
 
     learner_class, metrics = DQNLearner, (*METRICS, "epsilon")
     placeholder_action = gymnasium.spaces.Discrete(2)
-
-    def next_noise(self, envs: int) -> Tensor:
-        noise = super().next_noise(envs).clone()
-        chances = torch.tensor([learner.host.epsilon for learner in self], device=noise.device)
-        noise[..., 0] -= chances.unsqueeze(1)
-        return noise
 
     def kind_of(self, learner: DQNLearner) -> tuple[Any, ...]:
         return learner.host.double, learner.host.dueling
@@ -59,7 +52,7 @@ class DQNLearnerGroup(OffPolicyLearnerGroup[DQNLearner]):
         return DQNUpdate(**arguments, double=first.double)
 
 
-class DQN(OffPolicyAlgorithm[DQNLearner]):
+class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
     """A DQN agent whose architecture and hyperparameters can evolve.
 
     The first arguments are AgileRL's; `DQNConfig` has the meaning, default and range of each setting. Settings may be
@@ -88,9 +81,6 @@ class DQN(OffPolicyAlgorithm[DQNLearner]):
 
     double: bool
     dueling: bool
-    eps_start: float
-    eps_end: float
-    eps_share: float
 
     @check_argument_names
     def __init__(
@@ -154,25 +144,3 @@ class DQN(OffPolicyAlgorithm[DQNLearner]):
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
         return isinstance(action_space, gymnasium.spaces.Discrete)
-
-    @property
-    def epsilon(self) -> float:
-        """The probability of a random action, at the run's present progress."""
-        left = 1 - self.progress / self.eps_share if self.progress < self.eps_share else 0.0
-        return self.eps_end + (self.eps_start - self.eps_end) * left
-
-    def get_action(self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None) -> np.ndarray:
-        """Return actions for observations `[B, *shape]`: random legal ones with probability `epsilon`, else the best.
-
-        Raises:
-            ConfigurationError: an observation or mask does not fit.
-        """
-        learner = self.learner
-        with torch.no_grad():
-            x = learner.normalize(obs)
-            noise = learner.noise((len(x),))
-            noise[..., 0] -= epsilon
-            raw = learner.distribution.sample(
-                cast(QNetwork, learner.network).q_values(x), noise, learner._mask(action_mask, len(x))
-            )
-            return learner.distribution.to_env(raw)

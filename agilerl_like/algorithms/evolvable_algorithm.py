@@ -146,6 +146,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         validated(self.config, settings)
         check_ranges(self.config, settings, self.hp_config, self.algo)
 
+    has_networks: ClassVar[bool] = True
+    """Whether it has networks, of which a `net_config` describes the architecture."""
     one_process_reason: ClassVar[str] = ""
     """Why `processes="auto"` means one process, if it does."""
 

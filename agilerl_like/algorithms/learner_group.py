@@ -51,6 +51,8 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     """Whether updates are logged one by one, with `details`."""
     placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     """A small action space that the algorithm supports, for checks before there is an env."""
+    placeholder_observation: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    """The same of observations."""
 
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group

@@ -55,6 +55,7 @@ class LearnerHost:
     observation_eps: float = OBSERVATION_EPS
     normalize_value: bool = False
     normalize_images: bool = True
+    one_hot: bool = True
     swap_channels: bool | None = None
     recurrent: bool = False
     max_seq_len: int | None = None

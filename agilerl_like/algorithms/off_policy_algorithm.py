@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_budget, check_replay
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import Population, make_members
@@ -118,22 +119,8 @@ class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
             ConfigurationError: a key is missing, or a number is not finite.
             PopulationDivergedError: the step gave weights that are not finite; they were restored.
         """
-        missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
-        if missing:
-            raise ConfigurationError(f"experiences lack {', '.join(missing)}; wanted are {', '.join(EXPERIENCE)}")
         learner = self.learner
-        reward, done = (self._column(experiences, name) for name in ("reward", "done"))
-        actions = learner.distribution.from_env(_array(experiences["action"]))
-        mask = experiences.get("next_action_mask", None)
-        batch = Batch(
-            learner.encode(_array(experiences["obs"])).unsqueeze(0),
-            actions.to(self.device).unsqueeze(0),
-            reward,
-            self.gamma * (1 - done),
-            learner.encode(_array(experiences["next_obs"])).unsqueeze(0),
-            None if mask is None else torch.as_tensor(_array(mask)).bool().to(self.device).unsqueeze(0),
-            torch.ones_like(reward),
-        )
+        batch = batch_of(learner, experiences, self.gamma)
         snapshot = learner.cohort.snapshot(learner.row)
         update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
         report = learner.cohort.learn([learner.row], update)
@@ -143,9 +130,33 @@ class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
         learner.updates += 1
         return float(report["loss"][0])
 
-    def _column(self, experiences: Mapping[str, Any], name: str) -> Tensor:
-        """Return one number for each row, `[1, B]`."""
-        return torch.as_tensor(_array(experiences[name]), dtype=torch.float32, device=self.device).reshape(1, -1)
+
+def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> Batch:
+    """Return the transitions of a hand-written loop as a minibatch of one member.
+
+    Raises:
+        ConfigurationError: a key is missing, or a number is not finite.
+    """
+    missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
+    if missing:
+        raise ConfigurationError(f"experiences lack {', '.join(missing)}; wanted are {', '.join(EXPERIENCE)}")
+    device = learner.device
+
+    def column(name: str) -> Tensor:
+        return torch.as_tensor(_array(experiences[name]), dtype=torch.float32, device=device).reshape(1, -1)
+
+    reward, done = column("reward"), column("done")
+    actions = learner.distribution.from_env(_array(experiences["action"]))
+    mask = experiences.get("next_action_mask", None)
+    return Batch(
+        learner.encode(_array(experiences["obs"])).unsqueeze(0),
+        actions.to(device).unsqueeze(0),
+        reward,
+        gamma * (1 - done),
+        learner.encode(_array(experiences["next_obs"])).unsqueeze(0),
+        None if mask is None else torch.as_tensor(_array(mask)).bool().to(device).unsqueeze(0),
+        torch.ones_like(reward),
+    )
 
 
 def _array(values: Any) -> Any:

@@ -107,6 +107,7 @@ NOT_EVOLVABLE = (
     "betas",
     "lr_schedule",
     "reward_transform",
+    "initial_value",
 )
 """Settings that are neither flags nor text, and have no range all the same."""
 OF_NETWORKS = (

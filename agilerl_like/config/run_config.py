@@ -174,8 +174,9 @@ class Config(Section, frozen=True):
 
     def _agent_without_env(self) -> EvolvableAlgorithm:
         """An agent with the smallest spaces: a lower bound of the memory of any."""
-        action_space = self.algorithm_class.group_class.placeholder_action
-        return self.algorithm_class(PLACEHOLDER_SPACE, action_space, **self.agent_arguments(without_env=True))
+        group = self.algorithm_class.group_class
+        spaces = group.placeholder_observation, group.placeholder_action
+        return self.algorithm_class(*spaces, **self.agent_arguments(without_env=True))
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""
@@ -189,10 +190,18 @@ class Config(Section, frozen=True):
         return {
             **settings,
             "hp_config": HyperparameterConfig(**ranges),
-            "net_config": self.network.net_config(without_env=without_env),
+            "net_config": self._net_config(without_env=without_env),
             "num_envs": self.environment.num_envs,
             "seed": self.seed,
         }
+
+    def _net_config(self, *, without_env: bool) -> dict[str, Any] | None:
+        """Return the `net_config`; what was set of it, for an algorithm without networks, which refuses it."""
+        if self.algorithm_class.has_networks:
+            return self.network.net_config(without_env=without_env)
+        if self.network != NetworkConfig():
+            raise ConfigurationError(f"network: {self.algorithm_class.algo} has no networks; leave it out")
+        return None
 
     @property
     def strategy(self) -> Selection:

@@ -161,17 +161,20 @@ class TorchBackend(ArrayBackend):
             torch.from_numpy(array).to(self.device) for array in (leaf.counts, leaf.starts, leaf.places)
         )
 
-        def one_hot(given: Tensor) -> Tensor:
+        def encode_categories(given: Tensor) -> Tensor:
             batch_shape = leaf.batch_shape(given.shape)
             categories = given.reshape(-1, len(counts)).long() - starts
             outside = (categories < 0) | (categories >= counts)
-            rows = torch.zeros(len(categories), leaf.size, device=self.device)
-            rows.scatter_(1, places + categories.clamp(min=0).minimum(counts - 1), 1.0)
+            if leaf.is_one_hot:
+                rows = torch.zeros(len(categories), leaf.size, device=self.device)
+                rows.scatter_(1, places + categories.clamp(min=0).minimum(counts - 1), 1.0)
+            else:
+                rows = categories.float()
             # raising an error here would wait for the device; `learn` checks that observations are finite
             rows.masked_fill_(outside.any(1, keepdim=True), torch.nan)
             return rows.reshape(*batch_shape, leaf.size)
 
-        return one_hot
+        return encode_categories
 
 
 def resolve_device(device: Any) -> torch.device:

@@ -1,4 +1,4 @@
-"""Observation wrappers: a selection of an observation's entries, past actions and rewards, CartPole's pole as an image.
+"""Observation wrappers: a selection of entries, bins of numbers, past actions and rewards, CartPole's pole as an image.
 
 Without its velocities CartPole needs a recurrent network; with a rendered pole it needs a network for images and
 vectors:
@@ -7,7 +7,7 @@ vectors:
       id: CartPole-v1
       wrappers: [{name: "agilerl_like.envs.observation_wrappers:SelectEntries", entries: [0, 2]}]
 
-The first and the last support batches (see `wrapper_specs`), so they can also wrap a native vector env.
+All but `PastActionReward` support batches (see `wrapper_specs`), so they can also wrap a native vector env.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.spaces import utils as space_utils
 from gymnasium.utils import RecordConstructorArgs
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.envs.spaces import MAX_SPAN
+from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
 
 
 class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
@@ -53,6 +54,63 @@ class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
         if isinstance(observation, Mapping):
             return {name: observation[name] for name in self._names}
         return observation[..., self._indices]
+
+
+class BinObservation(gym.ObservationWrapper, RecordConstructorArgs):
+    """Replaces each number of a vector by the number of its bin, for tables: the observation space is MultiDiscrete.
+
+    The bins of a number are equally wide, between `low` and `high`; what lies outside is in the outer ones. `bins`,
+    `low` and `high` are one number for all, or a list with one for each; bounds that are not given are the space's.
+
+    Raises:
+        ConfigurationError: another space than a vector, a bound that is not finite, or counts below 1.
+    """
+
+    supports_batch: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        env: gym.Env,
+        bins: int | Sequence[int] = 10,
+        low: float | Sequence[float] | None = None,
+        high: float | Sequence[float] | None = None,
+    ) -> None:
+        RecordConstructorArgs.__init__(self, bins=bins, low=low, high=high)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ConfigurationError(
+                f"observation_space={space} has no bins; allowed are vectors, Box of one dimension"
+            )
+        size = space.shape[0]
+        counts = _for_each("bins", bins, size)
+        if not all(count >= 1 and count == int(count) for count in counts.tolist()):
+            raise ConfigurationError(f"bins={bins!r}; allowed are whole numbers of at least 1")
+        self._low = _for_each("low", space.low if low is None else low, size)
+        top = _for_each("high", space.high if high is None else high, size)
+        for name, bounds in (("low", self._low), ("high", top)):
+            for place, bound in enumerate(bounds.tolist()):
+                if not abs(bound) <= MAX_SPAN:
+                    raise ConfigurationError(
+                        f"{name} of entry {place} of observation_space={space} is {bound:g}, and bins need finite "
+                        f"bounds; set low and high of BinObservation: a number, or a list of {size}"
+                    )
+        if not (self._low < top).all():
+            raise ConfigurationError(f"low={self._low.tolist()} must be below high={top.tolist()}")
+        self._counts = counts.astype(np.int64)
+        self._per_unit = counts / (top - self._low)
+        self.observation_space = MultiDiscrete(self._counts)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        """Return the bins of an observation, or of a batch of them.
+
+        Raises:
+            EnvStepError: a number is not finite.
+        """
+        places = np.floor((np.asarray(observation, np.float64) - self._low) * self._per_unit)
+        if not np.isfinite(places).all():
+            raise EnvStepError(f"observation={np.asarray(observation).tolist()} is not finite")
+        return np.clip(places, 0, self._counts - 1).astype(np.int64)
 
 
 class PastActionReward(gym.Wrapper, RecordConstructorArgs):
@@ -133,6 +191,15 @@ class RenderedPole(gym.ObservationWrapper, RecordConstructorArgs):
         tip = self._reach * observation[..., 2, None, None]
         light = 255.5 - np.abs(self._columns - tip)  # […, size, size]; half for rounding
         return {"cart": observation[..., :2], "pole": np.maximum(light, 0).astype(np.uint8)[..., None, :, :]}
+
+
+def _for_each(name: str, values: Any, size: int) -> np.ndarray:
+    """Return one number for each entry of a vector."""
+    try:
+        found = np.array(values, np.float64)
+        return np.broadcast_to(found, (size,)).copy() if found.ndim < 2 else found.reshape(size)
+    except (TypeError, ValueError) as fault:
+        raise ConfigurationError(f"{name}={values!r}; allowed are a number and a list of {size} numbers") from fault
 
 
 def _check(space: gym.Space, entries: Sequence[int] | Sequence[str]) -> None:

@@ -9,7 +9,7 @@ bounds, images and memory are ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -65,6 +65,17 @@ class ScriptedEnv(gym.Env[Any, Any]):
         terminated, truncated = (False, ends) if self._truncates else (ends, False)
         return self._observation(), reward, terminated, truncated, self._info(ended=ends)
 
+    def numbered(self) -> tuple[ScriptedEnv, dict[Any, int]]:
+        """Return this env with a number for each distinct observation, and the numbers by `observation_key`."""
+        keys = dict.fromkeys(observation_key(obs) for sequence in self._sequences for obs in sequence)
+        numbers = {key: number for number, key in enumerate(keys)}
+        sequences = [[numbers[observation_key(obs)] for obs in sequence] for sequence in self._sequences]
+        env = ScriptedEnv(
+            sequences, self.action_space, self._reward_fn, space=Discrete(len(numbers)), truncates=self._truncates
+        )
+        env._masks = self._masks
+        return env, numbers
+
     def _observation(self) -> Any:
         return as_observation(self._sequences[self._index][self._position])
 
@@ -117,6 +128,31 @@ class Probe:
     def expectations(self) -> tuple[ExpectedValue | ExpectedAction, ...]:
         """All expected values and actions."""
         return (*self.values, *self.actions)
+
+
+def numbered_probe(probe: Probe) -> Probe:
+    """Return a probe of scripted observations with a number for each, for tables."""
+
+    def make() -> ScriptedEnv:
+        return cast(ScriptedEnv, probe.make()).numbered()[0]
+
+    numbers = cast(ScriptedEnv, probe.make()).numbered()[1]
+
+    def numbered(known: Any) -> Any:
+        return known._replace(obs=numbers[observation_key(known.obs)], name=describe(known))
+
+    return replace(
+        probe, make=make, values=tuple(map(numbered, probe.values)), actions=tuple(map(numbered, probe.actions))
+    )
+
+
+def observation_key(obs: Observation) -> Any:
+    """Return what is equal for equal observations, and may be the key of a dict."""
+    if isinstance(obs, Mapping):
+        return tuple((name, observation_key(part)) for name, part in obs.items())
+    if isinstance(obs, tuple):
+        return tuple(map(observation_key, obs))
+    return (obs.shape, obs.tobytes()) if isinstance(obs, np.ndarray) else obs
 
 
 def as_observation(obs: Observation) -> Any:

@@ -148,6 +148,8 @@ class Leaf:
     """First value of each category."""
     places: np.ndarray
     """Offset of each category's one-hot code among the leaf's values."""
+    is_one_hot: bool = True
+    """Whether categories are one-hot codes; else each is a number from 0 on."""
 
     @property
     def name(self) -> str:
@@ -243,6 +245,8 @@ class Leaf:
         categories = given.reshape(-1, self.counts.size).astype(np.int64, copy=False) - self.starts  # [B, categories]
         if not ((categories >= 0) & (categories < self.counts)).all():
             raise EnvStepError(f"{self.title}={given} lies outside {self.space}")
+        if not self.is_one_hot:
+            return categories.astype(np.float32)
         rows = np.zeros((len(categories), self.size), dtype=np.float32)
         rows[np.arange(len(categories))[:, None], categories + self.places] = 1.0
         return rows
@@ -258,18 +262,26 @@ class ObservationEncoder:
     Rows are float32, or uint8 if the space has a uint8 image. Networks read images with the channels first. Whether the
     env has them last, `[H, W, C]`, is inferred from the shapes (`channel_layout`), or `swap_channels` sets it for all
     images (True: last). With `normalize_images` networks read images scaled to [0, 1], where their bounds are finite.
+    Without `one_hot` a category is one number, counted from 0, for tables.
 
     Raises:
         ConfigurationError: agents cannot observe this space.
     """
 
-    def __init__(self, space: Space, *, swap_channels: bool | None = None, normalize_images: bool = True) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        swap_channels: bool | None = None,
+        normalize_images: bool = True,
+        one_hot: bool = True,
+    ) -> None:
         check_observation_space(space)
-        self.space = space
+        self.space, self.one_hot = space, one_hot
         parts = list(_walk(space, ()))
         is_uint8 = [_kind(part) == "image" and part.dtype in (np.uint8, np.bool_) for _, part in parts]
         unit = FLOAT32_BYTES if any(is_uint8) else 1  # columns of a row for one float
-        widths = [_width(part) for _, part in parts]
+        widths = [_width(part, one_hot=one_hot) for _, part in parts]
         self.num_floats = sum(width for width, byte in zip(widths, is_uint8, strict=True) if not byte)
         """Number of float32 values in a row, without the bytes of images."""
         ends = {False: 0, True: unit * self.num_floats}
@@ -279,7 +291,7 @@ class ObservationEncoder:
             ends[byte] += width if byte else unit * width
             columns = slice(start, ends[byte])
             channels_last = _kind(part) == "image" and _has_channels_last(part, swap_channels)
-            leaves.append(_leaf(path, part, columns, byte, channels_last, normalize_images))
+            leaves.append(_leaf(path, part, columns, byte, channels_last, normalize_images, one_hot=one_hot))
         self.leaves: tuple[Leaf, ...] = tuple(leaves)
         self.dtype = torch.uint8 if any(is_uint8) else torch.float32
         self.size: int = -(-ends[any(is_uint8)] // unit) * unit
@@ -361,8 +373,16 @@ class ObservationEncoder:
         return xp.concatenate([*front, *images, *padding], -1)
 
     def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return random rows `[count, size]`: standard normal floats, as if normalised, and bytes within bounds."""
+        """Return random rows `[count, size]`: standard normal floats, as if normalised, and bytes within bounds.
+
+        Numbers of categories are within the space.
+        """
         floats = torch.randn(count, self.num_floats, generator=generator)
+        if not self.one_hot:
+            for leaf in self.leaves:
+                if leaf.counts.size:
+                    shares = torch.rand(count, leaf.size, generator=generator, dtype=torch.float64)
+                    floats[:, leaf.columns] = (shares * torch.from_numpy(leaf.counts)).floor().float()
         if self.dtype is torch.float32:
             return floats
         rows = torch.zeros(count, self.size, dtype=torch.uint8)
@@ -459,15 +479,17 @@ def _categories(space: Space) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def _width(space: Space) -> int:
+def _width(space: Space, *, one_hot: bool) -> int:
     """Return the number of encoded values of a leaf's space."""
     counts, _ = _categories(space)
-    return int(counts.sum()) if counts.size else math.prod(space.shape or ())
+    return int(counts.sum()) if counts.size and one_hot else math.prod(space.shape or ())
 
 
-def _leaf(path: Path, space: Space, columns: slice, is_uint8: bool, channels_last: bool, normalize: bool) -> Leaf:
+def _leaf(
+    path: Path, space: Space, columns: slice, is_uint8: bool, channels_last: bool, normalize: bool, *, one_hot: bool
+) -> Leaf:
     env_shape, kind = space.shape or (), _kind(space)
-    shape = env_shape if kind == "image" else (_width(space),)
+    shape = env_shape if kind == "image" else (_width(space, one_hot=one_hot),)
     shape = (*shape[-1:], *shape[:-1]) if channels_last else shape
     counts, starts = _categories(space)
     low, span = _scale(space) if normalize and isinstance(space, Box) and kind == "image" else (0.0, 1.0)
@@ -486,6 +508,7 @@ def _leaf(path: Path, space: Space, columns: slice, is_uint8: bool, channels_las
         counts=counts,
         starts=starts,
         places=np.cumsum(counts) - counts,
+        is_one_hot=one_hot,
     )
 
 

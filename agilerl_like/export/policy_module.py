@@ -73,8 +73,8 @@ class PolicyModule(nn.Module):
     def __init__(self, learner: TrainedPolicy, *, masks: bool) -> None:
         super().__init__()
         encoding, network = learner.encoding, copy.deepcopy(learner.network).cpu().eval()
-        for parameter in network.parameters():
-            parameter.data = parameter.detach().clone()  # an agent's parameters are views of one storage
+        for tensor in (*network.parameters(), *network.buffers()):
+            tensor.data = tensor.detach().clone()  # an agent's tensors are views of one storage
         floats = [leaf for leaf in encoding.leaves if not leaf.is_uint8]
         images = [leaf for leaf in encoding.leaves if leaf.is_uint8]
         self.leaves = encoding.leaves
@@ -127,6 +127,8 @@ def _encoded(leaf: Leaf, x: Tensor) -> Tensor:
     x = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     if not leaf.counts.size:
         return x.to(torch.float32)
+    if not leaf.is_one_hot:
+        return (x - torch.from_numpy(leaf.starts)).to(torch.float32)
     offsets = [torch.arange(int(count)) + int(start) for count, start in zip(leaf.counts, leaf.starts, strict=True)]
     codes = [(x[:, i : i + 1] == values).to(torch.float32) for i, values in enumerate(offsets)]
     return codes[0] if len(codes) == 1 else torch.cat(codes, -1)

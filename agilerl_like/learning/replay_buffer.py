@@ -201,6 +201,13 @@ class ReplayBuffer:
         left = (self.cursor - 1 - time) % self.length  # steps between this one and the newest
         return self._batch(here, time, left, valid, gamma.unsqueeze(1), n_step)
 
+    def newest(self, members: Tensor, gamma: Tensor) -> Batch:
+        """Return the newest transition of each env of the members in places `members` `[Q]`, env by env: `[Q, E]`."""
+        last = (self.cursor - 1) % self.length
+        rows = (members.unsqueeze(1) * self.length + last) * self.envs + torch.arange(self.envs, device=self.device)
+        time = torch.full_like(rows, last)
+        return self._batch(rows, time, torch.zeros_like(rows), self.valid.view(-1)[rows], gamma.unsqueeze(1), 1)
+
     def _next_rows(self, rows: Tensor, time: Tensor) -> Tensor:
         """Return the rows one vector step later."""
         return torch.where(time == self.length - 1, rows - (self.length - 1) * self.envs, rows + self.envs)

@@ -10,6 +10,7 @@ import gymnasium
 
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.on_policy import train_on_policy
@@ -55,7 +56,7 @@ def train_off_policy(
     """
     members = [] if pop is None else [pop] if isinstance(pop, OffPolicyAlgorithm) else list(pop)
     for agent in members:
-        if not isinstance(agent, OffPolicyAlgorithm):
+        if not isinstance(agent, OffPolicyAlgorithm | QLearning):
             raise ConfigurationError(
                 f"pop holds {type(agent).__name__}, which does not learn from a replay; train_on_policy trains it"
             )

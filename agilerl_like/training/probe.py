@@ -19,10 +19,19 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MultiAgentProbe
-from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, Observation, Probe, as_observation, describe
+from agilerl_like.envs.probe_envs import (
+    ExpectedAction,
+    ExpectedValue,
+    Observation,
+    Probe,
+    as_observation,
+    describe,
+    numbered_probe,
+)
 from agilerl_like.envs.spaces import tree_map
 from agilerl_like.registry import registered
 from agilerl_like.training.collector import PhaseTimer
@@ -42,6 +51,8 @@ OFF_POLICY: dict[str, Any] = {
 }
 """The same of algorithms that learn from a replay."""
 NOISY: dict[str, Any] = {"lr": 2e-3, "learning_starts": 1_000, "expl_noise": 0.5}
+TABULAR: dict[str, Any] = {"lr": 0.1, "eps_end": 1.0}
+"""The same of Q-learning, whose actions are all random."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": {"eps_end": 1.0},  # all actions are random; their values are those of the best policy all the same
     "TD3": NOISY,  # with a larger learning rate the tanh of its actions saturates
@@ -98,20 +109,25 @@ class ProbeRecord:
 def suits(probe: Probe, algorithm: str) -> bool:
     """Return whether an algorithm can solve a probe: it supports the actions, and has memory if that is needed."""
     kind: Any = registered("algorithm").find("algorithm", algorithm)
-    is_on_policy = not issubclass(kind, OffPolicyAlgorithm)
-    return is_on_policy or (probe.needs == "" and kind.supports(probe.make().action_space))
+    if not issubclass(kind, OffPolicyAlgorithm | QLearning):
+        return True
+    return probe.needs == "" and kind.supports(probe.make().action_space)
 
 
 def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO.algo, **settings: Any) -> ProbeRecord:
     """Train an algorithm, or IPPO in a multi-agent probe, for the probe's step budget and check the answers.
 
-    `settings` are arguments of the algorithm.
+    `settings` are arguments of the algorithm. Observations for a table are numbers of those of the probe.
     """
     start = perf_counter()
+    kind: Any = registered("algorithm").find("algorithm", algorithm) if isinstance(probe, Probe) else IPPO
+    if isinstance(probe, Probe) and issubclass(kind, QLearning):
+        probe = numbered_probe(probe)
     env_setup = _env_setup(probe)
     with closing(env_setup.env) as env:
-        kind: Any = registered("algorithm").find("algorithm", algorithm) if isinstance(probe, Probe) else IPPO
-        if issubclass(kind, OffPolicyAlgorithm):
+        if issubclass(kind, QLearning):
+            defaults = TABULAR
+        elif issubclass(kind, OffPolicyAlgorithm):
             defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_layout_of(probe)}
         else:
             defaults = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1])}
@@ -157,7 +173,8 @@ def _answers(probe: Probe | MultiAgentProbe, agent: Any) -> Iterator[Answer]:
 
 
 def check_expectations(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any], expectations: Iterable[ExpectedValue | ExpectedAction]
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning,
+    expectations: Iterable[ExpectedValue | ExpectedAction],
 ) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
     for expected in expectations:
@@ -172,10 +189,12 @@ def check_expectations(
 
 
 def _act_and_value(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any], episode: Iterable[Observation], mask: tuple[bool, ...] = ()
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning,
+    episode: Iterable[Observation],
+    mask: tuple[bool, ...] = (),
 ) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
-    if isinstance(agent, OffPolicyAlgorithm):
+    if isinstance(agent, OffPolicyAlgorithm | QLearning):
         *_, last = episode
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(last))
         action, _ = agent.predict(batch, deterministic=True, action_masks=np.array([mask]) if mask else None)
