@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.off_policy_update import OffPolicyUpdate, target_pairs, weighted_mean
+from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_mean
 from agilerl_like.learning.optimizer import Adam, clip_
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
@@ -38,9 +38,8 @@ class _Half:
         self.flat, self.gradient = stacked.flat[:, columns], gradient[:, columns]
         self.adam = Adam(adam.exp_avg[:, columns], adam.exp_avg_sq[:, columns], steps, epsilon=adam.epsilon)
         pairs = stacked.with_gradients(gradient)
-        modules = [stack.module for _, stack in stacked.parts]
-        found = [name for module in modules for name, _ in module.named_parameters()]
-        own = [pair for name, pair in zip(found, pairs, strict=True) if name.startswith("critic") == is_critic]
+        names = [name for _, stack in stacked.parts for name in stack.parameters]
+        own = [pair for name, pair in zip(names, pairs, strict=True) if name.startswith("critic") == is_critic]
         self.parameters, self.places = [parameter for parameter, _ in own], [place for _, place in own]
 
     def set_gradient(self, loss: Tensor) -> None:
@@ -70,8 +69,8 @@ class ContinuousUpdate(OffPolicyUpdate):
         due = [step for step in range(steps) if (self.updates[0] + step + 1) % self.policy_delay == 0]
         lr, limit = self.hyperparams["lr"], self.hyperparams["max_grad_norm"]
         critic_adam = critic.adam.prepare_steps(lr, steps)
-        actor_adam = dict(zip(due, actor.adam.prepare_steps(self.hyperparams["lr_actor"], len(due)), strict=True))
-        pairs, rows = target_pairs(stacked)
+        actor_steps_due = actor.adam.prepare_steps(self.hyperparams["lr_actor"], len(due)) if due else []
+        actor_adam = dict(zip(due, actor_steps_due, strict=True))
         device = lr.device
         metrics = {"actor_loss": torch.zeros_like(lr)}
         for step, batch in enumerate(self.batches()):
@@ -87,10 +86,10 @@ class ContinuousUpdate(OffPolicyUpdate):
                 clip_([actor.gradient[:, self.temperatures :]], limit)
                 actor.adam.step_(actor.flat, actor.gradient, actor_adam[step])
                 metrics["actor_loss"] = actor_loss
-            self.move_targets_(pairs, rows, step)
+            self.move_targets_(stacked, step)
             metrics |= {"loss": loss, "q_value": weighted_mean(values, batch.weight), "grad_norm": norms[0]}
-        for count, its_rows in zip(counts, rows, strict=True):
-            count.copy_(actor_steps[its_rows].unsqueeze(1))
+        for count, (rows, _) in zip(counts, stacked.parts, strict=True):
+            count.copy_(actor_steps[rows].unsqueeze(1))
         return metrics
 
     temperatures = 0
@@ -141,7 +140,7 @@ class TD3Update(ContinuousUpdate):
     def actor_loss(self, stacked: StackedNetworks, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
         def evaluate(network: ContinuousNetwork, observations: Tensor) -> tuple[Tensor, ...]:
             x = network.observation_norm(observations)
-            return network.q_values(x, network.best_action(x))[:1]
+            return (network.first_q_value(x, network.best_action(x)),)
 
         (values,) = stacked.over(evaluate, batch.observations)
         loss = -weighted_mean(values, batch.weight)

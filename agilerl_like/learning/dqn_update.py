@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl_like.learning.execution import Execution
-from agilerl_like.learning.off_policy_update import OffPolicyUpdate, target_pairs, weighted_mean
+from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_mean
 from agilerl_like.learning.optimizer import clip_
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
@@ -32,7 +32,6 @@ class DQNUpdate(OffPolicyUpdate):
         gradient = torch.zeros_like(stacked.flat)
         learned = [pair for pair in stacked.with_gradients(gradient) if pair[0].requires_grad]
         parameters, places = [parameter for parameter, _ in learned], [place for _, place in learned]
-        pairs, rows = target_pairs(stacked)
         ones = torch.ones_like(self.hyperparams["lr"])
         found: dict[str, Tensor] = {}
         adam_steps = stacked.optimizer.prepare_steps(self.hyperparams["lr"], steps)
@@ -43,7 +42,7 @@ class DQNUpdate(OffPolicyUpdate):
                     place.copy_(its)
             norms = clip_([gradient], self.hyperparams["max_grad_norm"])
             stacked.optimizer.step_(stacked.flat, gradient, adam_step)
-            self.move_targets_(pairs, rows, step)
+            self.move_targets_(stacked, step)
             if step == steps - 1:
                 found = {"loss": loss, "q_value": weighted_mean(values, batch.weight), "grad_norm": norms[0]}
         return {**found, "epsilon": self.hyperparams["epsilon"]}

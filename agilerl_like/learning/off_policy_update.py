@@ -15,7 +15,6 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.replay_buffer import Batch, MemoryKind, ReplayBuffer
 from agilerl_like.learning.stacked_networks import StackedNetworks
-from agilerl_like.networks.target_networks import OffPolicyNetwork
 
 GATHERED = 2**22
 """Numbers of observations that are gathered at once, at most, unless one gradient step needs more."""
@@ -96,8 +95,8 @@ class OffPolicyUpdate(ABC):
             yield from map(Batch._make, zip(*columns, strict=True))
 
     @torch.no_grad()
-    def move_targets_(self, pairs: Sequence[Sequence[tuple[Tensor, Tensor]]], rows: Sequence[slice], step: int) -> None:
-        """Move the targets that are due by `tau` towards the networks; `pairs` are those of each stack."""
+    def move_targets_(self, stacked: StackedNetworks, step: int) -> None:
+        """Move the targets that are due by `tau` towards the networks."""
         due = [
             (before + step + 1) % every == 0 for before, every in zip(self.updates, self.target_interval, strict=True)
         ]
@@ -106,7 +105,7 @@ class OffPolicyUpdate(ABC):
         tau = self.hyperparams["tau"]
         share = tau if all(due) else tau * torch.tensor(due, device=tau.device)
         common = self._common(share)
-        for own, its in zip(pairs, rows, strict=True):
+        for own, (its, _) in zip(stacked.target_pairs, stacked.parts, strict=True):
             if common is not None:
                 targets, weights = zip(*own, strict=True)
                 torch._foreach_lerp_(targets, weights, common)  # pyright: ignore[reportPrivateImportUsage]
@@ -121,12 +120,6 @@ class OffPolicyUpdate(ABC):
             return None
         first, *others = set(share.tolist())
         return None if others else first
-
-
-def target_pairs(stacked: StackedNetworks) -> tuple[list[list[tuple[Tensor, Tensor]]], list[slice]]:
-    """Return each stack's pairs of target and weight, and its rows."""
-    modules: list[OffPolicyNetwork] = [stack.module for _, stack in stacked.parts]  # pyright: ignore[reportAssignmentType]
-    return [module.target_pairs() for module in modules], [rows for rows, _ in stacked.parts]
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:

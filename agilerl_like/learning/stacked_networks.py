@@ -7,7 +7,8 @@ the same, so clipping, Adam and the check for non-finite values run once for all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ class StackedNetworks:
         return [
             (parameter, place)
             for rows, stack in self.parts
-            for parameter, place in zip(stack.module.parameters(), views(flat[rows], stack.slots).values(), strict=True)
+            for parameter, place in zip(stack.parameters.values(), views(flat[rows], stack.slots).values(), strict=True)
         ]
 
     @property
@@ -76,7 +77,12 @@ class StackedNetworks:
             sum((norm.var.sum(1) for norm in _norms(stack.module)), self.flat.new_zeros(len(self.flat[rows])))
             for rows, stack in self.parts
         ]
-        return torch.isfinite(self.flat).all(1) & torch.isfinite(torch.cat(scales))
+        return torch.isfinite(self.flat.sum(1) + torch.cat(scales))  # a sum is finite only if all of its terms are
+
+    @cached_property
+    def target_pairs(self) -> list[list[tuple[Tensor, Tensor]]]:
+        """Each stack's pairs of target and weight, of networks that have targets."""
+        return [cast(Any, stack.module).target_pairs() for _, stack in self.parts]
 
     def train(self, training: bool) -> None:
         """Set all networks to training or evaluation mode."""

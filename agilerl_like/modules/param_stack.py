@@ -225,6 +225,8 @@ class ParamStack(Generic[ModuleT]):
         }
         stacked |= {id(old): buffers[name] for name, old in padded.named_buffers()}
         self.module = rebuild_with(padded, lambda tensor: stacked[id(tensor)])
+        self.parameters = dict(self.module.named_parameters())
+        """The module's parameters by name; finding them takes as long as a small forward pass."""
 
     @classmethod
     def of(

@@ -239,8 +239,15 @@ class ContinuousNetwork(OffPolicyNetwork):
     def q_values(self, x: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """Return each critic's value `[…]` of raw actions `[…, A]`."""
         both = torch.cat([x, actions], -1)
-        critics = [self.branches[name] for name in self.critic_names]
-        return tuple(critic.head(critic.encoder(both)).squeeze(-1).to(self.dtype) for critic in critics)
+        return tuple(self._value_of(name, both) for name in self.critic_names)
+
+    def first_q_value(self, x: Tensor, actions: Tensor) -> Tensor:
+        """Return the first critic's value `[…]` of raw actions `[…, A]`."""
+        return self._value_of("critic", torch.cat([x, actions], -1))
+
+    def _value_of(self, critic: str, both: Tensor) -> Tensor:
+        branch = cast(Network, self._modules[critic])
+        return branch.head(branch.encoder(both)).squeeze(-1).to(self.dtype)
 
     def branch_input(self, branch: str, x: Tensor) -> Tensor:
         """A critic reads the action of the policy, too."""
