@@ -103,9 +103,9 @@ def build_population(
 
 
 @contextmanager
-def collecting(population: Population, env_source: EnvSource) -> Iterator[Collector]:
-    """Give a population its envs, reset, for as long as the `with` block lasts."""
-    env = make_envs(env_source, m.ENVS_PER_MEMBER * len(population))
+def collecting(population: Population, env_source: EnvSource, envs: int = m.ENVS_PER_MEMBER) -> Iterator[Collector]:
+    """Give a population its envs, `envs` of each member, reset, for as long as the `with` block lasts."""
+    env = make_envs(env_source, envs * len(population))
     try:
         collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
         collector.reset(range(len(collector.population)))
