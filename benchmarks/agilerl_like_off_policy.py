@@ -1,10 +1,11 @@
 """Gradient steps per CPU second of `agilerl_like` from a full replay, of all members of a population."""
 
 import time
+from typing import cast
 
 import torch
 
-from agilerl_like import DQN, TD3
+from agilerl_like import DQN, TD3, Population
 from agilerl_like.training.collector import Collector
 from benchmarks import off_policy_work as w
 from benchmarks.agilerl_like_setup import collecting, make_envs, net_config
@@ -15,7 +16,7 @@ KINDS = {"DQN": (DQN, {"double": False}), "TD3": (TD3, {"policy_delay": w.POLICY
 
 def learn(collector: Collector, calls: int) -> float:
     """Let all members learn from the replay; return the CPU seconds."""
-    population = collector.population
+    population = cast(Population, collector.population)
     replay, places = population.learners.replay, range(len(population))
     start = time.process_time()
     for _ in range(calls):

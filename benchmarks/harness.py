@@ -166,7 +166,7 @@ def steps_per_second(measurement: Measurement) -> float:
     return measurement.steps_per_second
 
 
-def libraries(runs: Iterable[Run[Measurement]]) -> list[str]:
+def libraries(runs: Iterable[Run[Any]]) -> list[str]:
     """Return a line for each library that was measured: its version, and those of what it stands on."""
     latest = {run.result.peer: run.result for run in runs}
     return [

@@ -81,7 +81,28 @@ TEAMS = {
     },
     "training": {"max_steps": 6 * 128, "evo_steps": 128, "eval_loop": 2, "checkpoint": 128},
 }
-CONFIGS = {"agents": CONFIG, "teams": TEAMS}
+REPLAYS = {
+    **CONFIG,
+    "algorithm": {
+        "name": "DQN",
+        "lr": 1e-3,
+        "learn_step": 8,
+        "gradient_steps": 2,
+        "batch_size": 16,
+        "n_step": 3,
+        "memory": "shared",
+        "memory_size": 600,  # the ring is full after two generations
+        "learning_starts": 100,
+        "save_memory": True,
+    },
+    "hyperparameters": {
+        "lr": {"min": 1e-4, "max": 1e-2},
+        "learn_step": {"min": 4, "max": 16},
+        "batch_size": {"min": 8, "max": 32, "scale": "power_of_two"},
+        "n_step": {"min": 1, "max": 4},
+    },
+}
+CONFIGS = {"agents": CONFIG, "teams": TEAMS, "replays": REPLAYS}
 
 
 class Ended(NamedTuple):
