@@ -177,7 +177,10 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
         """Begin the next buffers with what `experience_state` returned."""
         for group, its in self.by_group.items():
-            prefix = f"{group}/" if group else ""
+            if not group:
+                its.load_experience(stored)  # files, which are read one after the other
+                continue
+            prefix = f"{group}/"
             its.load_experience(
                 [
                     {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}

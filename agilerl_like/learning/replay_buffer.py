@@ -296,7 +296,7 @@ class ReplayBuffer:
         return {**state, "final": numbers, "finals": self.finals[taken], "counters": counters}
 
     def load_state(self, states: list[Mapping[str, Tensor]]) -> None:
-        """Become what `state_of` returned of each member.
+        """Become what `state_of` returned of each member; `states` is emptied, to hold one member's files at a time.
 
         Raises:
             ValueError: it is of another size.
@@ -310,7 +310,8 @@ class ReplayBuffer:
         self.cursor, self.filled, self.checked = cursor, filled, 0
         self.final.fill_(-1)
         self.finals, self._free = self.finals[:0], []
-        for member, state in enumerate(states):
+        for member in range(self.members):
+            state, states[member] = states[member], {}
             if "masks" in state:
                 self._allocated_masks()
             for name, field in self._fields().items():
