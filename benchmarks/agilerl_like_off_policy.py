@@ -1,7 +1,7 @@
 """Gradient steps per CPU second of `agilerl_like` from a full replay, of all members of a population."""
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -17,7 +17,7 @@ KINDS = {"DQN": (DQN, {"double": False}), "TD3": (TD3, {"policy_delay": w.POLICY
 def learn(collector: Collector, calls: int) -> float:
     """Let all members learn from the replay; return the CPU seconds."""
     population = cast(Population, collector.population)
-    replay, places = population.learners.replay, range(len(population))
+    replay, places = cast(Any, population.learners).replay, range(len(population))
     start = time.process_time()
     for _ in range(calls):
         population.learn(places, replay)
