@@ -52,6 +52,8 @@ OPTIONAL = (
     "imageio_ffmpeg",
     "huggingface_hub",
     "optuna",
+    "pyspiel",
+    "shimmy",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -45,7 +45,9 @@ EXTRAS = {
     "MiniGrid": "minigrid",
     "mpe2": "multi-agent",
     "pygame": "multi-agent",
+    "pyspiel": "openspiel",
     "rlcard": "games",
+    "shimmy": "openspiel",
 }
 """Module, or namespace of environment ids -> the extra of this package that installs it."""
 

@@ -9,6 +9,7 @@ from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from agilerl_like import ConfigurationError, EnvStepError, make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent import openspiel
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 
@@ -119,6 +120,44 @@ def test_an_id_whose_package_is_missing_names_it():
         make_multi_agent_vect_envs("classic/hanabi-v5")
     with pytest.raises(ConfigurationError, match="did you mean 'classic/tictactoe-v3'"):
         make_multi_agent_vect_envs("classic/tictactoe-v4")
+
+
+@pytest.mark.parametrize(
+    ("name", "moves", "paid"),
+    [
+        ("tic_tac_toe", [0, 3, 1, 4, 2], [1.0, -1.0]),  # a row of three for the first player
+        ("kuhn_poker", [0, 1, 0], [-1.0, 1.0]),  # pass, bet, pass: the ante goes to the second player
+    ],
+)
+def test_games_of_openspiel_are_served(name, moves, paid):
+    pytest.importorskip("pyspiel")
+    pytest.importorskip("shimmy")
+    assert is_multi_agent(f"openspiel/{name}") is True
+    env = adapter(f"openspiel/{name}")
+    env.reset([0])
+    total = dict.fromkeys(env.agent_ids, 0.0)
+    for number, move in enumerate(moves):
+        actor = env.agent_ids[number % 2]
+        assert env.acting[actor].item()
+        assert env.action_mask[actor][0, move]
+        step = env.step({agent: np.array([move]) for agent in env.agent_ids})
+        for agent in env.agent_ids:
+            total[agent] += step.reward[agent].item()
+    assert step.ended.item()
+    assert [*total.values()] == paid
+    with pytest.raises(ConfigurationError, match="did you mean 'openspiel/kuhn_poker'"):
+        make_multi_agent_vect_envs("openspiel/kun_poker")
+    with pytest.raises(ConfigurationError, match=r"openspiel/kuhn_poker' with \{'cards': 9\} cannot be made"):
+        make_multi_agent_vect_envs("openspiel/kuhn_poker", env_kwargs={"cards": 9})
+
+
+def test_without_openspiel_the_extra_is_named(monkeypatch):
+    def missing(module):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module.partition(".")[0])
+
+    monkeypatch.setattr(openspiel, "import_module", missing)
+    with pytest.raises(ConfigurationError, match=r"openspiel/kuhn_poker'.*agilerl-like\[openspiel\]"):
+        make_multi_agent_vect_envs("openspiel/kuhn_poker")
 
 
 class Uncertain(games.PaysAll):

@@ -24,6 +24,7 @@ from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, with_num_envs
 from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
+from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
     MASK,
     STATE_SPACE,
@@ -321,13 +322,15 @@ def make_packed_env(
 
 
 def is_multi_agent(source: str) -> bool:
-    """Whether an env's name is multi-agent: an id of PettingZoo's registry, a module like PettingZoo's, or a factory.
+    """Whether an env's name is multi-agent: an id of PettingZoo or OpenSpiel, a module like PettingZoo's, or a factory.
 
     A factory ("package.module:factory") is called to find out.
 
     Raises:
         ConfigurationError: a module cannot be imported or has no such name.
     """
+    if source.startswith(NAMESPACE):
+        return True
     name = source.rpartition(":")[2]
     if source in gym.registry or name in gym.registry or name.partition("-v")[2].isdecimal():
         return source in _registered_ids()
@@ -380,6 +383,8 @@ def _check_source(env: object) -> None:
 def _factory(source: MultiAgentSource) -> Callable[..., Any]:
     if not isinstance(source, str):
         return source
+    if source.startswith(NAMESPACE):
+        return partial(make_openspiel_env, source.removeprefix(NAMESPACE))
     if "/" not in source:
         return _import_factory(source)
     ids = _registered_ids()
