@@ -11,7 +11,7 @@ import torch
 
 from agilerl_like import ConfigurationError, Run, evaluate
 from agilerl_like.cli import main
-from agilerl_like.saved_runs import Replay, replay_run, train_initial_members
+from agilerl_like.saved_runs import Replay, marl_eval_results, replay_run, train_initial_members
 from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.training.provenance import git_state
 
@@ -154,6 +154,34 @@ class TestReplay:
         (run_dir / "lineage.jsonl").unlink()
         assert main(["replay", str(run_dir)]) == 2
         assert "lineage.jsonl does not exist" in capsys.readouterr().err
+
+
+def test_results_for_marl_eval_have_its_structure(runs):
+    """Five generations and the initial members are six steps; CartPole pays 1 a step, of which there are at most 20."""
+    found = json.loads(json.dumps(marl_eval_results({"PPO": [runs / "s3", Run.open(runs / "s4")]}, episodes=3, seed=5)))
+    assert [*found] == ["gymnasium"]
+    assert [*found["gymnasium"]] == ["CartPole-v1"]
+    results = found["gymnasium"]["CartPole-v1"]["PPO"]
+    assert [*results] == ["run_1", "run_2"]
+    for run, steps in results.items():
+        assert [*steps] == [*(f"step_{i}" for i in range(1, 7)), "absolute_metrics"], run
+        assert [steps[f"step_{i}"]["step_count"] for i in range(1, 7)] == [0, 512, 1024, 1536, 2048, 2560]
+        assert len(steps["step_6"]["return"]) == 3
+        assert len(steps["absolute_metrics"]["return"]) == 30
+        for its in steps.values():
+            assert its["return"] == its["episode_length"]
+            assert all(0 < score <= 20 for score in its["return"])
+    again = marl_eval_results({"PPO": [runs / "s3"]}, episodes=3, seed=5)
+    assert again["gymnasium"]["CartPole-v1"]["PPO"]["run_1"] == results["run_1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "episodes", "message"),
+    [({"PPO": []}, 3, "runs: 'PPO' has none"), ({}, 0, "episodes=0 must be at least 1"), ({"A": ["x"]}, 1, "run='x'")],
+)
+def test_wrong_arguments_of_marl_eval_results_are_named(given, episodes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        marl_eval_results(given, episodes)
 
 
 def a_replay(replayed, unchanged, changes=3, found=100.0):

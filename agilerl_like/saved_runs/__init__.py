@@ -1,6 +1,7 @@
 """Finished and running runs, by their folders: opening, listing and replaying them."""
 
 from agilerl_like.saved_runs.hub import from_hub, push_to_hub
+from agilerl_like.saved_runs.marl_eval import marl_eval_results
 from agilerl_like.saved_runs.replay import Replay, replay_run, train_initial_members
 from agilerl_like.saved_runs.run import HistoryEntry, Run, find_runs, load_history
 
@@ -11,6 +12,7 @@ __all__ = [
     "find_runs",
     "from_hub",
     "load_history",
+    "marl_eval_results",
     "push_to_hub",
     "replay_run",
     "train_initial_members",
