@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 
@@ -64,7 +65,9 @@ def blocks_of(page):
     return [(found[3].strip(), found[4]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
 
 
-NOTEBOOKS = [TUTORIALS / f"{name}.ipynb" for name in ("bad_start", "images", "reading_a_report", "replay")]
+NOTEBOOKS = [
+    TUTORIALS / f"{name}.ipynb" for name in ("bad_start", "connect_four", "images", "reading_a_report", "replay")
+]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -72,6 +75,10 @@ def test_notebooks_run(path, monkeypatch, tmp_path):
     """Cells run in this process, which is faster than a kernel; test_tutorials.py has three notebooks in kernels."""
     if path.stem == "images" and find_spec("minatar") is None:
         pytest.skip("its environment is in the extra `minatar`")
+    if path.stem == "connect_four" and find_spec("pygame") is None:
+        pytest.skip("its environment is in the extra `games`")
+    answers = cycle(["9", "four", *"4352617"])  # of a person who plays against the agent
+    monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUTORIAL_STEPS", "2048")
     namespace = {"__name__": path.stem}
