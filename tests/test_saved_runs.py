@@ -1,7 +1,9 @@
 """`Run`, and the commands report, runs, compare, replay and demo, on runs of a few seconds."""
 
 import contextlib
+import csv
 import json
+import re
 import shutil
 import subprocess
 
@@ -210,6 +212,28 @@ class TestCommands:
         assert head.split() == ["run", "env", "ended", "generations", "members", "steps", "best", "time", "begun"]
         assert first.split()[:4] == ["s3", "CartPole-v1", "budget", "spent"]
         assert second.startswith("s4 ")
+
+    def test_run_without_an_evaluation_has_no_fitness(self, run_dir, capsys):
+        """As a run that was stopped within its first generation."""
+        with (run_dir / "metrics.csv").open(newline="") as file:
+            head, *rows = csv.reader(file)
+        for row in rows:
+            for name in ("eval/mean_reward", "population/best_ever"):
+                row[head.index(name)] = "nan"
+        with (run_dir / "metrics.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([head, *rows[:4]])
+        assert main(["runs", str(run_dir)]) == 0
+        cells = capsys.readouterr().out.splitlines()[1].split()
+        assert cells[cells.index("budget") + 5] == "-"
+        assert main(["report", str(run_dir)]) == 0
+        page = (run_dir / "report.html").read_text(encoding="utf-8")
+        assert "<b>-</b><span>best fitness" in page
+        assert "inf" not in re.sub(r"<pre>.*?</pre>|[a-z]*inf[a-z]+", "", page)
+
+    def test_film_without_wandb_run(self, runs, tmp_path, capsys):
+        assert main(["film", str(runs / "s3"), str(tmp_path / "f.mp4"), "--wandb"]) == 2
+        assert "has no wandb-id: it was not logged to W&B" in capsys.readouterr().err
+        assert not (tmp_path / "f.mp4").exists()
 
     def test_report_of_two_runs(self, runs, tmp_path, capsys):
         target = tmp_path / "both.html"

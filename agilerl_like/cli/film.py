@@ -12,6 +12,8 @@ from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.players import config_of, players_of
 from agilerl_like.errors import ExitCode
 from agilerl_like.evaluation.film import MAX_STEPS, record_film
+from agilerl_like.reporting.trackers import wandb_films
+from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 
 
@@ -26,6 +28,7 @@ def film(
     max_steps: int = MAX_STEPS,
     seed: int | None = None,
     env: str = "",
+    wandb: FlagCreatePairsOff[bool] = False,
     trust: FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Write an episode of a run's best agent to an .mp4 file (needs the extra `video`).
@@ -43,16 +46,21 @@ def film(
         max_steps: Steps after which a film ends if the episode does not.
         seed: Seed of the episode; none: a random one.
         env: Another env than the run's, as in `environment.id`.
+        wandb: Add the film to the W&B run of the run, which must have ended.
         trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
     """
+    trackers = Run.open(run).config.get("run", {}).get("trackers", ()) if wandb else ()
+    upload = wandb_films(run, trackers) if wandb else contextlib.nullcontext()
     players = players_of(run, checkpoint=checkpoint, history=history, population=grid)
     config = config_of(run, env, players[0].agent.algo, trust=trust)
     path = file or Path(f"{run.resolve().name}.mp4")
     seed = fresh_seed() if seed is None else checked_seed(seed)
     env_setup = config.env_setup(num_envs=1)
-    with contextlib.closing(env_setup.env):
+    with contextlib.closing(env_setup.env), upload as add_to_wandb:
         for share, together in groupby(players, key=lambda player: player.share):
             its_path = path.with_name(f"{path.stem}-{round(100 * share):03d}{path.suffix}") if history else path
             agents = [player.agent for player in together]
             write_line(str(record_film(agents, env_setup, its_path, seed=seed, sampling=sampling, max_steps=max_steps)))
+            if add_to_wandb:
+                add_to_wandb(its_path)
     return ExitCode.DONE

@@ -49,7 +49,7 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
         str(len(records.generations)),
         str(records.generations[0][1]),
         formatting.count(last.get("time/total_timesteps", math.nan)),
-        formatting.fitness(best_so_far(records)[-1]),
+        formatting.known_fitness(best_so_far(records)[-1]),
         formatting.duration(last.get("time/time_elapsed", math.nan)),
         str(document.get("begun", "")).removesuffix(" UTC")[:16],
     ]

@@ -51,6 +51,11 @@ def fitness(value: float) -> str:
     return returns([value])[0] or str(value)
 
 
+def known_fitness(value: float) -> str:
+    """Return one fitness; `-` if there is none, as of a run that was stopped before its first evaluation."""
+    return fitness(value) if math.isfinite(value) else "-"
+
+
 def count(value: float) -> str:
     """Return a large number in three digits: `950`, `12.4k`, `3M`."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):

@@ -153,7 +153,7 @@ def _comparison(runs: Sequence[RunHistory]) -> str:
             run.outcome,
             f"{len(run.generations)}",
             formatting.count(own[-1]),
-            formatting.fitness(best[-1]),
+            formatting.known_fitness(best[-1]),
             formatting.duration(run.per_generation("time/time_elapsed")[-1]),
             _genome(run, run.best_row),
         ]
@@ -196,7 +196,7 @@ def _facts(run: RunHistory) -> str:
     births = sum(is_birth(run, row) for row in range(len(run.rows)))
     of_lineage = sum(is_birth(run, row) for row in run.lineage)
     facts = [
-        (formatting.fitness(best_so_far(run)[-1]), "best fitness, on fresh episodes"),
+        (formatting.known_fitness(best_so_far(run)[-1]), "best fitness, on fresh episodes"),
         (f"{best['uid']:.0f}", f"best member, generation {best['generation']:.0f}"),
         (f"{of_lineage} of {births}", "births in its lineage"),
         (f"{len(run.generations)}", f"generations of {run.generations[0][1]} members"),

@@ -6,9 +6,11 @@ that are registered with `register("tracker", name, cls)`.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.metrics import scalars
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord
 from agilerl_like.storage.durable_io import check_regular, replace_file
+from agilerl_like.storage.run_lock import is_locked
 
 PROJECT = "agilerl-like"
 WANDB_ID = "wandb-id"
@@ -122,6 +125,15 @@ class WandbReporter(TrackerReporter):
         }
         self._open(options.pop("project", PROJECT), **options)
 
+    def add_film(self, run_dir: Path, film: Path) -> None:
+        """Log a film as `film/NAME`, in the W&B run of the folder."""
+        if self._tracker is None:
+            options = {**_wandb_run_in(run_dir), **self._options}
+            self._open(options.pop("project", PROJECT), **options)
+        assert self._tracker is not None
+        video = importlib.import_module("wandb").Video(str(film), format="mp4")
+        self._tracker.tracker.log({f"film/{film.stem}": video})
+
     def finish(self, summary: SummaryRecord) -> None:
         """Add the best agent of the run to the summary of the W&B run."""
         best = summary.best
@@ -150,6 +162,27 @@ def tracker_reporter(tracker: str | Mapping[str, Any], run_dir: Path | str | Non
     if name == "tensorboard":
         return TensorBoardReporter(options.pop("log_dir", Path(run_dir or "runs") / "tensorboard"), **options)
     return TrackerReporter(name, run_dir, **options)
+
+
+@contextlib.contextmanager
+def wandb_films(run_dir: Path, trackers: Iterable[str | Mapping[str, Any]] = ()) -> Iterator[Callable[[Path], None]]:
+    """Give a function that adds a film to the W&B run of a run folder, as `film/NAME`, which W&B plays.
+
+    `trackers` as in the run's settings, for the project and the entity of the W&B run.
+
+    Raises:
+        ConfigurationError: the run was not logged to W&B, or is still running, or the package is not installed.
+    """
+    if not check_regular(run_dir / WANDB_ID):
+        raise ConfigurationError(
+            f"run={str(run_dir)!r} has no {WANDB_ID}: it was not logged to W&B; allowed is a run of run.wandb: true"
+        )
+    if is_locked(run_dir):
+        raise ConfigurationError(f"run={str(run_dir)!r} is still running: its own process logs to W&B until it ends")
+    named = [TRACKERS.parse("tracker", tracker) for tracker in trackers]
+    reporter = WandbReporter(**next((options for name, options in named if name == "wandb"), {}))
+    with contextlib.closing(reporter):
+        yield lambda film: reporter.add_film(run_dir, film)
 
 
 def _tracker_class(name: str) -> Any:

@@ -8,7 +8,8 @@ from agilerl_like import registry
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import Registry
 from agilerl_like.reporting import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
-from agilerl_like.reporting.trackers import TRACKERS
+from agilerl_like.reporting.trackers import TRACKERS, wandb_films
+from agilerl_like.storage.run_lock import RunLock
 
 # The package needs an account: this module has its functions, and writes its calls to a file.
 STAND_IN = """
@@ -20,11 +21,13 @@ class Summary:
     def update(self, values): note("summary", values)
 class Run:
     summary = Summary()
-    def log(self, values, step): note("log", values, step)
+    def log(self, values, step=None): note("log", {name: getattr(v, "file", v) for name, v in values.items()}, step)
     def finish(self): note("finish")
 def init(**kwargs):
     note("init", kwargs)
     return Run()
+class Video:
+    def __init__(self, path, format): self.file = path
 """
 
 
@@ -125,6 +128,25 @@ def test_wandb_continues_the_run_of_a_folder(wandb_calls, tmp_path):
     opened = [call[1] for call in wandb_calls() if call[0] == "init"]
     assert [(entry["dir"], entry["resume"]) for entry in opened] == [(str(folder), "allow") for folder in folders]
     assert opened[0]["id"] == opened[1]["id"] != opened[2]["id"]
+
+
+def test_films_are_added_to_the_wandb_run_of_a_folder(wandb_calls, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(ConfigurationError, match="has no wandb-id: it was not logged to W&B"), wandb_films(folder):
+        pass
+    reporter = WandbReporter()
+    reporter.start(a_run(run_dir=folder))
+    reporter.close()
+    with wandb_films(folder, ["mlflow", {"name": "wandb", "project": "mine"}]) as add:
+        add(tmp_path / "best-000.mp4")
+        add(tmp_path / "best-100.mp4")
+    first, _, again, *films, end = wandb_calls()
+    assert (again[0], again[1]["project"], again[1]["id"]) == ("init", "mine", first[1]["id"])
+    assert films == [["log", {f"film/best-{n}": str(tmp_path / f"best-{n}.mp4")}, None] for n in ("000", "100")]
+    assert end == ["finish"]
+    with RunLock(folder), pytest.raises(ConfigurationError, match="is still running"), wandb_films(folder):
+        pass
 
 
 class FileTracker:
