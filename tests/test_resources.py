@@ -66,6 +66,7 @@ def test_bytes_have_units(size, words):
             "net_config: 1000000000x16 .* cannot be built: .* far more layers",
         ),
         (lambda: PPO.population(10**9, SEES, DOES), "size=1000000000 needs at least .* TB"),
+        (lambda: PPO.population(2, SEES, DOES, net_config={"head_config": LARGE}), "size=2 needs .* at most 1 members"),
         (lambda: IPPO({"a_0": SEES, "a_1": SEES}, {"a_0": DOES, "a_1": DOES}, learn_step=10**12), "=10{12} .* 80 TB"),
         (
             lambda: IPPO({"a_0": SEES, "b_0": SEES}, {"a_0": DOES, "b_0": DOES}, net_config={"head_config": LARGE}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -35,6 +36,8 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage import safe_folder
 
 AlgorithmT = TypeVar("AlgorithmT", bound="EvolvableAlgorithm")
+planned_members: ContextVar[int] = ContextVar("planned_members", default=1)
+"""Members of the population that is being made: all of them have to fit in memory."""
 
 
 class StepCounts(list[int]):
@@ -237,6 +240,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         what = f"the networks of all groups have weights ({sizes})" if "" not in weights else ""
         what = what or f"{self.architecture.describe():.200} has weights={weights['']}"
         check_memory(f"net_config: {what} and", sum(weights.values()), WEIGHT_BYTES, "weights")
+        members = planned_members.get()
+        check_memory(f"size={members}", members, WEIGHT_BYTES * sum(weights.values()), "members")
 
     # -- evaluation
 

@@ -19,7 +19,12 @@ from torch.quasirandom import SobolEngine
 from agilerl_like.algorithms.architectures import custom_spec
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
-from agilerl_like.algorithms.evolvable_algorithm import AlgorithmT, EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.evolvable_algorithm import (
+    AlgorithmT,
+    EvolvableAlgorithm,
+    class_by_name,
+    planned_members,
+)
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
@@ -436,7 +441,11 @@ def make_members(
         ranges = settings.get("hp_config") or {}
         settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
     make = cast("Callable[..., AlgorithmT]", kind)
-    first = make(observation_space, action_space, index=0, **settings)
+    token = planned_members.set(size)
+    try:
+        first = make(observation_space, action_space, index=0, **settings)
+    finally:
+        planned_members.reset(token)
     check_memory(f"size={size}", size, first.footprint, "members")
     settings = settings | {"seed": first.seed}
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]

@@ -46,6 +46,8 @@ MAX_GROUPED_SIZE = 2**16
 # members again after every layer cost 6 to 49 %; channels-last memory gained 10 % at 84x84 and lost as much at 10x10.
 # Nothing was measured on a GPU.
 
+CHANNELS_HINT = "; swap_channels=True reads images whose channels are the last axis, False those whose are the first"
+
 MAX_REFIT_IMAGES = 256
 MAX_REFIT_PATCHES = 4096
 """Most images and most patches on which a convolution is refitted; more are subsampled evenly."""
@@ -75,7 +77,7 @@ class Geometry(NamedTuple):
             if kernel > length + 2 * padding:
                 raise ConfigurationError(
                     f"kernel_size entry={kernel} of layer {layer} is larger than its input, "
-                    f"which is {_times(size)} and padded by {padding}"
+                    f"which is {_times(size)} and padded by {padding}{CHANNELS_HINT if layer == 0 else ''}"
                 )
             if stride > length:
                 raise ConfigurationError(

@@ -128,6 +128,22 @@ def test_a_kernel_larger_than_its_input_is_refused():
         agent_of(FRONT, net_config={"encoder_config": {"channel_size": [16], "kernel_size": [8], "stride_size": [1]}})
 
 
+def test_a_board_that_is_read_with_the_wrong_layout_names_swap_channels():
+    """A board of 6 x 7 with two planes, read with its channels first, is one of 7 x 2."""
+    board = gymnasium.spaces.Box(0, 1, (6, 7, 2), np.int8)
+    net_config = {"encoder": "cnn", "encoder_config": {"channel_size": [16], "kernel_size": [3], "stride_size": [1]}}
+    assert agent_of(board, net_config=net_config).swap_channels is True
+    with pytest.raises(ConfigurationError, match=r"its input, which is 7x2 .*; swap_channels=True reads images"):
+        agent_of(board, net_config=net_config, swap_channels=False)
+
+
+@pytest.mark.parametrize("shape", [(6, 7, 2), (3, 3), (2, 3, 4, 5), ()])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32])
+def test_an_mlp_reads_any_box(shape, dtype):
+    agent = agent_of(gymnasium.spaces.Box(0, 1, shape, dtype), net_config={"encoder": "mlp"})
+    assert agent.get_action(np.ones((2, *shape), dtype))[0].shape == (2,)
+
+
 def test_rollouts_of_images_are_stored_as_bytes():
     agent = agent_of(FRONT, net_config=CNN)
     assert agent.learner.encode(pictures()).dtype == torch.uint8
