@@ -29,6 +29,17 @@ class SettingFunctions(NamedTuple):
     lr_schedule: Schedule | None
     reward_transform: Any
 
+    @classmethod
+    def of(cls, algorithm: LearnerHost) -> SettingFunctions:
+        """Return those of an agent."""
+        return cls(algorithm.schedules, algorithm.lr_schedule, algorithm.reward_transform)
+
+    def set_in(self, algorithm: LearnerHost) -> None:
+        """Set the functions of an agent whose file could hold their names alone."""
+        algorithm.schedules = with_functions(algorithm.schedules, self.schedules)
+        algorithm.lr_schedule = with_function(algorithm.lr_schedule, self.lr_schedule)
+        algorithm.reward_transform = with_reward_function(algorithm.reward_transform, self.reward_transform)
+
 
 class LearnerHost:
     """What a learner reads from its algorithm; the defaults hold for algorithms without such a setting."""
@@ -96,17 +107,6 @@ class LearnerHost:
     def scheduled(self) -> tuple[str, ...]:
         """The settings whose value in an update differs from the member's own."""
         return tuple(dict.fromkeys((*self.schedules, *([] if self.lr_schedule is None else ["lr"]))))
-
-    @property
-    def functions(self) -> SettingFunctions:
-        """The settings that may be functions."""
-        return SettingFunctions(self.schedules, self.lr_schedule, self.reward_transform)
-
-    def set_functions(self, given: SettingFunctions) -> None:
-        """Set functions of which this agent's file could hold the names alone; `given` are those of another agent."""
-        self.schedules = with_functions(self.schedules, given.schedules)
-        self.lr_schedule = with_function(self.lr_schedule, given.lr_schedule)
-        self.reward_transform = with_reward_function(self.reward_transform, given.reward_transform)
 
     @property
     def critic_entries(self) -> str | Sequence[str]:

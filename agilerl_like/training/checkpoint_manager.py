@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from torch import Tensor
 
+from agilerl_like.algorithms.learner_host import SettingFunctions
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
@@ -221,7 +222,7 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
     )
     if first is not None:
         for agent in (*population, *filter(None, [population.best_of_run])):
-            agent.set_functions(first.functions)
+            SettingFunctions.of(first).set_in(agent)
             for hook in first.mutation_hooks:
                 agent.register_mutation_hook(hook)
     return population

@@ -60,7 +60,11 @@ class LocalState(NamedTuple):
     def of(cls, population: BasePopulation | None) -> LocalState:
         """Return the local state of a population, which all its members share."""
         first = None if population is None else population[0]
-        return cls((), None) if first is None else cls(first.mutation_hooks, first.custom_networks, first.functions)
+        return (
+            cls((), None)
+            if first is None
+            else cls(first.mutation_hooks, first.custom_networks, SettingFunctions.of(first))
+        )
 
     def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
         """Build an agent from its serialized form and this state."""
@@ -69,7 +73,7 @@ class LocalState(NamedTuple):
             serialized.document, serialized.tensors, device=device, where="agent", networks=self.networks
         )
         if self.functions is not None:
-            agent.set_functions(self.functions)
+            self.functions.set_in(agent)
         for hook in self.hooks:
             agent.register_mutation_hook(hook)
         return agent
