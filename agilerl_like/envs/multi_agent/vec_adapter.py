@@ -34,6 +34,10 @@ class MultiAgentTransition(NamedTuple):
     Bootstrap from a truncated agent's final observation (its previous one, if the env gives none); where both flags are
     True, the termination counts. If a worker process was lost, its envs have `ended`, no agent's step is valid, and all
     agents that were present are truncated.
+
+    It is a record of its own because a team steps its envs once for all agents, which share `ended` and `state`; with
+    a dict of one agent for `Transition` every step of a single agent would pay for that. What learners get is a
+    `Transition` in both cases: `group_env` makes one of each group's rows.
     """
 
     obs: dict[str, Tree]
