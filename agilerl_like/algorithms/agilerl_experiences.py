@@ -29,7 +29,7 @@ def as_rollout(
     action_masks: Sequence[Any] | None = None,
     acting: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Precomputed]:
-    """Return the rollout `[T, 1, E, …]` of one agent, and the log-probabilities and values that its loop computed.
+    """Return the rollout of one agent, and the log-probabilities and values that its loop computed.
 
     `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
     end; every end counts as a termination. `hidden_state_before` returns the hidden state `[E, M, K, H]` before the
@@ -68,7 +68,7 @@ def as_rollout(
     if waiting is not None:  # what an agent is paid while it waits counts for its last step
         meanwhile = _float_array("rewards", [np.nan_to_num(np.asarray(row, np.float32)) for row in rewards], shape)
         paid = paid + waiting[0] * torch.from_numpy(meanwhile).to(paid).unsqueeze(1)
-    rollout = Rollout(
+    rollout = Rollout.from_steps(
         observations=observations,
         actions=raw,
         rewards=paid,
@@ -76,7 +76,7 @@ def as_rollout(
         ended=ended,
         valid=valid,
         next_observations=encode(next_state).unsqueeze(0),
-        final_observations=FinalObservations.none(observations),
+        final_observations=FinalObservations.none(observations, 1),
         masks=None if action_masks is None else _mask_tensor(action_masks, shape).to(device).unsqueeze(1),
         state=hidden_state_before(
             torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
@@ -84,13 +84,15 @@ def as_rollout(
         waiting=waiting,
     )
     precomputed = Precomputed(
-        old_log_probs=numbers("log_probs", log_probs), old_values=numbers("values", values), batch_size=ended.shape
+        old_log_probs=numbers("log_probs", log_probs).transpose(0, 1),
+        old_values=numbers("values", values).transpose(0, 1),
+        batch_size=[1],
     )
     return rollout, precomputed
 
 
 def _waiting(valid: Tensor, ended: Tensor) -> Tensor | None:
-    """Return the flags `waiting` of a `Rollout` whose agents act where `valid` `[T, 1, E]`; None if none ever waits.
+    """Return `waiting` `[2, T, 1, E]` of a rollout whose agents act where `valid` `[T, 1, E]`; None if none waits.
 
     An agent waits between two of its own steps, unless it ended in between: its step leads to its next own step.
     """

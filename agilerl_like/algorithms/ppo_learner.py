@@ -194,13 +194,13 @@ class PPOLearner(Learner):
         """Whether the next rollout is learned from, or only changes the normalisers."""
         return self.env_steps >= self.algorithm.learning_starts
 
-    def after_rollout(self, rollout: Rollout) -> None:
-        """Count a rollout `[T, 1, E, …]`, and bound the standard deviation."""
-        self.env_steps += math.prod(rollout.rewards.shape) // self.num_agents
+    def after_rollout(self, rollout: Rollout, row: int = 0) -> None:
+        """Count a rollout, of which this is member number `row`, and bound the standard deviation."""
+        self.env_steps += math.prod(rollout.rewards.shape[1:]) // self.num_agents
         self._random_steps_taken = 0
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
-        self.after_update(rollout.observations[:, 0], rollout.starts[:, 0] if self.recurrent else None)
+        self.after_update(rollout.observations[row], rollout[row : row + 1].starts[0] if self.recurrent else None)
 
 
 class PPOLearnerGroup(LearnerGroup[PPOLearner]):
@@ -249,7 +249,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             for name in {name for learner in learners for name in learner.algorithm.scheduled}:
                 metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
-                learner.after_rollout(rollout.of_members(torch.tensor([i], device=self.device)))
+                learner.after_rollout(rollout, i)
                 if learner.algorithm.lr_schedule == ADAPTIVE:
                     metrics["lr"][i] = learner.adapted_lr
                 if learns:
@@ -294,18 +294,19 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
         rows = [row for row, its in enumerate(settings) if id(its.reward_transform) == name]
         host = settings[rows[0]]
         steps = learners[rows[0]].env_steps if host.max_steps is None else round(host.progress * host.max_steps)
-        rewards[:, rows] = transformed(rewards[:, rows], transform, steps, host.max_steps)
+        changed = transformed(rewards[rows].transpose(0, 1), transform, steps, host.max_steps)
+        rewards[rows] = changed.transpose(0, 1)
     for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):
-        own = rewards[:, row]
+        own = rewards[row]
         if its.normalize_reward:
             gamma = its.settings()["gamma"]
-            flags = rollout.ended[:, row], rollout.valid[:, row]
+            flags = rollout.ended[row], rollout.valid[row]
             learner.return_statistics = learner.return_statistics.updated(own, *flags, gamma)
             own /= learner.return_statistics.scale
         limit = its.reward_clip or (CLIP if its.normalize_reward else None)
         if limit is not None:
             own.clamp_(-limit, limit)
-    return rollout._replace(rewards=rewards)
+    return rollout.replace(rewards=rewards)
 
 
 def shuffle_of(learners: Sequence[PPOLearner]) -> Callable[[int, int], Tensor]:

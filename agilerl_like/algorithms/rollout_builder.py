@@ -195,11 +195,10 @@ def _with_limits(rollout: Rollout, final: list[tuple[np.ndarray, Any]], encode: 
     time = torch.cat([torch.full((len(rows),), t) for t, rows, _ in places]).to(rollout.ended.device)
     env = torch.from_numpy(np.concatenate([rows for _, rows, _ in places])).to(rollout.ended.device)
     terminated = rollout.terminated.clone()
-    terminated[time, 0, env] = 0.0
+    terminated[0, time, env] = 0.0
     observations = torch.cat([encode(last) for *_, last in places])
-    return rollout._replace(
-        terminated=terminated, final_observations=FinalObservations(time, torch.zeros_like(time), env, observations)
-    )
+    final_observations = FinalObservations.of(time, torch.zeros_like(time), env, observations, members=1)
+    return rollout.replace(terminated=terminated, final_observations=final_observations)
 
 
 def _host(values: Any) -> np.ndarray:

@@ -25,7 +25,7 @@ from torch import Tensor
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor, open_store
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
-from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
+from agilerl_like.learning.rollout_buffer import STEP_FIELDS, FinalObservations, Rollout
 from agilerl_like.storage.safe_folder import serialize_tensors
 
 if TYPE_CHECKING:
@@ -265,17 +265,19 @@ class ReplicaGroup(GradientSync):
 
     def all_gather(self, rollout: Rollout) -> Rollout:
         envs = rollout.rewards.shape[2]
-        columns = {name: self._all_gather_cat(getattr(rollout, name), 2) for name in Rollout._fields[:6]}
+        steps = {name: getattr(rollout, name) for name in STEP_FIELDS}
         last = rollout.final_observations
-        theirs = last._replace(env=last.env + envs * self.rank)
-        return rollout._replace(
-            **columns,
+        return rollout.replace(
+            **{name: self._all_gather_cat(x, 2) for name, x in steps.items() if x is not None},
             next_observations=self._all_gather_cat(rollout.next_observations, 1),
-            final_observations=FinalObservations(*(self._all_gather_ragged(x) for x in theirs)),
-            masks=None if rollout.masks is None else self._all_gather_cat(rollout.masks, 2),
-            uniform=None if rollout.uniform is None else self._all_gather_cat(rollout.uniform, 2),
             state=self._all_gather_cat(rollout.state, 1),
             waiting=self._all_gather_waiting(rollout),
+            final_observations=FinalObservations(
+                time=self._all_gather_ragged(last.time),
+                env=self._all_gather_ragged(last.env + envs * self.rank),
+                observations=self._all_gather_ragged(last.observations),
+                batch_size=last.batch_size,
+            ),
         )
 
     def _all_gather_waiting(self, rollout: Rollout) -> Tensor | None:
@@ -283,9 +285,8 @@ class ReplicaGroup(GradientSync):
         has_some = self.all_reduce_(torch.tensor([float(rollout.waiting is not None)]))
         if not bool(has_some):
             return None
-        waiting = rollout.waiting
-        mine = torch.zeros(2, *rollout.rewards.shape).to(rollout.rewards) if waiting is None else waiting
-        return self._all_gather_cat(mine, 3)
+        none = torch.stack([torch.zeros_like(rollout.rewards)] * 2, 1)
+        return self._all_gather_cat(none if rollout.waiting is None else rollout.waiting, 3)
 
     def _all_gather_cat(self, x: Tensor, dim: int) -> Tensor:
         """Concatenate equally shaped tensors of all processes, in the order of their envs."""
@@ -296,12 +297,12 @@ class ReplicaGroup(GradientSync):
         return torch.cat(parts, dim).to(x.device)
 
     def _all_gather_ragged(self, x: Tensor) -> Tensor:
-        """Concatenate tensors of any length along their first axis."""
-        counts = self._all_gather_cat(torch.tensor([len(x)], device=x.device), 0).tolist()
-        padded = x.new_zeros(max(counts), *x.shape[1:])
-        padded[: len(x)] = x
-        parts = self._all_gather_cat(padded, 0).split(max(counts)) if max(counts) else [x]
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=False)])
+        """Concatenate tensors `[P, n, …]` of any n along their second axis."""
+        counts = self._all_gather_cat(torch.tensor([x.shape[1]], device=x.device), 0).tolist()
+        padded = x.new_zeros(len(x), max(counts), *x.shape[2:])
+        padded[:, : x.shape[1]] = x
+        parts = self._all_gather_cat(padded, 1).split(max(counts), 1) if max(counts) else [x]
+        return torch.cat([part[:, :count] for part, count in zip(parts, counts, strict=False)], 1)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class TrainingBatch(TensorClass):
 
 
 class Precomputed(TensorClass):
-    """Log-probabilities and values from a hand-written loop, `[T, P, E]`, used instead of computing them again."""
+    """Log-probabilities and values from a hand-written loop, `[P, T, E]`, used instead of computing them again."""
 
     old_log_probs: Tensor
     old_values: Tensor
@@ -68,24 +68,24 @@ def compute_advantages(
     samples are normalised, because the policy acted with the old ones; only the first rollout, collected without
     statistics, is normalised by its own.
     """
-    steps, members, envs, _ = rollout.observations.shape
+    members, steps, envs, _ = rollout.observations.shape
     cut = cut if network.is_recurrent else SINGLE_STEP
-    raw = _by_member(rollout.observations)  # [P, N, D]
+    raw = rollout.observations.flatten(1, 2)  # [P, N, D]
     own = own_time(rollout, gamma.unsqueeze(1))
     weight = _by_member(own.valid)  # [P, N]
     norm = network.observation_norm
     first = norm.is_new  # [P, 1]
     norm.update_(raw, weight * first)
     x = norm(raw)
-    actions = _by_member(rollout.actions)
-    masks = None if rollout.masks is None else _by_member(rollout.masks)
+    actions = rollout.actions.flatten(1, 2)
+    masks = None if rollout.masks is None else rollout.masks.flatten(1, 2)
     past_policy = recompute_policy(network, x, rollout, actions, masks)
-    log_probs = past_policy.log_probs if precomputed is None else _by_member(precomputed.old_log_probs)
+    log_probs = past_policy.log_probs if precomputed is None else precomputed.old_log_probs.flatten(1, 2)
     if rollout.uniform is not None:
         uniform = network.actor.distribution.uniform_log_prob(actions, masks)
-        log_probs = torch.where(_by_member(rollout.uniform), uniform, log_probs)
+        log_probs = torch.where(rollout.uniform.flatten(1, 2), uniform, log_probs)
     values = network.value_norm.invert(past_policy.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
-    values = values if precomputed is None else _by_member(precomputed.old_values)
+    values = values if precomputed is None else precomputed.old_values.flatten(1, 2)
     by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
     is_last = own.terminated
     if bootstrap is not None:
@@ -110,7 +110,7 @@ def compute_advantages(
     norm.update_(raw, weight * (1 - first))
     starts = state = None
     if network.is_recurrent:
-        starts = cut.of(_by_member(rollout.starts), steps)
+        starts = cut.of(rollout.starts.flatten(1, 2), steps)
         states = past_policy.states.before(cut.begins(steps)).flatten(1, 2)
         state = resize_hidden(states, rollout.state.shape[-3:])
     counts = cut.of(weight, steps)
@@ -190,8 +190,8 @@ def _unrolled(
     network: ActorCritic, x: Tensor, rollout: Rollout, pieces: Sequence[slice]
 ) -> tuple[Tensor, Tensor, RolloutStates]:
     """Return outputs, normalised values and hidden states: encoders run on all steps, recurrent layers step by step."""
-    steps, members, envs = rollout.rewards.shape
-    starts = rollout.starts.permute(1, 2, 0)  # [P, E, T]
+    members, steps, envs = rollout.rewards.shape
+    starts = rollout.starts.transpose(1, 2)  # [P, E, T]
     beginning = resize_hidden(rollout.state, network.state_shape)
     recurrent_outputs, states = [], []
     for which, name in enumerate(["actor"] if network.share_encoders else ["actor", "critic"]):
@@ -218,19 +218,15 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
         sequence_info = SequenceInfo(torch.zeros_like(values[-1]).unsqueeze(-1), states.after_step(len(values) - 1))
     result = next_of(values, network.value(norm(rollout.next_observations), sequence_info))
     last = rollout.final_observations
-    if len(last.time):
-        order = torch.argsort(last.member, stable=True)
-        time, member, env, rows = (column[order] for column in last)
-        counts = torch.bincount(member, minlength=values.shape[1])
-        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[member]
-        shape = (values.shape[1], int(counts.max()))
-        padded = rows.new_zeros(*shape, rows.shape[-1])
-        padded[member, place] = rows
+    if last.time.shape[1]:
+        member, place = (last.time >= 0).nonzero().unbind(1)
+        time, env = last.time[member, place], last.env[member, place]
+        rows = norm(last.observations[:, : int(place.max()) + 1 if len(place) else 0])
         if recurrent:
-            state = states.beginning.new_zeros(*shape, *states.beginning.shape[-3:])
+            state = states.beginning.new_zeros(*rows.shape[:2], *states.beginning.shape[-3:])
             state[member, place] = states.after(member, env, time)
-            sequence_info = SequenceInfo(state.new_zeros(*shape, 1), state)
-        result[time, member, env] = network.value(norm(padded), sequence_info)[member, place]
+            sequence_info = SequenceInfo(state.new_zeros(*rows.shape[:2], 1), state)
+        result[time, member, env] = network.value(rows, sequence_info)[member, place]
     return result
 
 

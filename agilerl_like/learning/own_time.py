@@ -21,7 +21,7 @@ from agilerl_like.learning.rollout_buffer import Rollout
 
 
 class OwnTime(NamedTuple):
-    """Outcomes of an agent's steps until its next own step, `[T, P, E]`; as in `Rollout`."""
+    """Outcomes of an agent's steps until its next own step, `[T, P, E]`; the flags are a `Rollout`'s."""
 
     rewards: Tensor
     terminated: Tensor
@@ -41,16 +41,17 @@ class OwnTime(NamedTuple):
 
 def own_time(rollout: Rollout, gamma: Tensor) -> OwnTime:
     """Return the outcomes of a rollout's steps in each agent's own time; `gamma` broadcasts over `[T, P, E]`."""
-    if rollout.waiting is None:
-        return OwnTime(rollout.rewards, rollout.terminated, rollout.ended, rollout.valid)
-    waited, waits = rollout.waiting
-    acts_next = torch.cat([rollout.valid[1:], torch.ones_like(rollout.valid[:1])])
-    after_end = (1 - waits) * (1 - acts_next)
-    rewards = discounted_suffix_sum_(rollout.rewards.clone(), waits + gamma * after_end)
-    terminated, ended = (
-        discounted_suffix_sum_(flags.clone(), waits.clone()) for flags in (rollout.terminated, rollout.ended)
+    rewards, terminated, ended, valid = (
+        x.transpose(0, 1) for x in (rollout.rewards, rollout.terminated, rollout.ended, rollout.valid)
     )
+    if rollout.waiting is None:
+        return OwnTime(rewards, terminated, ended, valid)
+    waited, waits = rollout.waiting.permute(1, 2, 0, 3)
+    acts_next = torch.cat([valid[1:], torch.ones_like(valid[:1])])
+    after_end = (1 - waits) * (1 - acts_next)
+    rewards = discounted_suffix_sum_(rewards.clone(), waits + gamma * after_end)
+    terminated, ended = (discounted_suffix_sum_(flags.clone(), waits.clone()) for flags in (terminated, ended))
     still_waits = torch.zeros_like(waits)
     still_waits[-1] = waits[-1]
     is_open = discounted_suffix_sum_(still_waits, waits.clone())
-    return OwnTime(rewards, terminated, ended, rollout.valid * (1 - is_open), waited, waits)
+    return OwnTime(rewards, terminated, ended, valid * (1 - is_open), waited, waits)

@@ -198,7 +198,7 @@ class PPOUpdate:
             with self.execution.autocast(its_rows.device):
                 batch, explained_variance = compute_advantages(
                     stack.module,
-                    rollout if is_only else rollout.of_members(its_rows),
+                    rollout if is_only else rollout[its_rows],
                     cut=cut,
                     gamma=hyperparams.gamma[rows],
                     gae_lambda=hyperparams.gae_lambda[rows],
@@ -206,7 +206,7 @@ class PPOUpdate:
                     bootstrap=None if bootstrap is None else bootstrap[rows],
                     standardise=modes.normalize_advantage == "rollout",
                     ddof=modes.advantage_ddof,
-                    precomputed=None if precomputed is None else precomputed[:, rows],
+                    precomputed=None if precomputed is None else precomputed[rows],
                 )
             batches.append(batch)
             explained.append(explained_variance)
@@ -470,17 +470,17 @@ class RolloutUpdate:
         """Return the update of some members, in this order."""
         return replace(
             self,
-            rollout=self.rollout.of_members(members),
+            rollout=self.rollout[members],
             hyperparams=self.hyperparams[members],
             shuffle=lambda epoch, count: self.shuffle(epoch, count)[members],
-            precomputed=None if self.precomputed is None else self.precomputed[:, members],
+            precomputed=None if self.precomputed is None else self.precomputed[members],
         )
 
     def alone(self, member: int, state_shape: tuple[int, int, int]) -> RolloutUpdate:
         """Return the update of one member, with its hidden state in the layout that it has without the others."""
         own = self.of_members(torch.tensor([member], device=self.rollout.rewards.device))
         state = resize_hidden(own.rollout.state, state_shape).clone(memory_format=torch.contiguous_format)
-        return replace(own, rollout=own.rollout._replace(state=state))
+        return replace(own, rollout=own.rollout.replace(state=state))
 
     def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
         """Update weights, moments and normalisers in place; return `METRICS`."""

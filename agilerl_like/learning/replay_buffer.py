@@ -30,7 +30,10 @@ FLAGS = ("terminated", "truncated", "valid")
 
 
 class Batch(NamedTuple):
-    """Minibatches of Q members; `discounts` are gamma**k after k steps, 0 if the episode terminated."""
+    """Minibatches of Q members; `discounts` are gamma**k after k steps, 0 if the episode terminated.
+
+    No tensorclass: nothing indexes a minibatch, and one is made for every gradient step, where that would take 15 us.
+    """
 
     observations: Tensor  # [Q, B, D], encoded
     actions: Tensor  # [Q, B, A], raw (see networks.distributions)

@@ -8,10 +8,10 @@ with the weights that acted, which makes each env step cheaper.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from tensordict import TensorClass
 from torch import Tensor
 
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
@@ -23,75 +23,110 @@ from agilerl_like.errors import EnvStepError
 from agilerl_like.resources import check_memory
 
 
-class FinalObservations(NamedTuple):
-    """Final observations of truncated episodes, where the next row of the rollout belongs to another episode."""
+class FinalObservations(TensorClass):
+    """Final observations of truncated episodes, where the next row of the rollout belongs to another episode, `[P]`."""
 
-    time: Tensor  # [K]
-    member: Tensor  # [K]
-    env: Tensor  # [K]
-    observations: Tensor  # [K, D]
+    time: Tensor  # [P, K], -1 behind a member's last one
+    env: Tensor  # [P, K]
+    observations: Tensor  # [P, K, D]
 
     @classmethod
-    def none(cls, like: Tensor) -> FinalObservations:
+    def of(cls, time: Tensor, member: Tensor, env: Tensor, observations: Tensor, *, members: int) -> FinalObservations:
+        """Return those of n places `[n]`, with `observations` `[n, D]`, padded to the most of any member."""
+        order = torch.argsort(member, stable=True)
+        time, member, env, rows = (column[order] for column in (time, member, env, observations))
+        counts = torch.bincount(member, minlength=members)
+        place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[member]
+        shape = members, int(counts.max()) if len(order) else 0
+        found = cls(
+            time=time.new_full(shape, -1),
+            env=env.new_zeros(shape),
+            observations=rows.new_zeros(*shape, rows.shape[-1]),
+            batch_size=[members],
+        )
+        found.time[member, place], found.env[member, place] = time, env
+        found.observations[member, place] = rows
+        return found
+
+    @classmethod
+    def none(cls, like: Tensor, members: int) -> FinalObservations:
         """Return no final observations, of the width, dtype and device of `like` `[…, D]`."""
-        empty = torch.zeros(0, dtype=torch.int64, device=like.device)
-        return cls(empty, empty, empty, like.new_zeros(0, like.shape[-1]))
+        index = torch.zeros(members, 0, dtype=torch.int64, device=like.device)
+        return cls(time=index, env=index, observations=like.new_zeros(members, 0, like.shape[-1]), batch_size=[members])
 
 
-class Rollout(NamedTuple):
-    """T steps of P members with E envs each; flags are 0 or 1 as float32."""
+class Rollout(TensorClass):
+    """T steps of P members with E envs each, `[P]`; flags are 0 or 1 as float32."""
 
-    observations: Tensor  # [T, P, E, D], encoded, not normalised
-    actions: Tensor  # [T, P, E, A], raw (see networks.distributions)
-    rewards: Tensor  # [T, P, E]
-    terminated: Tensor  # [T, P, E]
-    ended: Tensor  # [T, P, E], terminated or truncated
-    valid: Tensor  # [T, P, E], 0 for rows without an action (next-step autoreset, agents that wait or have ended)
+    observations: Tensor  # [P, T, E, D], encoded, not normalised
+    actions: Tensor  # [P, T, E, A], raw (see networks.distributions)
+    rewards: Tensor  # [P, T, E]
+    terminated: Tensor  # [P, T, E]
+    ended: Tensor  # [P, T, E], terminated or truncated
+    valid: Tensor  # [P, T, E], 0 for rows without an action (next-step autoreset, agents that wait or have ended)
     next_observations: Tensor  # [P, E, D], after the last step
     final_observations: FinalObservations
-    masks: Tensor | None  # [T, P, E, choices], True where an action was legal
+    masks: Tensor | None  # [P, T, E, choices], True where an action was legal
     state: Tensor  # [P, E, M, K, H], hidden state before the first step
-    waiting: Tensor | None = None  # [2, T, P, E], see `own_time`; None if no agent waited or was paid without acting
-    uniform: Tensor | None = None  # [T, P, E], True where the action was drawn uniformly and not by the policy
+    waiting: Tensor | None = None  # [P, 2, T, E], see `own_time`; None if no agent waited or was paid without acting
+    uniform: Tensor | None = None  # [P, T, E], True where the action was drawn uniformly and not by the policy
+
+    @classmethod
+    def from_steps(
+        cls,
+        observations: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        terminated: Tensor,
+        ended: Tensor,
+        valid: Tensor,
+        next_observations: Tensor,
+        final_observations: FinalObservations,
+        masks: Tensor | None,
+        state: Tensor,
+        waiting: Tensor | None = None,
+        uniform: Tensor | None = None,
+    ) -> Rollout:
+        """Return a rollout of steps in the order of time: `[T, P, E, …]`, and `[2, T, P, E]` for `waiting`."""
+        return cls(
+            observations=observations.transpose(0, 1),
+            actions=actions.transpose(0, 1),
+            rewards=rewards.transpose(0, 1),
+            terminated=terminated.transpose(0, 1),
+            ended=ended.transpose(0, 1),
+            valid=valid.transpose(0, 1),
+            next_observations=next_observations,
+            final_observations=final_observations,
+            masks=None if masks is None else masks.transpose(0, 1),
+            state=state,
+            waiting=None if waiting is None else waiting.permute(2, 0, 1, 3),
+            uniform=None if uniform is None else uniform.transpose(0, 1),
+            batch_size=state.shape[:1],
+        )
 
     @property
     def continues(self) -> Tensor:
-        """1 where the next step belongs to the same episode, `[T, P, E]`."""
+        """1 where the next step belongs to the same episode, `[P, T, E]`."""
         return (1 - self.ended) * self._inside
 
     @property
     def _inside(self) -> Tensor:
-        """1 where an agent acted, or waited in the midst of its episode, `[T, P, E]`."""
-        return self.valid if self.waiting is None else self.valid + self.waiting[0]
+        """1 where an agent acted, or waited in the midst of its episode, `[P, T, E]`."""
+        return self.valid if self.waiting is None else self.valid + self.waiting[:, 0]
 
     @property
     def starts(self) -> Tensor:
-        """1 where the hidden state resets, `[T, P, E]`; for the first step `state` already accounts for it.
+        """1 where the hidden state resets, `[P, T, E]`; for the first step `state` already accounts for it.
 
         A row without an action begins no episode: it holds the next observation of the row before, whose value is
         computed with that episode's hidden state.
         """
-        return torch.cat([torch.zeros_like(self.ended[:1]), (1 - self.continues[:-1]) * self._inside[1:]])
-
-    def of_members(self, rows: Tensor) -> Rollout:
-        """Return the rollout of some members, in this order."""
-        last = self.final_observations
-        position = torch.full((self.rewards.shape[1],), -1, device=rows.device)
-        position[rows] = torch.arange(len(rows), device=rows.device)
-        theirs = position[last.member] >= 0
-        return self._replace(
-            **{name: getattr(self, name)[:, rows] for name in Rollout._fields[:6]},
-            next_observations=self.next_observations[rows],
-            final_observations=FinalObservations(
-                last.time[theirs], position[last.member[theirs]], last.env[theirs], last.observations[theirs]
-            ),
-            masks=None if self.masks is None else self.masks[:, rows],
-            state=self.state[rows],
-            waiting=None if self.waiting is None else self.waiting[:, :, rows],
-            uniform=None if self.uniform is None else self.uniform[:, rows],
-        )
+        later = (1 - self.continues[:, :-1]) * self._inside[:, 1:]
+        return torch.cat([torch.zeros_like(self.ended[:, :1]), later], 1)
 
 
+STEP_FIELDS = ("observations", "actions", "rewards", "terminated", "ended", "valid", "masks", "uniform")
+"""The fields of a `Rollout` that are `[P, T, E, …]`."""
 LastSteps = Callable[[list[int], int], Rollout]
 """(members, length) -> the last steps of these members."""
 
@@ -176,7 +211,7 @@ class RolloutBuffer:
             return steps if everyone else steps[:, torch.tensor(members, device=ring.device)]
 
         rewards, terminated, ended, valid = pick(torch.as_tensor(self.outcomes)).to(self.device).unbind(2)
-        rollout = Rollout(
+        rollout = Rollout.from_steps(
             pick(self.observations),
             pick(self.actions),
             rewards,
@@ -275,7 +310,7 @@ class SparseFinalObs:
         """Return those of some members at some places, where `truncated` `[T, P, E]` is True."""
         found = [(time, *entry) for time, place in enumerate(places) for entry in self._at[place]]
         if not found:
-            return FinalObservations.none(self._empty)
+            return FinalObservations.none(self._empty, len(members))
         index = np.concatenate([np.insert(where, 0, time, axis=0) for time, where, _ in found], axis=1)  # [3, K]
         position = np.full(self._members, -1)
         position[members] = np.arange(len(members))
@@ -284,7 +319,7 @@ class SparseFinalObs:
         order = order[index[1, order] >= 0]
         observations = torch.cat([successors for *_, successors in found])[torch.from_numpy(order)]
         time, member, env = torch.from_numpy(index[:, order]).to(truncated.device)
-        return FinalObservations(time, member, env, observations.to(truncated.device))
+        return FinalObservations.of(time, member, env, observations.to(truncated.device), members=len(members))
 
 
 class DenseFinalObs:
@@ -307,10 +342,11 @@ class DenseFinalObs:
     def after(self, places: np.ndarray, members: list[int], truncated: Tensor) -> FinalObservations:
         """Return those of some members at some places, where `truncated` `[T, P, E]` is True."""
         if self._ring is None:
-            return FinalObservations.none(self._observations)
+            return FinalObservations.none(self._observations, len(members))
         time, member, env = truncated.nonzero().unbind(1)
         place, row = torch.from_numpy(places).to(truncated.device), torch.tensor(members, device=truncated.device)
-        return FinalObservations(time, member, env, self._ring[place[time], row[member], env])
+        rows = self._ring[place[time], row[member], env]
+        return FinalObservations.of(time, member, env, rows, members=len(members))
 
 
 def _check_finite(
@@ -319,8 +355,8 @@ def _check_finite(
     """Raise EnvStepError unless everything is finite; one sum per field decides, before the place is searched."""
     last = rollout.final_observations
     fields = {
-        "observation": encoding.float_columns(rollout.observations),
-        "reward": rollout.rewards,
+        "observation": encoding.float_columns(rollout.observations.transpose(0, 1)),
+        "reward": rollout.rewards.transpose(0, 1),
         "observation ": encoding.float_columns(rollout.next_observations[None]),
         "last observation": encoding.float_columns(last.observations),
     }
@@ -330,8 +366,10 @@ def _check_finite(
         bad = (~torch.isfinite(field)).nonzero()
         if len(bad):
             place = tuple(int(i) for i in bad[0])
-            at = [last.time, last.member, last.env] if name == "last observation" else []
-            step, member, env = (int(index[place[0]]) for index in at) if at else place[:3]
+            step, member, env = place[:3]
+            if name == "last observation":
+                member, which = place[:2]
+                step, env = int(last.time[member, which]), int(last.env[member, which])
             raise EnvStepError(
                 f"{name.strip()}={float(field[place])} is not finite: {describe_row(member, env)}, "
                 f"step {step} of the rollout"

@@ -173,8 +173,8 @@ def test_dones_flag_the_first_step_of_an_episode():
         agent.learner.distribution,
         hidden_state_before=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
-    assert rollout.ended[:, 0, 0].tolist() == [0, 1, 0, 1]
-    assert precomputed.old_values.shape == (4, 1, 1)
+    assert rollout.ended[0, :, 0].tolist() == [0, 1, 0, 1]
+    assert precomputed.old_values.shape == (1, 4, 1)
     update = PPOUpdate(agent.learner.cohort.stacked, hyperparams_of([agent.learner]), agent.learner.execution)
     with torch.no_grad():
         found = update.compute_advantages(rollout, SINGLE_STEP, precomputed)[0].advantages[0, :, 0]

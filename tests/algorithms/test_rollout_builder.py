@@ -82,7 +82,7 @@ def test_advantages_equal_those_of_train_on_policy(captured, autoreset, recurren
         obs, _ = env.reset(seed=integers(2, 3, Purpose.TRAINING_ENVS, 0))
         state = copy.get_initial_hidden_state(2) if recurrent else None
         for step in range(copy.rollout_steps):
-            action = rollout.actions[step, 0, :, 0].numpy()
+            action = rollout.actions[0, step, :, 0].numpy()
             more = {"hidden_state": state} if recurrent else {}
             if gives_values:
                 more["log_prob"] = copy.evaluate_actions(obs, action, state)[0]

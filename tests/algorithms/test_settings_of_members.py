@@ -34,7 +34,7 @@ def rollout_of(places, steps=STEPS, seed=0):
     ends = torch.rand(*shape, generator=generator)
     terminated, truncated = (ends < 0.1).float(), (ends > 0.9).float()
     at = truncated.nonzero()
-    whole = Rollout(
+    whole = Rollout.from_steps(
         torch.randn(*shape, 3, generator=generator),
         torch.randint(3, (*shape, 1), generator=generator),
         torch.randn(*shape, generator=generator),
@@ -42,11 +42,11 @@ def rollout_of(places, steps=STEPS, seed=0):
         terminated + truncated,
         torch.ones(shape),
         torch.randn(*shape[1:], 3, generator=generator),
-        FinalObservations(at[:, 0], at[:, 1], at[:, 2], torch.randn(len(at), 3, generator=generator)),
+        FinalObservations.of(*at.unbind(1), torch.randn(len(at), 3, generator=generator), members=len(DIFFERENT)),
         None,
         torch.zeros(*shape[1:], 2, 0, 0),
     )
-    return whole.of_members(torch.tensor(places))
+    return whole[torch.tensor(places)]
 
 
 def weights(agent):

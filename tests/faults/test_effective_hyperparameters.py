@@ -66,12 +66,12 @@ def rollout_of(places, steps):
     rewards = torch.randn(shape, generator=generator)
     ended = (torch.rand(shape, generator=generator) < 0.1).float()
     following = torch.rand(MEMBERS, ENVS, 3, generator=generator)
-    no_final_obs = FinalObservations.none(observations)
+    no_final_obs = FinalObservations.none(observations, MEMBERS)
     nothing = torch.zeros(MEMBERS, ENVS, 2, 0, 0)
-    whole = Rollout(
+    whole = Rollout.from_steps(
         observations, actions, rewards, ended, ended, torch.ones(shape), following, no_final_obs, None, nothing
     )
-    return whole.of_members(torch.tensor(places))
+    return whole[torch.tensor(places)]
 
 
 # -- what may happen to a population between two updates

@@ -102,7 +102,7 @@ def a_rollout(population, places, steps, numbers):
     shape = steps, MEMBERS, ENVS
     observations = torch.rand(*shape, 3, generator=generator)
     ended = (torch.rand(shape, generator=generator) < 0.1).float()
-    return Rollout(
+    return Rollout.from_steps(
         observations,
         torch.randint(0, 2, (*shape, 1), generator=generator),
         torch.randn(shape, generator=generator),
@@ -110,10 +110,10 @@ def a_rollout(population, places, steps, numbers):
         ended,
         torch.ones(shape),
         torch.rand(MEMBERS, ENVS, 3, generator=generator),
-        FinalObservations.none(observations),
+        FinalObservations.none(observations, MEMBERS),
         None,
         torch.zeros(MEMBERS, ENVS, *population.initial_hidden_state.shape),
-    ).of_members(torch.tensor(places))
+    )[torch.tensor(places)]
 
 
 class Lives(RuleBasedStateMachine):

@@ -64,7 +64,7 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
         actions = normal(*shape, 2)
     at = truncated.nonzero()
     valid = (torch.rand(*shape, generator=generator) > 0.2).to(dtype) if invalid else torch.ones(*shape, dtype=dtype)
-    return Rollout(
+    return Rollout.from_steps(
         3 * normal(*shape, 3) + 1,
         actions,
         5 * normal(*shape),
@@ -72,26 +72,19 @@ def rollout_of(members, action_space=DISCRETE, dtype=torch.float64, seed=0, *, i
         terminated + truncated,
         valid,
         normal(members, ENVS, 3),
-        FinalObservations(at[:, 0], at[:, 1], at[:, 2], normal(len(at), 3)),
+        FinalObservations.of(*at.unbind(1), normal(len(at), 3), members=members),
         None,
         torch.zeros(members, ENVS, *STATE, dtype=dtype),
     )
 
 
 def only(rollout, i):
-    """Member i's part of a rollout."""
+    """Member i's part of a rollout, whose final observations are not padded to another member's number."""
     last = rollout.final_observations
-    mine = last.member == i
-    here = slice(i, i + 1)
-    return Rollout(
-        *(x[:, here] for x in rollout[:6]),
-        rollout.next_observations[here],
-        FinalObservations(
-            last.time[mine], torch.zeros_like(last.member[mine]), last.env[mine], last.observations[mine]
-        ),
-        None,
-        rollout.state[here],
-    )
+    time, env, observations = last.time[i], last.env[i], last.observations[i]
+    mine = time >= 0
+    its_own = FinalObservations.of(time[mine], torch.zeros_like(time[mine]), env[mine], observations[mine], members=1)
+    return rollout[i : i + 1].replace(final_observations=its_own)
 
 
 def values_of(members, dtype=torch.float64, **changed):

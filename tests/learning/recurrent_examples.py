@@ -107,7 +107,7 @@ def world_of(seed, members, envs, steps, mode, state_shape):
     truncated = tensor(lambda row: row.end in ("truncated", "lost"))
     at = truncated.nonzero() if mode == "same step" else torch.zeros(0, 3, dtype=torch.int64)
     last = [rows[p][e][t].successor for t, p, e in at.tolist()]
-    rollout = Rollout(
+    rollout = Rollout.from_steps(
         tensor(lambda row: row.observation.numpy()),
         torch.from_numpy(rng.integers(3, size=(steps, members, envs, 1))),
         torch.from_numpy(rng.normal(size=(steps, members, envs))) * tensor(lambda row: row.valid),
@@ -115,7 +115,11 @@ def world_of(seed, members, envs, steps, mode, state_shape):
         terminated + truncated,
         tensor(lambda row: row.valid),
         torch.stack([torch.stack([seen for _, seen in its]) for its in played_by]),
-        FinalObservations(*at.unbind(1), torch.stack(last) if last else torch.zeros(0, 3, dtype=torch.float64)),
+        FinalObservations.of(
+            *at.unbind(1),
+            torch.stack(last) if last else torch.zeros(0, 3, dtype=torch.float64),
+            members=members,
+        ),
         None,
         torch.from_numpy(rng.normal(size=(members, envs, *state_shape))),
     )

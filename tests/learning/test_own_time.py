@@ -19,7 +19,7 @@ def rollout_of(rows, rewards, terminated, truncated, waits):
     after = torch.cat([waited[1:], torch.full((1, 1, 1), float(waits))])
     died, stopped = (torch.tensor(flags, dtype=torch.float32).view(-1, 1, 1) for flags in (terminated, truncated))
     empty = torch.zeros(len(rows), 1, 1, 0)
-    return Rollout(
+    return Rollout.from_steps(
         empty,
         empty,
         torch.tensor(rewards, dtype=torch.float32).view(-1, 1, 1),
@@ -27,7 +27,7 @@ def rollout_of(rows, rewards, terminated, truncated, waits):
         torch.maximum(died, stopped),
         valid,
         empty[0],
-        FinalObservations.none(empty),
+        FinalObservations.none(empty, 1),
         None,
         torch.zeros(1, 1, 0, 0, 0),
         torch.stack([waited, after]),

@@ -53,17 +53,8 @@ def test_permuting_members_permutes_results():
     rollout, values, order = rollout_of(3), values_of(3, **DIFFERENT), [2, 0, 1]
     straight = PopulationLearner(*zip(*(member(i) for i in range(3)), strict=True))
     straight.learn(range(3), RolloutUpdate(rollout, values, batch_size=10, shuffle=shuffle_of(range(3))))
-    last = rollout.final_observations
-    place = torch.tensor([order.index(i) for i in range(3)])
-    moved = Rollout(
-        *(x[:, order] for x in rollout[:6]),
-        rollout.next_observations[order],
-        last._replace(member=place[last.member]),
-        None,
-        rollout.state[order],
-    )
     permuted = PopulationLearner(*zip(*(member(i) for i in order), strict=True))
-    permuted.learn(range(3), RolloutUpdate(moved, values[order], batch_size=10, shuffle=shuffle_of(order)))
+    permuted.learn(range(3), RolloutUpdate(rollout[order], values[order], batch_size=10, shuffle=shuffle_of(order)))
     torch.testing.assert_close(permuted.stacked.flat, straight.stacked.flat[order], rtol=1e-10, atol=1e-10)
 
 
@@ -84,14 +75,14 @@ def test_training_one_member_moves_its_row_and_no_other_bit():
 def test_invalid_rows_do_not_affect_updates():
     first = rollout_of(1, invalid=True, seed=3)
     garbage = first.valid.unsqueeze(-1) == 0
-    other = first._replace(
+    other = first.replace(
         observations=torch.where(garbage, torch.full_like(first.observations, 77.0), first.observations),
         rewards=torch.where(garbage.squeeze(-1), torch.full_like(first.rewards, -99.0), first.rewards),
         # an invalid row follows the end of an episode, so nothing may flow from it into the one before
         ended=torch.ones_like(first.ended),
         terminated=torch.ones_like(first.terminated),
     )
-    clean = first._replace(ended=other.ended, terminated=other.terminated)
+    clean = first.replace(ended=other.ended, terminated=other.terminated)
     cohorts = []
     for rollout in (clean, other):
         cohort = PopulationLearner(*zip(member(0), strict=True))
@@ -113,7 +104,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
         cohort.learn(
             [0],
             RolloutUpdate(
-                rollout._replace(rewards=rollout.rewards * factor),
+                rollout.replace(rewards=rollout.rewards * factor),
                 values_of(1),
                 batch_size=10,
                 shuffle=shuffle_of([0]),
@@ -129,10 +120,10 @@ def test_the_scale_of_observations_does_not_matter():
     for factor in (1.0, 1e3):
         cohort = PopulationLearner(*zip(member(0), strict=True))
         last = rollout.final_observations
-        scaled = rollout._replace(
+        scaled = rollout.replace(
             observations=rollout.observations * factor,
             next_observations=rollout.next_observations * factor,
-            final_observations=last._replace(observations=last.observations * factor),
+            final_observations=last.replace(observations=last.observations * factor),
         )
         cohort.learn([0], RolloutUpdate(scaled, values_of(1), batch_size=10, shuffle=shuffle_of([0])))
         flats.append(cohort.stacked.flat[0].clone())
@@ -148,7 +139,7 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
     )
     zero = torch.zeros(1, dtype=torch.int64)
     flag = torch.ones(1, 1, 1, dtype=torch.float64)
-    rollout = Rollout(
+    rollout = Rollout.from_steps(
         here.unsqueeze(0),
         torch.zeros(1, 1, 1, 1, dtype=torch.int64),
         2 * flag,
@@ -156,7 +147,7 @@ def test_a_truncated_step_bootstraps_from_its_own_last_observation():
         flag,
         flag,
         after,
-        FinalObservations(zero, zero, zero, last[0]),
+        FinalObservations.of(zero, zero, zero, last[0], members=1),
         None,
         torch.zeros(1, 1, *STATE),
     )

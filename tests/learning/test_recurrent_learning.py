@@ -82,7 +82,7 @@ def test_recurrent_rollout_is_evaluated_as_each_episode_alone(seed, steps, mode,
     for p, e in ((0, 0), (0, 1), (1, 0), (1, 1)):
         rows, its = world.rows[p][e], expected[p][e]
         valid = torch.tensor([row.valid for row in rows])
-        actions = world.rollout.actions[:, p, e, 0]
+        actions = world.rollout.actions[p, :, e, 0]
         log_probs = [
             judge(networks[p], one.thought.outputs, action)[0] for one, action in zip(its, actions, strict=True)
         ]
@@ -91,7 +91,7 @@ def test_recurrent_rollout_is_evaluated_as_each_episode_alone(seed, steps, mode,
         assert weight.tolist() == valid.tolist()
         torch.testing.assert_close(log_prob[valid], torch.stack(log_probs)[valid], **EXACT)
         torch.testing.assert_close(values[valid], torch.stack([one.thought.value for one in its])[valid], **EXACT)
-        targets = returns_by_hand(rows, its, world.rollout.rewards[:, p, e].tolist())
+        targets = returns_by_hand(rows, its, world.rollout.rewards[p, :, e].tolist())
         torch.testing.assert_close(returns[valid], targets[valid], **EXACT)
 
 
@@ -106,7 +106,7 @@ def test_sequences_begin_with_their_hidden_state(seed, steps, length, kind, mode
     counts = state * (1 - starts[..., 0].view(*starts.shape[:2], 1, 1, 1))  # nothing of it where an episode begins
     before = torch.stack([torch.stack([torch.stack([x.before for x in env]) for env in its], 1) for its in expected])
     begins = cut.begins(steps)
-    acted = world.rollout.valid.transpose(0, 1)[:, begins].flatten(1, 2) > 0
+    acted = world.rollout.valid[:, begins].flatten(1, 2) > 0
     torch.testing.assert_close(counts[acted], before[:, begins].flatten(1, 2)[acted], **EXACT)
 
 
@@ -174,7 +174,7 @@ def test_members_learn_together_what_they_learn_alone(specs, action_space, stack
     members = [born(i, spec, action_space, share=share) for i, spec in enumerate(specs)]
     together = cohort_of(members, action_space, share=share, batch_size=stacks)
     state = remembered([network for network, _ in members], together.state_shape)
-    rollout = rollout_of(count, action_space, invalid=True)._replace(state=state)
+    rollout = rollout_of(count, action_space, invalid=True).replace(state=state)
     numbers = {name: column[:count] for name, column in DIFFERENT.items()}
     values = values_of(
         count, **{**numbers, "target_kl": [math.inf] * count}
@@ -185,7 +185,7 @@ def test_members_learn_together_what_they_learn_alone(specs, action_space, stack
     for i, spec in enumerate(specs):
         network, adam = born(i, spec, action_space, share=share)
         alone, mine = PopulationLearner([network], [adam]), only(rollout, i)
-        mine = mine._replace(state=resize_hidden(mine.state, network.state_shape))
+        mine = mine.replace(state=resize_hidden(mine.state, network.state_shape))
         its_report = alone.learn(
             [0], RolloutUpdate(mine, pick(values, i), batch_size=24, shuffle=shuffle_of([i]), cut=cut)
         )
@@ -223,8 +223,8 @@ def test_permuting_members_permutes_results():
     for places in ([0, 1, 2], order):
         members = [born(i, specs[i], DISCRETE, share=False) for i in places]
         cohort = cohort_of(members, DISCRETE, share=False, batch_size=FEW)
-        rollout = rollout_of(3)._replace(state=torch.zeros(3, ENVS, *cohort.state_shape, dtype=torch.float64))
-        mine = rollout.of_members(torch.tensor(places))
+        rollout = rollout_of(3).replace(state=torch.zeros(3, ENVS, *cohort.state_shape, dtype=torch.float64))
+        mine = rollout[torch.tensor(places)]
         its_values = values[places]
         cohort.learn(
             range(3),

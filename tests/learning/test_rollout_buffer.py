@@ -59,17 +59,17 @@ def test_last_steps_are_the_latest_in_order(steps):
     for length in (1, 3, 4):
         rollout = buffer.last_steps([0, 1, 2], length, NOW, NOTHING)
         times = np.arange(steps - length, steps)
-        assert rollout.observations[:, 2, 1, 0].tolist() == [100.0 * t + 5 for t in times]
-        assert rollout.actions[:, 0, 0, 0].tolist() == times.tolist()
-        np.testing.assert_allclose(rollout.rewards[:, 1, 0], times + 0.2, rtol=1e-6)
+        assert rollout.observations[2, :, 1, 0].tolist() == [100.0 * t + 5 for t in times]
+        assert rollout.actions[0, :, 0, 0].tolist() == times.tolist()
+        np.testing.assert_allclose(rollout.rewards[1, :, 0], times + 0.2, rtol=1e-6)
 
 
 def test_last_steps_of_some_members_have_their_rows():
     buffer = buffer_of(4)
     fill(buffer, 5)
     rollout = buffer.last_steps([2, 0], 2, NOW, NOTHING)
-    assert rollout.observations[0, :, :, 0].tolist() == [[304.0, 305.0], [300.0, 301.0]]
-    np.testing.assert_allclose(rollout.rewards[0], [[3.4, 3.5], [3.0, 3.1]], rtol=1e-6)
+    assert rollout.observations[:, 0, :, 0].tolist() == [[304.0, 305.0], [300.0, 301.0]]
+    np.testing.assert_allclose(rollout.rewards[:, 0], [[3.4, 3.5], [3.0, 3.1]], rtol=1e-6)
 
 
 def test_final_observations_are_stored_for_truncated_episodes():
@@ -77,11 +77,10 @@ def test_final_observations_are_stored_for_truncated_episodes():
     fill(buffer, 6, truncated_at={(1, 0), (3, 5), (4, 1), (5, 4)})  # step 1 has left a window of 4
     last = buffer.last_steps([0, 2], 4, NOW, NOTHING).final_observations
     found = {
-        (t, m, e): o
-        for t, m, e, o in zip(
-            last.time.tolist(), last.member.tolist(), last.env.tolist(), last.observations[:, 0].tolist(), strict=True
-        )
+        (int(last.time[m, k]), m, int(last.env[m, k])): float(last.observations[m, k, 0])
+        for m, k in (last.time >= 0).nonzero().tolist()
     }
+    assert last.time.shape == (2, 2)  # member 0 has one of them, member 2 two
     # row 5 is member 2 (second of the two) env 1, row 1 is member 0 env 1, row 4 is member 2 env 0;
     # times count from step 2
     assert found == {(1, 1, 1): -305.0, (2, 0, 1): -401.0, (3, 1, 0): -504.0}
@@ -91,7 +90,7 @@ def test_final_observations_of_overwritten_steps_are_discarded():
     buffer = buffer_of(2)
     fill(buffer, 1, truncated_at={(0, 0)})
     fill(buffer, 2, start=1)
-    assert len(buffer.last_steps([0, 1, 2], 2, NOW, NOTHING).final_observations.time) == 0
+    assert len(buffer.last_steps([0, 1, 2], 2, NOW, NOTHING).final_observations.time[0]) == 0
 
 
 def test_action_masks_are_stored_if_the_env_has_them():
@@ -100,7 +99,7 @@ def test_action_masks_are_stored_if_the_env_has_them():
     fill(buffer, 2, mask=mask)
     masks = buffer.last_steps([1], 2, NOW, NOTHING).masks
     assert masks is not None
-    assert masks.shape == (2, 1, ENVS, 2)
+    assert masks.shape == (1, 2, ENVS, 2)
     assert not masks[..., 1].any()
     assert masks[..., 0].all()
     fresh = buffer_of(2)

@@ -159,7 +159,7 @@ def test_gradients_equal_autograd_from_stored_hidden_states(
             world.rollout.state[p],
             steps_of(kind, length, steps),
             numbers[p],
-            world.rollout.actions[:, p],
+            world.rollout.actions[p],
         )
         for p, network in enumerate(networks)
     ]

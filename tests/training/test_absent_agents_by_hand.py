@@ -73,12 +73,13 @@ def test_returns_do_not_cross_absences():
         hidden_state_before=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=THERE,
     )
-    zeros = torch.zeros_like(rollout.rewards)
     ones = torch.ones(1)
-    flags = {"terminated": rollout.terminated, "ended": rollout.ended, "valid": rollout.valid}
-    advantages = gae(rollout.rewards, zeros, zeros, **flags, gamma=ones, gae_lambda=ones)
-    assert rollout.valid[:, 0].bool().tolist() == THERE
-    assert advantages[:, 0, 1][rollout.valid[:, 0, 1].bool()].tolist() == [2, 1, 3, 2, 1]
+    flags = {name: getattr(rollout, name).transpose(0, 1) for name in ("terminated", "ended", "valid")}
+    rewards = rollout.rewards.transpose(0, 1)
+    zeros = torch.zeros_like(rewards)
+    advantages = gae(rewards, zeros, zeros, **flags, gamma=ones, gae_lambda=ones)
+    assert rollout.valid[0].bool().tolist() == THERE
+    assert advantages[:, 0, 1][rollout.valid[0, :, 1].bool()].tolist() == [2, 1, 3, 2, 1]
 
 
 @pytest.mark.parametrize("with_acting", [True, False], ids=["acting", "NaN rewards"])

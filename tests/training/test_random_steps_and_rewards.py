@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like import IPPO, PPO, Population, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.learner_host import SettingFunctions
 from agilerl_like.algorithms.ppo_learner import learned_rewards
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
@@ -124,7 +125,7 @@ def test_only_the_first_steps_of_each_member_are_random():
     for _ in range(2):  # rollouts
         collector.collect(10)
         (group,) = collector.groups.values()
-        found.append(group.experience([0, 1], 10).uniform[:, :, 0].T.int().tolist())
+        found.append(group.experience([0, 1], 10).uniform[:, :, 0].int().tolist())
         collector.learn()
     assert found[0] == [[1] * 3 + [0] * 7, [1] * 2 + [0] * 8]
     assert found[1] == [[0] * 10] * 2
@@ -221,8 +222,9 @@ def rollout_of(rewards, ended=None):
     rewards = torch.tensor(rewards, dtype=torch.float32)  # [T, P, E]
     ended = torch.zeros_like(rewards) if ended is None else torch.tensor(ended, dtype=torch.float32)
     nothing = torch.zeros(*rewards.shape, 1)
-    none = FinalObservations.none(nothing)
-    return Rollout(nothing, nothing, rewards, ended, ended, torch.ones_like(rewards), nothing[0], none, None, nothing)
+    none = FinalObservations.none(nothing, rewards.shape[1])
+    ones = torch.ones_like(rewards)
+    return Rollout.from_steps(nothing, nothing, rewards, ended, ended, ones, nothing[0], none, None, nothing[0])
 
 
 def learners_of(*settings):
@@ -237,8 +239,8 @@ def test_rewards_of_a_standard_deviation_of_two_become_one():
     agents, learners = learners_of({"gamma": 0.0, "normalize_reward": True}, {})
     rewards = [[[2.0], [2.0]], [[-2.0], [-2.0]]]
     found = learned_rewards(learners, rollout_of(rewards)).rewards
-    assert found[:, 0, 0].tolist() == pytest.approx([1.0, -1.0])
-    assert found[:, 1, 0].tolist() == [2.0, -2.0]  # the other member's are its own
+    assert found[0, :, 0].tolist() == pytest.approx([1.0, -1.0])
+    assert found[1, :, 0].tolist() == [2.0, -2.0]  # the other member's are its own
     assert agents[0].learner.return_statistics.moments[0] == 2
 
 
@@ -365,5 +367,5 @@ def test_agents_keep_functions_when_they_are_sent_or_resumed():
     document, tensors = agent[0].to_documents()
     sent = PPO.from_documents(json.loads(json.dumps(document)), tensors, device="cpu", where="memory")
     assert isinstance(sent.reward_transform, str)
-    sent.set_functions(agent[0].functions)
+    SettingFunctions.of(agent[0]).set_in(sent)
     assert (sent.reward_transform, sent.lr_schedule) == (function, schedule)
