@@ -12,6 +12,7 @@ from agilerl_like._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from agilerl_like.algorithms import (
+        CMAES,
         DDPG,
         DQN,
         IPPO,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         TD3,
         BPTTSequenceType,
         MultiAgentPopulation,
+        OpenAIES,
         Population,
         QLearning,
         RolloutBuilder,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = version("agilerl-like")
 
 __all__ = [
+    "CMAES",
     "DDPG",
     "DQN",
     "IPPO",
@@ -61,6 +64,7 @@ __all__ = [
     "MultiAgentPopulation",
     "Mutations",
     "NumberArray",
+    "OpenAIES",
     "Population",
     "PopulationDivergedError",
     "QLearning",

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     GROUP = 12
     OPPONENTS = 13
     POOL_UPDATE = 14
+    PERTURBATIONS = 15
 
 
 def seed_sequence(seed: int, purpose: Purpose, *keys: int) -> np.random.SeedSequence:

@@ -54,6 +54,7 @@ OPTIONAL = (
     "optuna",
     "pyspiel",
     "shimmy",
+    "cmaes",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agilerl_like._lazy import lazy_attributes
+from agilerl_like.algorithms.cma_es import CMAES
 from agilerl_like.algorithms.dqn import DQN
+from agilerl_like.algorithms.open_ai_es import OpenAIES
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation, Teams
 
 __all__ = [
+    "CMAES",
     "DDPG",
     "DQN",
     "IPPO",
@@ -30,6 +33,7 @@ __all__ = [
     "TD3",
     "BPTTSequenceType",
     "MultiAgentPopulation",
+    "OpenAIES",
     "PPOConfig",
     "Population",
     "QLearning",

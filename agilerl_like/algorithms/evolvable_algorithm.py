@@ -128,8 +128,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def __repr__(self) -> str:
         tested = bool(self.fitness) and np.ndim(self.fitness[-1]) == 0
         fitness = f"{self.fitness[-1]:.4g}" if tested else "None"
+        lr = f"lr={self.lr:.4g}, " if "lr" in setting_names(self.config) else ""
         return (
-            f"{self.algo}(index={self.index}, fitness={fitness}, lr={self.settings()['lr']:.4g}, "
+            f"{self.algo}(index={self.index}, fitness={fitness}, {lr}"
             f"networks={self.architecture.describe()!r}, {self.parameter_count:,} parameters)"
         )
 

@@ -75,6 +75,16 @@ def _rlib_networks(value: Any, given: Given) -> Settings:
     return activation(kinds[0]) | (hidden_layers(*sizes) if sizes[0] is not None else {}) if value else {}
 
 
+def _sigma(value: Any, given: Given) -> Settings:
+    return {"algorithm.name": "OpenAIES", "algorithm.sigma": value}
+
+
+def _rlib_test_every(value: Any, given: Given) -> Settings:
+    if "num_agents" in given:
+        raise NotConvertible("it counts updates, which end with episodes; give training.evo_steps, in env steps")
+    return {"training.evo_steps": whole(value)}
+
+
 NO_LIMIT = -1
 RLIB: Rules = {
     **RUN,
@@ -92,7 +102,11 @@ RLIB: Rules = {
     ),
     **kept("algorithm", "batch_size max_grad_norm target_kl"),
     "total_timesteps": TOTAL_STEPS,
-    "test_every": changed("training.evo_steps", BETWEEN, whole),
+    "test_every": Rule("training.evo_steps", BETWEEN, _rlib_test_every),
+    "num_agents": same("environment.num_envs", "is the number of perturbed policies"),
+    "sigma": Rule("algorithm.sigma", "comes with name: OpenAIES", _sigma),
+    **kept("algorithm", "lr"),
+    "num_iterations": same("training.max_updates"),
     **renamed("training", num_test_agents="eval_loop", num_test_episodes="eval_loop", stop_max_score="target"),
     "use_gae": Rule("algorithm.advantage", 'is "mc" for false', _without_gae),
     "clip_value_loss": Rule("algorithm.clip_coef_vf", "is none for false", clips_values),

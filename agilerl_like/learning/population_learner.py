@@ -91,6 +91,18 @@ class PopulationLearner:
         """Set all networks to training or evaluation mode."""
         self.stacked.train(training)
 
+    def row_of(self, place: int) -> int:
+        """Return a member's row in the stacked weights."""
+        return self._row[place]
+
+    def by_row(self, x: Tensor) -> Tensor:
+        """Return the members' values `[P, …]` in the order of the stacked weights."""
+        return _arranged(x, self._order)
+
+    def by_place(self, x: Tensor) -> Tensor:
+        """Return values `[P, …]` of the stacked weights in the order of the members."""
+        return _arranged(x, self._back)
+
     def _places(self, place: int) -> Tensor:
         """Return the columns of a member's own values in its row of weights or moments."""
         row = self._row[place]

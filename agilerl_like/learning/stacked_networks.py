@@ -92,12 +92,20 @@ class StackedNetworks:
 
     def take(self, rows: Tensor) -> StackedNetworks:
         """Return a copy of some rows, given in ascending order."""
+        return self._copy_of(rows, self.optimizer.take(rows))
+
+    def repeated(self, count: int) -> StackedNetworks:
+        """Return `count` copies of each row, one after another, for acting: the moments are not copied."""
+        rows = torch.arange(len(self.flat), device=self.flat.device).repeat_interleave(count)
+        return self._copy_of(rows, self.optimizer)
+
+    def _copy_of(self, rows: Tensor, optimizer: Adam) -> StackedNetworks:
         flat, parts, start = self.flat.index_select(0, rows), [], 0
         for part, its_rows in self._by_part(rows):
             here = slice(start, start + len(its_rows))
             parts.append(StackRows(here, part.stack.take(its_rows, flat[here])))
             start = here.stop
-        return StackedNetworks(flat, self.optimizer.take(rows), parts, self.critic_at)
+        return StackedNetworks(flat, optimizer, parts, self.critic_at)
 
     def put(self, rows: Tensor, copy: StackedNetworks) -> None:
         """Write a copy from `take` back into its rows."""

@@ -9,7 +9,7 @@ network's nor the target's outputs.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, cast
+from typing import cast
 
 import gymnasium
 import numpy as np
@@ -17,49 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.modules.composite import CompositeModule
-from agilerl_like.modules.evolvable_module import EvolvableModule, UnitMaps
-from agilerl_like.modules.layers import skip_init
+from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
+from agilerl_like.modules.param_stack import rebuild_with
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import transfer_weights_
-from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, ActorCritic, Network
-from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
+from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, Network
+from agilerl_like.networks.architecture import NetworkSpec, make_encoder
+from agilerl_like.networks.branched_network import BranchedNetwork, no_memory
 from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh, SquashedGaussian
-from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
-from agilerl_like.networks.observation_norm import NoNorm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
 
-class OffPolicyNetwork(ActorCritic):
+class OffPolicyNetwork(BranchedNetwork):
     """Branches without memory, and their target; the first branch, `actor`, acts."""
 
     target: OffPolicyNetwork
-
-    def __init__(self, spec: NetworkSpec) -> None:
-        CompositeModule.__init__(self)
-        self.spec = spec
-        self.share_encoders = False
-        self.observation_norm, self.value_norm = NoNorm(), NoNorm()
-
-    @property
-    def branches(self) -> dict[str, Network]:
-        """The networks by name."""
-        raise NotImplementedError
-
-    @property
-    def critic(self) -> Network:  # pyright: ignore[reportIncompatibleVariableOverride]  # there may be none
-        """The first network of values."""
-        return cast(Network, self._modules.get("critic", self.actor))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return cast(EvolvableMLP, self.actor.head).dtype
-
-    def head_spec(self, branch: str, spec: NetworkSpec) -> MLPSpec:
-        """Return the spec of a branch's head; values have no output activation."""
-        return cast(MLPSpec, spec.head if branch == "actor" else spec.value_head())
 
     # -- the target
 
@@ -83,53 +56,12 @@ class OffPolicyNetwork(ActorCritic):
 
     def reset_(self, generator: torch.Generator, *, output_gain: float = 1.0) -> None:
         """Draw initial weights from one generator, and make the target equal."""
-        for name, branch in self.branches.items():
-            if name == "actor" or not self.share_encoders:
-                branch.encoder.reset_(generator, output_gain=2**0.5)
-            branch.head.reset_(generator, output_gain=output_gain)
+        super().reset_(generator, output_gain=output_gain)
         self.sync_target_()
 
     def rebuild(self, spec: NetworkSpec) -> OffPolicyNetwork:
         """Return a network built from another spec, as `ActorCritic.rebuild`; its target stays as it was."""
-        instead = dict[nn.Module, nn.Module]()
-        like = next(self.parameters())
-        with skip_init():
-            for name, branch in self.branches.items():
-                encoder, head, head_spec = branch.encoder, branch.head, self.head_spec(name, spec)
-                if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, spec.latent_dim):
-                    instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, spec.latent_dim)
-                if branch.memory.inputs != spec.latent_dim:
-                    instead[branch.memory] = IdentityModule(EmptySpec(), spec.latent_dim)
-                if (head.spec, head.inputs) != (head_spec, spec.latent_dim):
-                    instead[head] = EvolvableMLP(head_spec, spec.latent_dim, head.num_outputs)
-        for part in instead.values():
-            part.train(self.training)
-            part.to(like)
-        network = rebuild_with(self, alias_parameter, instead)
-        network.spec = spec
-        return network
-
-    def stack_key(self) -> Hashable:
-        return type(self), self.spec.stack_key(), self.share_encoders
-
-    @property
-    def parts(self) -> dict[str, EvolvableModule]:
-        return {
-            f"{name}.{part}": cast(EvolvableModule, branch._modules[part])
-            for name, branch in self.branches.items()
-            for part in PARTS
-            if part == "head" or name == "actor" or not self.share_encoders
-        }
-
-    def part_input(self, path: str, x: Tensor) -> Tensor:
-        """`x` holds normalised observations `[n, D]`."""
-        owner, _, part = path.partition(".")
-        inputs = self.branch_input(owner, x)
-        return inputs if part == "encoder" else self.branches[owner].encoder(inputs)
-
-    def branch_input(self, branch: str, x: Tensor) -> Tensor:
-        """Return what a branch reads for normalised observations."""
-        return x
+        return cast(OffPolicyNetwork, super().rebuild(spec))
 
 
 class QNetwork(OffPolicyNetwork):
@@ -149,7 +81,7 @@ class QNetwork(OffPolicyNetwork):
         self.share_encoders = dueling
         distribution = EpsilonGreedy(action_space)
         encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
-        self.actor = Actor(encoder, _no_memory(spec), _values(spec, distribution.num_outputs), distribution)
+        self.actor = Actor(encoder, no_memory(spec), _values(spec, distribution.num_outputs), distribution)
         if dueling:
             self._modules["critic"] = Network(encoder, self.actor.memory, _values(spec, 1))
         self.add_target()
@@ -202,11 +134,11 @@ class ContinuousNetwork(OffPolicyNetwork):
         """Gradient steps of the actor; those of the critics are Adam's."""
         encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
         head = EvolvableMLP(cast(MLPSpec, spec.head), spec.latent_dim, distribution.num_outputs)
-        self.actor = Actor(encoder, _no_memory(spec), head, distribution)
+        self.actor = Actor(encoder, no_memory(spec), head, distribution)
         both = gymnasium.spaces.Box(-np.inf, np.inf, (encoding.size + distribution.size,))
         for name in ("critic", "critic2") if twin else ("critic",):
             encoder = make_encoder(spec, ObservationEncoder(both), "critic", 1)
-            self._modules[name] = Network(encoder, _no_memory(spec), _values(spec, 1))
+            self._modules[name] = Network(encoder, no_memory(spec), _values(spec, 1))
         self.add_target()
 
     @property
@@ -265,10 +197,6 @@ class ContinuousNetwork(OffPolicyNetwork):
 def smallest(values: tuple[Tensor, ...]) -> Tensor:
     """Return the smallest of the critics' values `[…]`."""
     return values[0] if len(values) == 1 else torch.minimum(*values)
-
-
-def _no_memory(spec: NetworkSpec) -> IdentityModule:
-    return IdentityModule(EmptySpec(), spec.latent_dim)
 
 
 def _values(spec: NetworkSpec, outputs: int) -> EvolvableMLP:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 import gymnasium
 import numpy as np
 
+from agilerl_like.algorithms.evolution_strategy import EvolutionStrategy
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.ppo import PPO
@@ -60,6 +61,13 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "SAC": {"lr": 2e-3, "learning_starts": 1_000, "target_entropy_scale": 3.0},  # little entropy at the end
 }
 """What differs from `OFF_POLICY` for one algorithm."""
+EVOLUTION: dict[str, dict[str, Any]] = {
+    "OpenAIES": {"sigma": 0.1, "lr": 0.02, "episodes": 4},
+    "CMAES": {"sigma": 0.3, "episodes": 4},
+}
+"""The settings of evolution strategies, which have no values: only their actions are checked."""
+EVOLUTION_STEPS = 10
+"""Times the steps of other algorithms: returns of whole episodes contain less than gradients."""
 HIGH_ENTROPY = {"ent_coef": 1.0}
 """For discrete actions: without entropy, an action abandoned too early is never tried again."""
 RECURRENT = {"recurrent": True, "max_seq_len": 8}
@@ -107,11 +115,12 @@ class ProbeRecord:
 
 
 def suits(probe: Probe, algorithm: str) -> bool:
-    """Return whether an algorithm can solve a probe: it supports the actions, and has memory if that is needed."""
+    """Return whether an algorithm can solve a probe: it supports the actions, and has values or memory if needed."""
     kind: Any = registered("algorithm").find("algorithm", algorithm)
-    if not issubclass(kind, OffPolicyAlgorithm | QLearning):
+    if not issubclass(kind, OffPolicyAlgorithm | QLearning | EvolutionStrategy):
         return True
-    return probe.needs == "" and kind.supports(probe.make().action_space)
+    has_answers = bool(probe.actions) or not issubclass(kind, EvolutionStrategy)
+    return has_answers and probe.needs == "" and kind.supports(probe.make().action_space)
 
 
 def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO.algo, **settings: Any) -> ProbeRecord:
@@ -125,20 +134,24 @@ def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO
         probe = numbered_probe(probe)
     env_setup = _env_setup(probe)
     with closing(env_setup.env) as env:
-        if issubclass(kind, QLearning):
+        if issubclass(kind, EvolutionStrategy):
+            probe = replace(cast(Probe, probe), steps=EVOLUTION_STEPS * probe.steps)
+            defaults = {**EVOLUTION[kind.algo], **_layout_of(probe)}
+        elif issubclass(kind, QLearning):
             defaults = TABULAR
         elif issubclass(kind, OffPolicyAlgorithm):
             defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_layout_of(probe)}
         else:
             defaults = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1])}
-        given = {**defaults, "gamma": probe.gamma, **settings}
+        discount = {} if issubclass(kind, EvolutionStrategy) else {"gamma": probe.gamma}
+        given = {**defaults, **discount, **settings}
         agent = cast(Any, kind)(*env_setup.spaces, num_envs=NUM_ENVS, seed=seed, **given)
         timer = PhaseTimer(("env", "act", "learn"))
         collector = env_setup.make_collector(env_setup.population([agent]), env_setup.adapt(env), timer)
         collector.reset([0])
         vector_steps = -(-probe.steps // NUM_ENVS)
         for vector_step in range(vector_steps):
-            if vector_step == int(vector_steps * (1 - FINAL_PHASE)):
+            if vector_step == int(vector_steps * (1 - FINAL_PHASE)) and hasattr(agent, "lr"):
                 agent.lr /= 10
             collector.collect(1)
             collector.learn()
@@ -167,13 +180,15 @@ def _layout_of(probe: Probe | MultiAgentProbe) -> dict[str, Any]:
 def _answers(probe: Probe | MultiAgentProbe, agent: Any) -> Iterator[Answer]:
     agent.set_training_mode(False)
     by_agent = {"": probe.expectations} if isinstance(probe, Probe) else probe.expectations
+    if isinstance(probe, Probe) and isinstance(agent, EvolutionStrategy):
+        by_agent = {"": probe.actions}
     for name, expectations in by_agent.items():
         learner = agent.learner_of(name) if isinstance(agent, IPPO) else agent
         yield from (replace(answer, agent=name) for answer in check_expectations(learner, expectations))
 
 
 def check_expectations(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning,
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
     expectations: Iterable[ExpectedValue | ExpectedAction],
 ) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
@@ -189,16 +204,16 @@ def check_expectations(
 
 
 def _act_and_value(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning,
+    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
     episode: Iterable[Observation],
     mask: tuple[bool, ...] = (),
 ) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
-    if isinstance(agent, OffPolicyAlgorithm | QLearning):
+    if isinstance(agent, OffPolicyAlgorithm | QLearning | EvolutionStrategy):
         *_, last = episode
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(last))
         action, _ = agent.predict(batch, deterministic=True, action_masks=np.array([mask]) if mask else None)
-        return action[0], agent.value(batch)[0]
+        return action[0], None if isinstance(agent, EvolutionStrategy) else agent.value(batch)[0]
     reply: tuple[Any, ...] = ()
     for obs in episode:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))

@@ -1,0 +1,324 @@
+"""What OpenAIES and CMAES have in common: every env of a member is played by a perturbed policy of its own.
+
+A member learns when each of its policies has finished its episodes. Returns are all that it learns from, so they are
+all that processes exchange which share the envs of one member: each draws the same perturbations from the seed. Where a
+process has whole members, nothing travels between updates.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES
+from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.settings import validated
+from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
+from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.learning.episode_returns import EpisodeReturns
+from agilerl_like.learning.perturbations import PerturbedNetworks, ReturnsUpdate
+from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.distributions import Gaussian
+from agilerl_like.networks.observation_norm import ObservationNormKind
+from agilerl_like.networks.policy_network import PolicyNetwork
+from agilerl_like.resources import check_memory
+from agilerl_like.seeding import Purpose, integer
+
+CHECK_EVERY = 8
+"""Steps of a member's envs between two looks at whether all of its policies have finished."""
+
+LearnerT = TypeVar("LearnerT", bound="EvolutionStrategyLearner")
+
+
+class EvolutionStrategyLearner(Learner):
+    """The policy of one agent, and the perturbations that it is tried with."""
+
+    @property
+    def host(self) -> Any:
+        """The algorithm, with the settings that are its own."""
+        return self.algorithm
+
+    def build(self, architecture: NetworkSpec) -> PolicyNetwork:
+        normalize = self.algorithm.normalize_observation
+        return PolicyNetwork(architecture, self.encoding, self.action_space, normalize_observation=normalize)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "learn_step": self.host.learn_step}
+
+    @property
+    def footprint(self) -> int:
+        return (WEIGHT_BYTES + 2 * 4 * self.algorithm.num_envs) * self.parameter_count
+
+    @property
+    def perturbation_seed(self) -> int:
+        """The seed of the perturbations until the next update."""
+        return integer(self.seed, Purpose.PERTURBATIONS, self.index, self.draws, self.updates)
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """The standard deviation of the next perturbations."""
+
+    @abstractmethod
+    def offsets(self, envs: int, sigma: float) -> Tensor:
+        """Return what is added to the weights in each env, `[envs, N]` on the host."""
+
+
+class _Trial(NamedTuple):
+    """What the current policies of a member depend on: a change begins another trial."""
+
+    learner: EvolutionStrategyLearner
+    updates: int
+    variations: int
+    sigma: float
+
+    def is_of(self, learner: EvolutionStrategyLearner) -> bool:
+        """Return whether the policies are still those that a learner tries."""
+        now = learner, learner.updates, learner.variations
+        return self.learner is now[0] and (self.updates, self.variations) == now[1:]
+
+
+class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
+    """P learners that act with a policy in each env, and learn from the returns of whole episodes."""
+
+    placeholder_action = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, population: Any, group: str) -> None:
+        super().__init__(population, group)
+        self._trials: list[_Trial | None] = []
+        self._perturbed: list[PerturbedNetworks] = []
+        self._owner: Any = None  # the cohort whose networks they are copies of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_trials": [], "_perturbed": [], "_owner": None}
+
+    # -- acting
+
+    @property
+    def columns(self) -> slice:
+        """The envs of each member on this process."""
+        return self.gradient_sync.env_slice(self[0].num_envs)
+
+    def next_noise(self, envs: int) -> Tensor:
+        """Return nothing for each env: policies are perturbed, and not their actions."""
+        return torch.zeros(len(self), envs, 0, device=self.device)
+
+    def act(
+        self, observations: Tensor, state: Tensor, mask: Tensor | None = None, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Act as `LearnerGroup.act`: with `noise`, as in training, by the perturbed policies."""
+        if noise is None:
+            return super().act(observations, state, mask)
+        self._begin_trials(observations.shape[1])
+        if not self.is_per_member:
+            return self._perturbed[0].act(observations, mask), state
+        rows = (slice(place, place + 1) for place in range(len(self)))
+        actions = [
+            its.act(observations[row].clone(), None if mask is None else mask[row].clone())
+            for its, row in zip(self._perturbed, rows, strict=True)
+        ]
+        return torch.cat(actions), state
+
+    def _begin_trials(self, envs: int) -> None:
+        """Draw the perturbations of members whose policies have changed."""
+        cohort = self.cohort
+        is_new = self._owner is not cohort
+        if is_new:
+            learners = cohort.learners if self.is_per_member else cohort.learners[:1]
+            self._perturbed, self._owner = [PerturbedNetworks(learner, envs) for learner in learners], cohort
+        for place, learner in enumerate(self):
+            trial = self._trials[place]
+            if trial is None or not trial.is_of(learner):
+                self._trials[place] = trial = _Trial(learner, learner.updates, learner.variations, learner.sigma)
+                self.returns.restart(place)
+            elif not is_new:
+                continue
+            offsets = learner.offsets(learner.num_envs, trial.sigma)[self.columns].to(self.device)
+            its, at = (self._perturbed[place], 0) if self.is_per_member else (self._perturbed[0], place)
+            its.set_offsets(at, offsets)
+
+    # -- learning
+
+    def make_buffer(
+        self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
+    ) -> EpisodeReturns:
+        first = self[0]
+        self._trials = [None] * len(self)
+        self.returns = EpisodeReturns(
+            len(self),
+            envs,
+            encoding=first.encoding,
+            device=self.device,
+            recent=RECENT,
+            with_moments=first.algorithm.normalize_observation in (True, "running"),
+        )
+        return self.returns
+
+    def steps_until_update(self, since: Sequence[int]) -> list[int]:
+        left = [CHECK_EVERY - steps % CHECK_EVERY for steps in since]
+        return [
+            min(its, self._longest(place) - steps) for place, (its, steps) in enumerate(zip(left, since, strict=True))
+        ]
+
+    def _longest(self, place: int) -> int:
+        """Return after how many steps of its envs a member learns at the latest."""
+        host = self[place].host
+        return 2**62 if host.learn_step is None else max(1, host.learn_step // host.num_envs)
+
+    def due(self, since: Sequence[int]) -> list[int]:
+        wanted = torch.tensor([[learner.host.episodes] for learner in self], device=self.device)
+        unfinished = self.gradient_sync.all_reduce_((self.returns.counts < wanted).sum(1).float()).tolist()
+        return [
+            place
+            for place, steps in enumerate(since)
+            if (steps and steps % CHECK_EVERY == 0 and not unfinished[place]) or steps >= self._longest(place)
+        ]
+
+    def learn(self, places: Sequence[int], experience: EpisodeReturns) -> dict[int, TensorDict]:
+        """Update some members from the returns of their policies."""
+        at = list(places)
+        learners = [self[place] for place in at]
+        rows = self[0].num_envs
+        returns = torch.zeros(len(at), rows, device=self.device)
+        returns[:, self.columns] = experience.returns[at]
+        returns = self.gradient_sync.all_reduce_(returns)
+        size = experience.encoding.num_floats
+        observations, counts = torch.zeros(len(at), 2, size, device=self.device), returns.new_zeros(len(at), 2)
+        if experience.moments is not None:
+            moments = experience.moments.of(at)
+            for numbers in moments:
+                self.gradient_sync.all_reduce_(numbers)
+            observations, counts = moments.as_rows()
+        trials = [self._trials[place] for place in at]
+        sigmas = [
+            learner.sigma if trial is None else trial.sigma for trial, learner in zip(trials, learners, strict=True)
+        ]
+        update = self.make_update(learners, ReturnsUpdate(returns, observations, counts), sigmas)
+        metrics = self.cohort.learn(at, update).cpu()
+        for place, learner in zip(at, learners, strict=True):
+            learner.learned_with_masks |= experience.has_masks
+            learner.after_update(experience.recent(place))
+        return {place: metrics[i : i + 1] for i, place in enumerate(at)}
+
+    @abstractmethod
+    def make_update(self, learners: Sequence[LearnerT], data: ReturnsUpdate, sigmas: Sequence[float]) -> ReturnsUpdate:
+        """Return the update of some learners from the returns of their policies."""
+
+
+class EvolutionStrategy(RLAlgorithm[LearnerT]):
+    """An agent that learns from the returns of perturbed policies, one in each of its envs."""
+
+    episodes: int
+    learn_step: int | None  # pyright: ignore[reportIncompatibleVariableOverride]  # None: episodes end by themselves
+    sigma: float
+    normalize_observation: ObservationNormKind
+    default_net_config: ClassVar[Mapping[str, Any]] = {}
+    fewest_envs: ClassVar[int] = 2
+
+    @classmethod
+    @check_argument_names
+    def population(
+        cls,
+        size: int,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        sample_hyperparameters: bool = False,
+        **kwargs: Any,
+    ) -> Population:
+        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
+
+        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
+        keeps the values given, moved into their ranges. All other arguments are the constructor's.
+
+        Raises:
+            ConfigurationError: `size` is below 1, or as the constructor.
+        """
+        return Population(
+            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
+        )
+
+    @classmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        """Return whether agents can act in a space."""
+        if isinstance(action_space, gymnasium.spaces.Box):
+            return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
+        kinds = gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete | gymnasium.spaces.MultiBinary
+        return isinstance(action_space, kinds)
+
+    def _init_strategy(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+        """Make the agent from the constructor's `locals()`."""
+        for name in unknown:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
+        action_space, accelerator = given["action_space"], given["accelerator"]
+        if not self.supports(action_space):
+            raise ConfigurationError(
+                f"action_space={action_space} is not for {self.algo}; allowed are Discrete, MultiDiscrete, MultiBinary "
+                "and a Box of finite bounds"
+            )
+        self._init_agent(
+            given["observation_space"],
+            action_space,
+            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
+            {**self.default_net_config, **(given["net_config"] or {})},
+            index=given["index"],
+            hp_config=given["hp_config"],
+            num_envs=given["num_envs"] if given["num_agents"] is None else given["num_agents"],
+            device=given["device"] if accelerator is None else accelerator.device,
+            seed=given["seed"],
+        )
+        self.mut = given["mut"] or "None"
+
+    @property
+    def rollout_length(self) -> int:
+        """Env steps until the members may learn: updates wait for the ends of episodes, not for a number of steps."""
+        return self.num_envs
+
+    def check(self) -> None:
+        super().check()
+        if self.num_envs < self.fewest_envs:
+            raise ConfigurationError(
+                f"num_envs={self.num_envs} is too few for {self.algo}, which compares the policies in a member's envs; "
+                f"allowed are {self.fewest_envs} and more"
+            )
+        for learner in self.learners.values():
+            if learner.architecture.critic is not None:
+                raise ConfigurationError(f"critic_config is not for {self.algo}, which has no critic; leave it out")
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        shortest = self.num_envs * CHECK_EVERY
+        if max_steps < shortest:
+            raise ConfigurationError(
+                f"max_steps={max_steps} is less than {shortest}, the {CHECK_EVERY} steps of num_envs={self.num_envs} "
+                f"after which {self.algo} first looks for finished episodes; no member would learn"
+            )
+
+    def _check_memory(self) -> None:
+        super()._check_memory()
+        weights = sum(learner.planned_weights() for learner in self.learners.values())
+        check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * 4 * weights, "perturbed policies")
+
+    def get_action(self, obs: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
+        """Return the policy's actions for observations `[B, *shape]`, in the env's units."""
+        return self.predict(obs, action_masks=action_mask)[0]
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Return `(action, state)` for a batch or a single observation, as SB3 does; `deterministic` or not."""
+        return self.learner.predict(obs, state, episode_start, True, action_masks)

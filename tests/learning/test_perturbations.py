@@ -1,0 +1,151 @@
+"""Perturbations, rank shaping, the estimated gradient and the step along it, against values by hand."""
+
+import copy
+
+import gymnasium
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agilerl_like import OpenAIES
+from agilerl_like.learning.perturbations import (
+    GradientUpdate,
+    antithetic_pairs,
+    centred_ranks,
+    estimated_gradient,
+    standardized,
+)
+
+SMALL = {
+    "latent_dim": 8,
+    "encoder_config": {"hidden_size": [8], "min_mlp_nodes": 4},
+    "head_config": {"hidden_size": [8], "min_mlp_nodes": 4},
+}
+SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
+
+
+def test_pairs_are_opposite_and_drawn_from_their_seed_alone():
+    first, again, other = antithetic_pairs(5, 4, 100), antithetic_pairs(5, 4, 100), antithetic_pairs(6, 4, 100)
+    assert torch.equal(first[::2], -first[1::2])
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    many = antithetic_pairs(1, 500, 200)
+    assert abs(float(many.std()) - 1) < 0.02
+    assert not torch.equal(many[0], many[2])
+
+
+@pytest.mark.parametrize(
+    ("returns", "ranks"),
+    [
+        ([3.0, 1.0, 2.0], [0.5, -0.5, 0.0]),
+        ([5.0, 5.0, 1.0, 9.0], [0.0, 0.0, -0.5, 0.5]),  # places 1 and 2 of 0 to 3: 1.5 / 3 - 0.5
+        ([7.0, 7.0, 7.0, 7.0], [0.0, 0.0, 0.0, 0.0]),
+        ([-1e9, 0.0, 1.0, 1.0, 1e9], [-0.5, -0.25, 0.125, 0.125, 0.5]),
+    ],
+)
+def test_ranks(returns, ranks):
+    assert centred_ranks(torch.tensor(returns)).tolist() == ranks
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=30))
+@settings(deadline=None)
+def test_ranks_sum_to_zero_and_ignore_scale(returns):
+    ranks = centred_ranks(torch.tensor(returns).double())
+    assert abs(float(ranks.sum())) < 1e-9
+    assert torch.equal(ranks, centred_ranks(3.0 * torch.tensor(returns).double() + 7.0))
+    assert torch.equal(ranks.argsort(stable=True), torch.tensor(returns).argsort(stable=True))
+
+
+def test_standardized_returns():
+    # mean 3, standard deviation sqrt((4 + 0 + 4) / 3)
+    expected = torch.tensor([-2.0, 0.0, 2.0]) / (8 / 3) ** 0.5
+    torch.testing.assert_close(standardized(torch.tensor([1.0, 3.0, 5.0])), expected)
+    assert standardized(torch.tensor([4.0, 4.0])).tolist() == [0.0, 0.0]
+
+
+def test_the_gradient_of_a_quadratic():
+    size, sigma = 6, 0.3
+    stream = torch.Generator().manual_seed(0)
+    factor, centre, at = (torch.randn(*shape, generator=stream).double() for shape in ((size, size), (size,), (size,)))
+    curvature = factor @ factor.T
+
+    def f(w):
+        return -0.5 * ((w - centre) @ curvature * (w - centre)).sum(-1)
+
+    analytic = -curvature @ (at - centre)
+    pairs = antithetic_pairs(3, 20_000, size).double()
+    estimate = estimated_gradient(f(at + sigma * pairs), pairs, sigma)
+    # f(w + s e) - f(w - s e) = 2 s e'g exactly, so the estimate is the mean of e e'g over the pairs
+    half = pairs[::2]
+    torch.testing.assert_close(estimate, (half.T @ (half @ analytic)) / len(half))
+    # whose standard error in a component is below |g| sqrt(2 / pairs): 1% of |g|
+    assert float((estimate - analytic).norm()) < 0.05 * float(analytic.norm())
+    one_sided = half
+    biased = estimated_gradient(f(at + sigma * one_sided), one_sided, sigma)
+    assert float((biased - analytic).norm()) > float((estimate - analytic).norm())
+
+
+def member(**changed):
+    return OpenAIES(*SPACES, net_config=SMALL, num_envs=4, seed=1, **changed)
+
+
+def update_of(agent, returns, **changed):
+    data = {
+        "returns": torch.tensor([returns]),
+        "observations": torch.zeros(1, 2, 3),
+        "counts": torch.zeros(1, 2),
+        "seeds": [7],
+        "sigma": torch.tensor([0.5]),
+        "lr": torch.tensor([0.1]),
+        "weight_decay": torch.tensor([0.25]),
+        "shaping": ["ranks"],
+        "optimizer": "adam",
+        "betas": [None],
+    }
+    return GradientUpdate(**{**data, **changed})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_step_is_that_of_torch(optimizer):
+    agent = member()
+    before = copy.deepcopy([*agent.network.parameters()])
+    kinds = {"adam": lambda its: torch.optim.Adam(its, 0.1, eps=1e-5, weight_decay=0.25)}
+    kinds["sgd"] = lambda its: torch.optim.SGD(its, 0.1, momentum=0.9, weight_decay=0.25)
+    theirs = kinds[optimizer](before)
+    betas = None if optimizer == "adam" else (0.9, 0.0)
+    pairs = antithetic_pairs(7, 2, agent.parameter_count)
+    utilities = torch.tensor([0.5, -0.5, 1 / 6, -1 / 6])  # the ranks of 9, 1, 5, 3
+    gradient = utilities @ pairs / (4 * 0.5)
+    for _ in range(3):
+        agent.learner.cohort.learn([0], update_of(agent, [9.0, 1.0, 5.0, 3.0], optimizer=optimizer, betas=[betas]))
+        start = 0
+        for parameter in before:
+            parameter.grad = -gradient[start : start + parameter.numel()].view(parameter.shape)
+            start += parameter.numel()
+        theirs.step()
+    for ours, expected in zip(agent.network.parameters(), before, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_of_observations_follow_from_two_rows():
+    agent = member(normalize_observation=True)
+    mean, std = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, 1.0, 2.0])
+    rows = torch.stack([mean - std, mean + std])[None]
+    agent.learner.cohort.learn(
+        [0], update_of(agent, [0.0, 0.0, 0.0, 0.0], observations=rows, counts=torch.full((1, 2), 50.0))
+    )
+    norm = agent.network.observation_norm
+    torch.testing.assert_close(norm.mean, mean)
+    torch.testing.assert_close(norm.var, std.square())
+    assert norm.count.item() == 100
+
+
+def test_equal_returns_move_nothing_but_the_decay():
+    agent = member()
+    before = torch.cat([x.detach().flatten().clone() for x in agent.network.parameters()])
+    agent.learner.cohort.learn(
+        [0], update_of(agent, [2.0, 2.0, 2.0, 2.0], optimizer="sgd", weight_decay=torch.tensor([0.0]))
+    )
+    after = torch.cat([x.detach().flatten() for x in agent.network.parameters()])
+    assert torch.equal(before, after)

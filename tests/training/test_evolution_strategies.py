@@ -1,0 +1,195 @@
+"""OpenAIES and CMAES in runs: exact resume, evolution, processes that share a member's envs, configurations."""
+
+import threading
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+
+from agilerl_like import CMAES, Mutations, OpenAIES, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.population import Population
+from agilerl_like.config import load
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.foreign_settings import convert
+from agilerl_like.hpo import HyperparameterConfig, RLParameter
+from agilerl_like.learning.gradient_sync import GradientSync
+from agilerl_like.reporting.callback import Callback
+from agilerl_like.training.collector import Collector, PhaseTimer
+
+PART = {"hidden_size": [8], "min_mlp_nodes": 4}
+SMALL = {"latent_dim": 8, "encoder_config": PART, "head_config": PART}
+RANGES = HyperparameterConfig(sigma=RLParameter(0.05, 1.0))
+RUN = {"max_steps": 720, "evo_steps": 144, "eval_loop": 1, "eval_steps": 20, "verbose": False, "checkpoint": 288}
+
+
+def cartpole(envs=6):
+    return make_vect_envs("CartPole-v1", num_envs=envs, backend="torch")
+
+
+def population(kind=OpenAIES, size=2, **changed):
+    env = cartpole(1)
+    settings = {"net_config": SMALL, "num_envs": 6, "seed": 2, "hp_config": RANGES, "learn_step": 96, **changed}
+    return kind.population(size, env.single_observation_space, env.single_action_space, **settings)
+
+
+def evolution():
+    return {
+        "selection_strategy": TournamentSelection(tournament_size=2, elitism=True),
+        "mutation": Mutations(no_mutation=0.2, architecture=0.3, parameters=0.2, activation=0.0, rl_hp=0.3),
+    }
+
+
+class StopAfter(Callback):
+    """Stops a run after a generation."""
+
+    def __init__(self, generation):
+        self.generation = generation
+
+    def on_generation(self, context, record):
+        if record.generation == self.generation:
+            context.stop("far enough")
+
+
+@pytest.mark.parametrize("kind", [OpenAIES, CMAES])
+def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
+    whole, _ = train_on_policy(cartpole(), pop=population(kind), run_dir=tmp_path / "whole", **RUN, **evolution())
+    part = {**RUN, **evolution()}
+    stop = StopAfter(3)
+    train_on_policy(cartpole(), pop=population(kind), callbacks=[stop], run_dir=tmp_path / "part", **part)
+    *_, last = sorted((tmp_path / "part" / "checkpoints").iterdir())
+    for file in last.iterdir():  # as if the process had been killed: the last save of a stopped run is its end
+        file.unlink()
+    last.rmdir()
+    resumed, _ = train_on_policy(cartpole(), pop=population(kind), resume=tmp_path / "part", **part)
+    assert max(agent.learner.updates for agent in whole) > 4
+    for one, other in zip(whole, resumed, strict=True):
+        ours, theirs = one.to_documents()[1], other.to_documents()[1]
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert whole.fitness == resumed.fitness
+
+
+class Replica(GradientSync):
+    """One of two threads that share the envs of each member."""
+
+    def __init__(self, rank, shared):
+        self.rank, self.num_ranks, self._shared = rank, 2, shared
+
+    def all_reduce_(self, x):
+        barrier, values = self._shared
+        values[self.rank] = x.clone()
+        barrier.wait(60)
+        x.copy_(values[0] + values[1])
+        barrier.wait(60)
+        return x
+
+
+def collected(pop, envs, steps):
+    collector = Collector(pop, VecEnvAdapter(envs), PhaseTimer(("env", "act", "learn")))
+    collector.reset(range(len(pop)))
+    while steps > 0:
+        steps -= collector.collect(min(steps, collector.vector_steps_until_update))
+        collector.learn()
+
+
+@pytest.mark.parametrize("kind", [OpenAIES, CMAES])
+def test_replicas_that_exchange_returns_learn_as_one_process(kind):
+    whole = population(kind, size=2)
+    collected(whole, cartpole(12), 120)
+    shared = threading.Barrier(2), [None, None]
+    replicas = [population(kind, size=2) for _ in range(2)]
+    threads = []
+    for rank, replica in enumerate(replicas):
+        replica.set_gradient_sync(Replica(rank, shared))
+        threads.append(threading.Thread(target=collected, args=(replica, cartpole(6), 120), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for place, agent in enumerate(whole):
+        assert agent.learner.updates > 2
+        for replica in replicas:
+            other = replica[place]
+            assert other.learner.updates == agent.learner.updates
+            for one, its in zip(agent.network.parameters(), other.network.parameters(), strict=True):
+                torch.testing.assert_close(one, its, rtol=1e-5, atol=1e-6)
+            norm = agent.network.observation_norm, other.network.observation_norm
+            torch.testing.assert_close(norm[0].mean, norm[1].mean)
+            torch.testing.assert_close(norm[0].var, norm[1].var)
+
+
+def test_envs_in_worker_processes_give_the_same():
+    found = []
+    for backend in ("workers", "sync"):
+        env = make_vect_envs("CartPole-v1", num_envs=12, backend=backend)
+        pop = population(size=2)
+        try:
+            collected(pop, env, 60)
+        finally:
+            env.close()
+        found.append(torch.cat([x.detach().flatten() for agent in pop for x in agent.network.parameters()]))
+        assert pop[0].learner.updates > 1
+    assert torch.equal(*found)
+
+
+def test_a_run_without_an_update_is_refused():
+    pop = population(size=1)
+    with pytest.raises(ConfigurationError, match="max_steps=40 is less than 48, the 8 steps of num_envs=6"):
+        train_on_policy(cartpole(), pop=pop, max_steps=40, evo_steps=40, verbose=False)
+
+
+def test_odd_pairs_of_an_environment_are_refused():
+    with pytest.raises(ConfigurationError, match="num_envs=5 is odd"):
+        train_on_policy(cartpole(5), pop=population(size=1), max_steps=400, evo_steps=400, verbose=False)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs" / "openaies").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_bundled_configurations_are_valid(path):
+    config = load(str(path))
+    assert config.algorithm_class is OpenAIES
+    assert config.environment.num_envs % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ("{name: OpenAIES, sigma: 0.1, optimizer: lion}", "optimizer='lion'"),
+        ("{name: OpenAIES, clip_coef: 0.2}", "clip_coef"),
+        ("{name: CMAES, lr: 0.1}", "'lr'"),
+    ],
+)
+def test_bad_configurations(algorithm, message, tmp_path):
+    (tmp_path / "run.yaml").write_text(f"environment: {{id: CartPole-v1, num_envs: 8}}\nalgorithm: {algorithm}\n")
+    with pytest.raises(ConfigurationError, match=message):
+        load(str(tmp_path / "run.yaml"))
+
+
+def test_the_arguments_of_rlib():
+    found = convert("rlib", {"num_agents": 30, "sigma": 0.1, "lr": 0.03, "stop_max_score": 500, "num_iterations": 300})
+    assert found.settings == {
+        "environment.num_envs": 30,
+        "algorithm.name": "OpenAIES",
+        "algorithm.sigma": 0.1,
+        "algorithm.lr": 0.03,
+        "training.target": 500,
+        "training.max_updates": 300,
+    }
+    assert not found.refused
+    refused = convert("rlib", {"num_agents": 30, "test_every": 50}).refused
+    assert "counts updates" in refused["test_every=50"]
+    assert convert("rlib", {"test_every": 10_000}).settings == {"training.evo_steps": 10_000}
+
+
+def test_observations_that_the_search_cannot_normalise():
+    space = gymnasium.spaces.Box(-float("inf"), float("inf"), (3,))
+    with pytest.raises(ConfigurationError, match="normalize_observation='bounds' needs finite bounds"):
+        OpenAIES(space, gymnasium.spaces.Discrete(2), normalize_observation="bounds")
+
+
+def test_a_population_is_of_one_kind():
+    with pytest.raises(ConfigurationError, match="of one kind"):
+        Population([population(size=1)[0], population(CMAES, size=1)[0]])
