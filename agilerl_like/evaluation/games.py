@@ -160,9 +160,7 @@ class _Table:
     def _policies(self, player: Player, agents: frozenset[str]) -> Sequence[HasActor]:
         if isinstance(player, IPPO):
             return group_parts(self._groups, player.group_policies, agents)
-        scripted = scripted_agents(player, self._groups, self._spaces)
-        scripted.policies = {agent: scripted.policies[agent] for agent in scripted.policies if agent in agents}
-        return [scripted]
+        return [scripted_agents(player, self._groups, self._spaces).part(agents)]
 
     def _openings(
         self, first: Player, second: Player, env: MultiAgentVecEnvAdapter, seeds: Sequence[int]

@@ -164,8 +164,7 @@ def play_against(
 ) -> Episodes:
     """Let members play one side, and functions the others."""
     agents = scripted_agents(scripts, first.groups, first.possible_action_spaces)
-    agents.policies = {agent: policy for agent, policy in agents.policies.items() if agent not in side}
-    policies = [*group_parts(first.groups, players.group_policies, side), agents]
+    policies = [*group_parts(first.groups, players.group_policies, side), agents.part({*first.agent_ids} - side)]
     return evaluate(policies, env, seeds, members=members, max_steps=max_steps, should_stop=should_stop)
 
 

@@ -70,8 +70,9 @@ def make_multi_agent_vect_envs(
 
     `env` is a factory of PettingZoo parallel envs (`simple_spread_v3.parallel_env`) or AEC envs (`tictactoe_v3.env`);
     or the name of one: "package.module:factory", "package.module" with a `parallel_env` or an `env` in it, or an id of
-    PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3"). Of an AEC env, agents that take turns
-    do so here (`turn_based.py`); with `is_parallelizable` in its metadata they act at once. `extra_wrappers` wrap each
+    PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3") or a game of OpenSpiel
+    ("openspiel/kuhn_poker"). Of an AEC env, agents that take turns do so here (`turn_based.py`); with
+    `is_parallelizable` in its metadata they act at once. `extra_wrappers` wrap each
     parallel env: a callable, an import path, {"name": import path, **kwargs}, or a sequence of these.
     `training_wrappers` wrap it once more in training only, so that fitness is the environment's own reward; they must
     keep all spaces.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,11 @@ class ScriptedAgents:
         self.policies = dict(policies)
         """By agent."""
         self._spaces = action_spaces
+
+    def part(self, agents: Collection[str]) -> ScriptedAgents:
+        """Return those of its agents that are among `agents`."""
+        policies = {agent: policy for agent, policy in self.policies.items() if agent in agents}
+        return ScriptedAgents(policies, self._spaces)
 
     def actor(self, env: Any, row_seeds: Sequence[int]) -> ScriptedActor:
         """Return what acts in a round of evaluation; an agent's draws in a row depend on the episode's seed alone."""
