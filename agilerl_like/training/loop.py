@@ -70,7 +70,9 @@ class TrainingLoop(EvaluatingLoop):
         while not stopped:
             self._train()
             stopped = self._sync()
-            records, evaluation_stopped = self._evaluate(StopRequests() if stopped else stop_requests)
+            if stopped:
+                self.stop_requests = StopRequests()  # the signal that ended training does not stop this evaluation
+            records, evaluation_stopped = self._evaluate()
             stopped = stopped or evaluation_stopped
             if self.best is None or not evaluation_stopped:
                 self.best, confirmation_stopped = self._update_best(fittest(records), stopped=bool(stopped))

@@ -11,7 +11,7 @@ import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.distributed.signals import StopRequests, first_signal
+from agilerl_like.distributed.signals import first_signal
 from agilerl_like.hpo import PopulationView, Selection, Trial
 from agilerl_like.hpo.selection import BASELINE_GENERATION
 from agilerl_like.reporting.records import (
@@ -43,15 +43,14 @@ EQUAL_RATINGS = 1e-6
 class EvaluatingLoop(LoopState):
     """A run that evaluates its members, and measures its best one on fresh episodes."""
 
-    def _evaluate(self, stop_requests: StopRequests) -> tuple[list[MemberRecord], int]:
+    def _evaluate(self) -> tuple[list[MemberRecord], int]:
         """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.timer("evaluate"):
             num_seeds = self.training_args.eval_loop
             seeds = integers(num_seeds, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
             result, stopped = self._evaluate_until_stopped(
-                lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked),
-                stop_requests,
+                lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked)
             )
             if result is not None:
                 if result.is_zero_sum and progress.generation == 1:
@@ -59,7 +58,7 @@ class EvaluatingLoop(LoopState):
                         "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
                         "episode, whatever a member does; fitness='rating' compares members by games"
                     )
-                result, stopped = self._evaluate_further(result, stop_requests)
+                result, stopped = self._evaluate_further(result)
             result = result or _unfinished_result(self.population)
             fitness = [
                 score if agent.is_finite and slot not in self.unreplaced else math.nan
@@ -88,9 +87,9 @@ class EvaluatingLoop(LoopState):
         )
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records, stopped or self._measure_baseline(stop_requests)
+        return records, stopped or self._measure_baseline()
 
-    def _measure_baseline(self, stop_requests: StopRequests) -> int:
+    def _measure_baseline(self) -> int:
         """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0."""
         selection, members = self.selection, self.members
         if selection is None or not selection.needs_baseline or "baseline" in self.search.state:
@@ -101,8 +100,7 @@ class EvaluatingLoop(LoopState):
         seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
         with self.timer("evaluate"):
             played, signal = self._evaluate_until_stopped(
-                lambda asked: self.evaluator.play_constant(self.population, members.shard.slots, seeds, asked),
-                stop_requests,
+                lambda asked: self.evaluator.play_constant(self.population, members.shard.slots, seeds, asked)
             )
             own = [[math.nan, 0]] * len(self.population) if played is None else [*zip(*played, strict=True)]
             gathered = members.all_gather_by_slot(own, encode=list, decode=list)
@@ -112,7 +110,7 @@ class EvaluatingLoop(LoopState):
             self.search.state["baseline"] = [max(returns), max(returns) - min(returns)]
         return signal
 
-    def _evaluate_further(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+    def _evaluate_further(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the result after further episodes of the members whose selection is in doubt, and the signal.
 
         The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`.
@@ -125,7 +123,7 @@ class EvaluatingLoop(LoopState):
         )
         allowed = args.eval_share * (self.steps - self._steps_before) * members.size
         if not result.returns:
-            return self._separate_equals(result, stop_requests)
+            return self._separate_equals(result)
         if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt:
             return result, 0
         for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
@@ -151,14 +149,14 @@ class EvaluatingLoop(LoopState):
             if not doubtful or sum(steps) + cost > allowed:
                 break
             own = [place for place, slot in enumerate(members.shard.slots) if slot in doubtful]
-            more, signal = self._evaluate_some(own, episodes, turn, stop_requests)
+            more, signal = self._evaluate_some(own, episodes, turn)
             if signal:
                 return result, signal
             result = result if more is None else result.extended(own, more)
             episodes *= 2
         return result, 0
 
-    def _separate_equals(self, result: EvalResult, stop_requests: StopRequests) -> tuple[EvalResult, int]:
+    def _separate_equals(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the ratings after further games of the members whose ratings are equal, and the signal.
 
         They play at most `MAX_EVALUATION_ROUNDS` rounds of as many games as before, on other seeds.
@@ -170,30 +168,23 @@ class EvaluatingLoop(LoopState):
             if self.selection is None or not equal:
                 break
             own = [place for place, slot in enumerate(members.shard.slots) if slot in equal]
-            more, signal = self._evaluate_some(own, self.training_args.eval_loop, turn, stop_requests)
+            more, signal = self._evaluate_some(own, self.training_args.eval_loop, turn)
             if signal:
                 return result, signal
             result = result if more is None else result.averaged(own, more)
         return result, 0
 
-    def _evaluate_some(
-        self, places: Sequence[int], episodes: int, turn: int, stop_requests: StopRequests
-    ) -> tuple[EvalResult | None, int]:
+    def _evaluate_some(self, places: Sequence[int], episodes: int, turn: int) -> tuple[EvalResult | None, int]:
         """Evaluate some members on this generation's seeds of a further round; return the result and the signal."""
         generation = self.progress.generation
         seeds = integers(episodes, self.members.first.seed, Purpose.EVALUATION_ENVS, generation, turn)
         return self._evaluate_until_stopped(
-            lambda asked: self.evaluator.evaluate_some(self.population, places, seeds, generation, should_stop=asked),
-            stop_requests,
+            lambda asked: self.evaluator.evaluate_some(self.population, places, seeds, generation, should_stop=asked)
         )
 
-    def _evaluate_until_stopped(
-        self,
-        evaluate: Callable[[Callable[[], bool]], T | None],
-        stop_requests: StopRequests | None = None,
-    ) -> tuple[T | None, int]:
+    def _evaluate_until_stopped(self, evaluate: Callable[[Callable[[], bool]], T | None]) -> tuple[T | None, int]:
         """Evaluate on this process; if a signal stops any process, return None and the signal."""
-        requests = stop_requests or self.stop_requests
+        requests = self.stop_requests
         result, signal = None, 0
         try:
             result = evaluate(lambda: requests.asked)
