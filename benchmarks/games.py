@@ -2,8 +2,8 @@
 
 Each game trains by its bundled configuration. The best agent then plays fresh games without exploration, equally many
 from each side, against players that move at random and, in connect_four, against one that looks a move ahead: it
-completes a line, or else prevents the opponent's, or else moves at random. In texas_holdem the untrained agent plays
-the same hands. Ratings: the fittest agent of each generation, as rated by the run, beside its mean score in a round
+completes a line, or else prevents the opponent's, or else moves at random; and against the untrained agent, which also
+plays the games against random moves. Ratings: the fittest agent of each generation, as rated by the run, beside its mean score in a round
 robin.
 
     python -m benchmarks.games
@@ -137,7 +137,8 @@ def measure(case: Case, seed: int) -> Played:
             rated = [entry.population().fittest for entry in Run.open(Path(folder) / "run").history()]
     rated = [agent for agent in rated if agent.fitness]
     best: Any = outcome.population.best
-    games = {name: play_games(best, other, setup.env, case.games, seed) for name, other in OPPONENTS[case.game].items()}
+    opponents = {**OPPONENTS[case.game], "untrained": untrained}
+    games = {name: play_games(best, other, setup.env, case.games, seed) for name, other in opponents.items()}
     before = play_games(untrained, random_moves, setup.env, case.games, seed).returns
     scores = round_robin(rated, setup.env, seed) if len(rated) > 1 else []
     ratings = [agent.fitness[-1] for agent in rated]
@@ -233,10 +234,11 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
         values = [percents(one_.lost["random"]) for one_ in its]
         flags = [one_.lost["random"][0] == 0 and one_.lost["random"][1] <= 0.05 for one_ in its]
         goal("tictactoe, lost against random", "0% as first, <= 5% as second", values, flags)
-    if its := by_game.get("texas_holdem", []):
-        means = [(statistics.mean(one_.winnings["random"]), one_.winnings_error["random"]) for one_ in its]
-        flags = [mean - 1.96 * error > 0 for mean, error in means]
-        goal("texas_holdem, winnings against random", "interval above 0", [interval(*m) for m in means], flags)
+    for name in ("random", "untrained"):
+        if its := by_game.get("texas_holdem", []):
+            means = [(statistics.mean(one_.winnings[name]), one_.winnings_error[name]) for one_ in its]
+            flags = [mean - 1.96 * error > 0 for mean, error in means]
+            goal(f"texas_holdem, winnings against {name}", "interval above 0", [interval(*m) for m in means], flags)
     return found
 
 
