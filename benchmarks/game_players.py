@@ -34,10 +34,18 @@ def winning_columns(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.isin(landing, missing) & (heights < ROWS)
 
 
-def look_ahead(observation: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> int:
+def complete_line(observation: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> int:
+    """Complete a line in connect_four; or else move at random."""
+    return _first_of(rng, winning_columns(observation[..., 0], observation[..., 1]), mask)
+
+
+def complete_or_prevent(observation: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> int:
     """Complete a line in connect_four; or else prevent that the opponent completes one; or else move at random."""
     own, other = observation[..., 0], observation[..., 1]
-    for flags in (winning_columns(own, other), winning_columns(other, own), mask.astype(bool)):
-        if flags.any():
-            return int(rng.choice(np.flatnonzero(flags)))
-    raise ValueError("the mask allows no column")
+    return _first_of(rng, winning_columns(own, other), winning_columns(other, own), mask)
+
+
+def _first_of(rng: np.random.Generator, *choices: np.ndarray) -> int:
+    """Return one of the flagged columns of the first flags that have any."""
+    flagged = next(flags for flags in choices if flags.any())
+    return int(rng.choice(np.flatnonzero(flagged)))

@@ -1,10 +1,10 @@
 """Games by self-play: results against scripted players, and whether the ratings of a run order its agents correctly.
 
 Each game trains by its bundled configuration. The best agent then plays fresh games without exploration, equally many
-from each side, against players that move at random and, in connect_four, against one that looks a move ahead: it
-completes a line, or else prevents the opponent's, or else moves at random; and against the untrained agent, which also
-plays the games against random moves. Ratings: the fittest agent of each generation, as rated by the run, beside its mean score in a round
-robin.
+from each side, against players that move at random and against the untrained agent, which also plays the games against
+random moves. In connect_four it plays two more: one that looks a move ahead completes a line if it can, and one that
+looks two moves ahead otherwise prevents the opponent's line; else both move at random. Ratings: the fittest agent of
+each generation, as rated by the run, beside its mean score in a round robin.
 
     python -m benchmarks.games
     python -m benchmarks.games --games connect_four --repetitions 1 --seed 1 --output -
@@ -30,7 +30,7 @@ from agilerl_like.reporting import CallbackList
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
-from benchmarks.game_players import look_ahead
+from benchmarks.game_players import complete_line, complete_or_prevent
 from benchmarks.harness import Run as Round
 from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.tables import ROOT, Goal, markdown
@@ -77,7 +77,7 @@ class Played:
 
 OPPONENTS: Mapping[str, Mapping[str, ScriptedPolicy]] = {
     "tictactoe": {"random": random_moves},
-    "connect_four": {"random": random_moves, "look-ahead": look_ahead},
+    "connect_four": {"random": random_moves, "one move ahead": complete_line, "two moves ahead": complete_or_prevent},
     "texas_holdem": {"random": random_moves},
 }
 RATED = ("connect_four",)
@@ -187,8 +187,9 @@ def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[
         "## Games by self-play",
         "",
         "Training by the bundled configurations; then fresh games of the best agent without exploration, from each "
-        f"side ({counts}). Shares are those as first and as second player. The opponent that looks ahead completes a "
-        "line, or else prevents the opponent's, or else moves at random. Winnings are returns with a 95 % interval. "
+        f"side ({counts}). Shares are those as first and as second player. An opponent that looks one move ahead "
+        "completes a line if it can; two moves ahead, it otherwise prevents the opponent's; else both move at random. "
+        "Winnings are returns with a 95 % interval. "
         "Spearman: ratings of the fittest agents of all generations, as the run computed them, and their mean scores "
         f"in a round robin of {ROUND_ROBIN_GAMES} games of each. Env steps are those of all members.",
         "",
@@ -223,7 +224,7 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
         found.append(Goal(what, f"{target}, {len(flags)} of {len(flags)} seeds", "; ".join(values), all(flags)))
 
     if its := by_game.get("connect_four", []):
-        for name, share in (("random", 0.95), ("look-ahead", 0.6)):
+        for name, share in (("random", 0.95), ("one move ahead", 0.6)):
             values = [percents(one_.won[name]) for one_ in its]
             flags = [min(one_.won[name]) >= share for one_ in its]
             goal(f"connect_four, won against {name}", f">= {share:.0%}", values, flags)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.game_players import LINES, look_ahead, winning_columns
+from benchmarks.game_players import LINES, complete_line, complete_or_prevent, winning_columns
 from benchmarks.games import ranks, spearman
 
 RNG = np.random.default_rng(0)
@@ -37,20 +37,27 @@ def test_a_line_is_completed_or_prevented(rows, column):
     own, other = observation[..., 0], observation[..., 1]
     found = {*np.flatnonzero(winning_columns(own, other)), *np.flatnonzero(winning_columns(other, own))}
     assert found == (set() if column is None else {column})
-    assert column is None or look_ahead(observation, mask, RNG) == column
+    assert column is None or complete_or_prevent(observation, mask, RNG) == column
 
 
 def test_winning_comes_before_preventing():
     observation, mask = board("xxx.ooo")
-    assert look_ahead(observation, mask, RNG) == 3
+    assert complete_or_prevent(observation, mask, RNG) == 3
     observation, mask = board("x.....o", "x.....o", "x.....o")
-    assert look_ahead(observation, mask, RNG) == 0
+    assert complete_or_prevent(observation, mask, RNG) == 0
+
+
+def test_one_move_ahead_prevents_nothing():
+    observation, mask = board("ooo.x.x")
+    assert {complete_line(observation, mask, RNG) for _ in range(100)} == {*range(7)}
+    observation, mask = board("xxx.ooo")
+    assert complete_line(observation, mask, RNG) == 3
 
 
 def test_full_columns_are_not_chosen():
     observation, mask = board(*["xxooxx.", "ooxxoo."] * 3)
     assert mask.tolist() == [False] * 6 + [True]
-    assert look_ahead(observation, mask, RNG) == 6
+    assert complete_or_prevent(observation, mask, RNG) == 6
 
 
 def test_ranks_of_equal_numbers_are_their_mean():
