@@ -1,6 +1,7 @@
 """`record_film`: a film of an episode of T steps has T + 1 frames."""
 
 import subprocess
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +18,8 @@ from agilerl_like import (
     make_vect_envs,
     record_film,
 )
-from agilerl_like.evaluation.film import Film, tiled
+from agilerl_like.evaluation.film import Film, display_episodes, tiled
+from agilerl_like.networks.sampling import Sampling
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
@@ -47,6 +49,26 @@ class Fading(gym.Env):
 
 class Texts(Fading):
     metadata = {"render_modes": ["human", "ansi"]}  # noqa: RUF012
+
+
+class Window(CartPoleEnv):
+    """Counts what a window would show."""
+
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+    shown: ClassVar[list] = []
+
+    def reset(self, *, seed=None, options=None):
+        if self.render_mode == "human":
+            self.shown.append(0)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.render_mode == "human":
+            self.shown[-1] += 1
+        return super().step(action)
+
+    def render(self):
+        return None
 
 
 class Blind(CartPoleEnv):
@@ -159,3 +181,14 @@ def test_no_file_is_left_if_the_env_or_ffmpeg_fails(tmp_path):
     with Film(tmp_path / "f.mp4", 20):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_episodes_of_an_evaluation_are_displayed(tmp_path):
+    agent = choosing(1, CartPoleEnv())
+    env = make_vect_envs(Window, num_envs=1)
+    Window.shown.clear()
+    display_episodes(agent, env, 3, 5, Sampling.parse("greedy"))
+    shown = [steps for steps in Window.shown if steps]
+    assert shown == evaluate(agent, env, episodes=3, seed=5).lengths[0].tolist()
+    with pytest.raises(ConfigurationError, match=r"has no rendering mode 'human', which --display needs; its modes: a"):
+        display_episodes(agent, make_vect_envs(Blind, num_envs=1), 1, 5, Sampling.parse("greedy"))

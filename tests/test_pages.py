@@ -204,6 +204,15 @@ def test_files_of_the_repository_that_a_page_names_exist(page):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_the_readme_is_short_and_begins_with_picture_installation_and_limits():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    screen = "\n".join(lines[:24])
+    assert "family_tree.png" in screen
+    assert "pip install" in screen
+    assert "It has no " in screen
+
+
 def test_limits_of_mutations_are_those_of_the_code():
     page = (TUTORIALS / "mutations.md").read_text(encoding="utf-8")
     assert f"mean KL at most {KL_LIMIT} nats, root mean square change of the value at most {VALUE_LIMIT}" in page

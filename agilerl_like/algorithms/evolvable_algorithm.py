@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
@@ -28,6 +28,7 @@ from agilerl_like.algorithms.settings import check_ranges, setting_names, stored
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
+from agilerl_like.export.policy_module import PolicyModule
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
@@ -408,6 +409,18 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         except ValueError as error:
             raise ConfigurationError(f"agent {self.index} cannot be saved as it is: {error}") from error
         return document
+
+    @property
+    def policy(self) -> nn.Module:
+        """A copy of the policy as one module: batches of raw observations in, the environment's actions out.
+
+        Normaliser, bounds, squashing, masks and memory are inside (see `PolicyModule`), so exporting it by
+        `torch.onnx.export` gives the actions of `predict`; `actor` alone reads encoded, normalised observations. A team
+        has a module for each group, an `nn.ModuleDict`.
+        """
+        learners = self.learners.items()
+        modules = {group: PolicyModule(its, masks=its.learned_with_masks) for group, its in learners}
+        return (modules[""] if "" in modules else nn.ModuleDict(modules)).requires_grad_(False)
 
     def export(self, path: str | os.PathLike[str], *, masks: bool | None = None) -> list[Path]:
         """Write the policy to a file that runs without this package, and return its path; see `export_policy`.

@@ -13,6 +13,7 @@ from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.players import config_of, players_of
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.evaluation.eval_envs import check_spaces
+from agilerl_like.evaluation.film import display_episodes
 from agilerl_like.evaluation.returns import evaluate as evaluate_agents
 from agilerl_like.networks.sampling import Sampling
 from agilerl_like.resources import check_memory
@@ -31,6 +32,7 @@ def evaluate(
     sampling: str = "greedy",
     checkpoint: int | None = None,
     history: FlagCreatePairsOff[bool] = False,
+    display: FlagCreatePairsOff[bool] = False,
     trust: FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Run fresh episodes with the best agent of a run.
@@ -46,6 +48,7 @@ def evaluate(
             bottom_k(k), the policy among the k most or least likely actions.
         checkpoint: Evaluate the best agent of the checkpoint of this generation.
         history: Evaluate the fittest member of each entry of the run's history; of the initial members the first.
+        display: Show the episodes in a window, in the env's rendering mode "human", before the result is printed.
         trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
     """
     if episodes < 1:
@@ -61,6 +64,8 @@ def evaluate(
         check_spaces(env_setup, agent, name=config.environment.id)
         for player, generation, share in players:
             label = f"{share:>4.0%}  generation {generation:>4}  member {player.index}  " if history else ""
+            if display:
+                display_episodes(player, env_setup, episodes, seed, rule)
             played = evaluate_agents(player, env_setup, episodes, seed, rule)
             _write_result(label, played, episodes, seed)
             if isinstance(agent, IPPO):

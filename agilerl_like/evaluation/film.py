@@ -26,7 +26,7 @@ from agilerl_like.networks.sampling import Sampling
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.storage.durable_io import make_folder
 
-MODE = "rgb_array"
+MODE, WINDOW = "rgb_array", "human"
 MAX_STEPS = 1000
 """Steps after which a film ends if the episode does not."""
 MAX_WIDTH = 1280
@@ -70,37 +70,53 @@ def record_film(
 
 
 @contextlib.contextmanager
-def _rendered_env(env: EvaluationEnv, rows: int, agent: EvolvableAlgorithm) -> Iterator[tuple[EvalEnv, dict[str, Any]]]:
-    """Give the adapter of an env like `env` with `rows` rows that renders frames, and its metadata."""
+def _rendered_env(
+    env: EvaluationEnv, rows: int, agent: EvolvableAlgorithm, mode: str = MODE
+) -> Iterator[tuple[EvalEnv, dict[str, Any]]]:
+    """Give the adapter of an env like `env` with `rows` rows and a rendering mode, and its metadata."""
     setup = setup_of(env)
     with contextlib.ExitStack() as stack:
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
         config, metadata = env_config_of(setup.vec_env), dict(setup.vec_env.metadata)
-        check_render_modes(env_name_of(setup.vec_env), metadata)
-        made = type(setup).from_config(_with_frames(config))
+        check_render_modes(env_name_of(setup.vec_env), metadata, mode)
+        made = type(setup).from_config(_with_render_mode(config, mode))
         stack.callback(made.env.close)
         eval_env = made.make_eval_env(rows)
         stack.callback(eval_env.close)
         yield made.adapt(eval_env), metadata
 
 
-def check_render_modes(name: str, metadata: dict[str, Any]) -> None:
-    """Raise ConfigurationError, with the modes that an env has, unless one of them gives frames."""
+def display_episodes(
+    agent: EvolvableAlgorithm, env: EvaluationEnv, episodes: int, seed: int, sampling: Sampling
+) -> None:
+    """Show the episodes that `evaluate` plays with this seed, one after the other, in the window of the env.
+
+    Raises:
+        ConfigurationError: the env has no rendering mode "human" (the message has those that exist).
+    """
+    with _rendered_env(env, 1, agent, WINDOW) as (adapter, _):
+        for episode_seed in integers(episodes, seed, Purpose.CONFIRMATION_ENVS):
+            play_side_by_side([agent], SeededEpisodes(adapter), episode_seed, sampling)
+
+
+def check_render_modes(name: str, metadata: dict[str, Any], mode: str = MODE) -> None:
+    """Raise ConfigurationError, with the modes that an env has, unless the wanted one is among them."""
     modes = list(metadata.get("render_modes") or ())
-    if MODE not in modes:
+    if mode not in modes:
         there = ", ".join(map(str, modes)) or "none"
-        raise ConfigurationError(f"env={name} has no rendering mode {MODE!r}, which a film needs; its modes: {there}")
+        need = "a film" if mode == MODE else "--display"
+        raise ConfigurationError(f"env={name} has no rendering mode {mode!r}, which {need} needs; its modes: {there}")
 
 
-def _with_frames(config: VecEnvConfig) -> VecEnvConfig:
-    """Return the config of one env that renders frames in this process."""
+def _with_render_mode(config: VecEnvConfig, mode: str) -> VecEnvConfig:
+    """Return the config of one env that renders in this process."""
     kwargs: dict[str, Any] = dict(config.env_kwargs)
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
-        kwargs["env_kwargs"] = {**kwargs["env_kwargs"], "render_mode": MODE}
+        kwargs["env_kwargs"] = {**kwargs["env_kwargs"], "render_mode": mode}
     else:
-        kwargs["render_mode"] = MODE
+        kwargs["render_mode"] = mode
     return replace(config, num_envs=1, backend="sync", env_kwargs=kwargs)
 
 

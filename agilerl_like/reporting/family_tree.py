@@ -8,6 +8,7 @@ faint.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -131,7 +132,8 @@ def _labels(history: RunHistory, x: np.ndarray, y: np.ndarray, row_height: float
         label = changes_of(births.get(int(own["uid"])), own["mutation"])
         if not label:
             continue
-        short = label if len(label) <= 26 else f"{label[:25]}…"
+        short = re.sub(r" \([^)]*\)", "", label)  # an operator's details are in the tooltip
+        short = short if len(short) <= 26 else f"{short[:25]}…"
         # neighbouring labels take different heights
         level = (last[1] + 1) % 3 if x[row] - last[0] < 150 else 0
         last = (x[row], level)

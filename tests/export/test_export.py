@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -103,7 +105,7 @@ def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm", "transformer"])
+@pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict", "lstm", "transformer"])
 def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = ALL_CASES[case]
     agent = trained(observation_space, action_space, **settings)
@@ -111,7 +113,7 @@ def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "dict", "lstm", "transformer"])
+@pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict", "lstm", "transformer"])
 def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     observation_space, action_space, settings = ALL_CASES[case]
@@ -148,6 +150,29 @@ def test_a_recurrent_file_equals_predict_over_an_episode(tmp_path):
     np.testing.assert_allclose(hidden, state["actor"].numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict"])
+def test_policy_is_a_module_from_raw_observations_to_actions(case):
+    observation_space, action_space, settings = CASES[case]
+    agent = trained(observation_space, action_space, **settings)
+    observation_space.seed(5)
+    batch = gymnasium.vector.utils.batch_space(observation_space, 7).sample()
+    names = [its.name.partition(".")[2] for its in agent.policy.inputs]  # of a dictionary; "" of an array
+    (found,) = agent.policy(*(torch.as_tensor(batch[name] if name else batch) for name in names))
+    np.testing.assert_allclose(found.numpy(), agent.predict(batch, deterministic=True)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_exporting_the_policy_by_torch_alone_gives_the_actions_of_predict(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+    agent = trained(VECTOR, Box(-2.0, 2.0, (2,)), squash_output=True)
+    observations = np.random.default_rng(3).uniform(-3, 3, (7, 4)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its exporter
+        torch.onnx.export(agent.policy, (torch.from_numpy(observations),), tmp_path / "plain.onnx", dynamo=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "plain.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: observations})
+    np.testing.assert_allclose(found, agent.predict(observations, deterministic=True)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_masked_actions_are_never_returned(tmp_path):
     agent = trained(VECTOR, Discrete(3, start=1))
     (path,) = agent.export(tmp_path / "policy.py", masks=True)
@@ -161,6 +186,7 @@ def test_a_team_has_a_file_for_each_group(tmp_path):
     actions = dict.fromkeys(spaces, Discrete(3))
     paths = IPPO(spaces, actions, seed=1).export(tmp_path / "policy.pt2")
     assert sorted(path.name for path in paths) == ["policy-seer.pt2", "policy-walker.pt2"]
+    assert set(IPPO(spaces, actions, seed=1).policy) == {"seer", "walker"}
 
 
 def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):
