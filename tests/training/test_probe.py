@@ -106,3 +106,20 @@ def test_continuous_actions_are_learned_within_their_bounds(algorithm):
     probe = replace(PROBES["ContinuousBounds"], steps=6_000)
     for answer in solve(probe, seed=1, algorithm=algorithm).answers:
         np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("OpenAIES", "ActionMask"), ("OpenAIES", "ContinuousTarget"), ("CMAES", "MultiDiscreteByObservation")],
+)
+def test_evolution_strategies_solve_probes(algorithm, name):
+    record = solve(replace(PROBES[name], steps=2_000), seed=1, algorithm=algorithm)
+    assert [answer.what for answer in record.answers] == ["action"] * len(PROBES[name].actions)  # they have no values
+    for answer in record.answers:
+        np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
+
+
+def test_an_evolution_strategy_is_not_tried_where_only_values_are_known():
+    assert not suits(PROBES["ObservationReward"], "OpenAIES")
+    assert not suits(PROBES["MemoryCue"], "CMAES")
+    assert suits(PROBES["ContinuousBounds"], "OpenAIES")
