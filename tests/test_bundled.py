@@ -101,7 +101,7 @@ def test_configurations_are_found_in_an_installed_package(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "algorithm", "wrappers"),
     [("CartPole-v1", "DQN", 0), ("Acrobot-v1", "DQN", 0), ("Pendulum-v1", "SAC", 0), ("own:Env", "TD3", 0),
-     ("MiniGrid-Empty-5x5-v0", "DQN", 1)],
+     ("MiniGrid-Empty-5x5-v0", "DQN", 1), ("Blackjack-v1", "QLearning", 0)],
 )  # fmt: skip
 def test_another_algorithm_has_its_own_settings(environment, algorithm, wrappers):
     options = ["--algorithm.name", algorithm, "--training.max-steps", "20_000"]

@@ -66,7 +66,8 @@ def blocks_of(page):
 
 
 NOTEBOOKS = [
-    TUTORIALS / f"{name}.ipynb" for name in ("bad_start", "connect_four", "images", "reading_a_report", "replay")
+    TUTORIALS / f"{name}.ipynb"
+    for name in ("bad_start", "connect_four", "images", "learners", "reading_a_report", "replay")
 ]
 
 

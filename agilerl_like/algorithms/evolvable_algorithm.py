@@ -153,6 +153,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     has_networks: ClassVar[bool] = True
     """Whether it has networks, of which a `net_config` describes the architecture."""
+    search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    """Ranges for environments without a configuration, where those of `any_environment.yaml` do not suit it."""
     one_process_reason: ClassVar[str] = ""
     """Why `processes="auto"` means one process, if it does."""
 

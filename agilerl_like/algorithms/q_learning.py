@@ -201,6 +201,7 @@ class QLearning(EpsilonGreedyAgent, RLAlgorithm[QLearningLearner]):
     config = QLearningConfig
     group_class = QLearningLearnerGroup
     has_networks = False
+    search_ranges: ClassVar = {"lr": {"min": 0.05, "max": 1.0}}
 
     visit_decay: float
     gamma: float

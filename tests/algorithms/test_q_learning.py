@@ -1,5 +1,6 @@
 """Tabular Q-learning: the update against a plain loop, runs, files, evolution, exports, and what is refused."""
 
+import json
 from dataclasses import replace
 
 import gymnasium
@@ -17,6 +18,7 @@ from agilerl_like import (
     QLearning,
     RLParameter,
     TournamentSelection,
+    make_vect_envs,
     train_off_policy,
 )
 from agilerl_like.config import load
@@ -338,6 +340,23 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
         (_, left), (_, right) = one.to_documents(), other.to_documents()
         assert all(torch.equal(left[name], right[name]) for name in left)
     assert len({agent.lr for agent in whole}) > 1
+
+
+def test_two_processes_give_the_same_bits_as_one():
+    found = []
+    for processes in (1, 2):
+        env = make_vect_envs("FrozenLake-v1", num_envs=4, is_slippery=False)
+        spaces = env.single_observation_space, env.single_action_space
+        ranges = HyperparameterConfig(lr=RLParameter(0.05, 1.0))
+        pop = QLearning.population(3, *spaces, seed=2, num_envs=4, lr=0.5, hp_config=ranges, visit_decay=0.25)
+        pop, fitness = train_off_policy(env, pop=pop, processes=processes, **RUN, **evolution())
+        found.append((fitness, *pop.to_documents()))
+        env.close()
+    (fitness, documents, tensors), (their_fitness, their_documents, their_tensors) = found
+    assert their_fitness == fitness
+    assert json.dumps(their_documents) == json.dumps(documents)  # nan for a score without an episode is equal here
+    for name, named in tensors.items():
+        assert all(torch.equal(their_tensors[name][key], tensor) for key, tensor in named.items())
 
 
 def test_a_loaded_agent_and_a_clone_have_the_table(tmp_path):
