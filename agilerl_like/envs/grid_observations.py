@@ -3,6 +3,8 @@
     environment:
       id: minigrid:MiniGrid-DoorKey-6x6-v0
       wrappers: ["agilerl_like.envs.grid_observations:GridObservation"]
+    network:
+      encoder_config: {extractors: {mission: {encoder: words}}}  # an embedding and a GRU, where missions vary
 
 MiniGrid's own image holds the numbers of kinds, colours and states, which are names and not sizes, so each becomes a
 plane of bits here. Needs the extra `minigrid`.
@@ -31,6 +33,8 @@ BABYAI_MISSIONS = (
     "next object of on open pick purple put red right the then to twice up use wall with yellow you your",
 )
 """The words of BabyAI's missions, whose space does not list them; the longest missions have about as many as a line."""
+_WARNED: set[tuple[str, ...]] = set()
+"""Vocabularies of which a warning has been issued: one for all copies of an environment in a process."""
 
 
 class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
@@ -39,8 +43,8 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
     Args:
         env: a MiniGrid environment.
         view: "partial", the 7x7 cells in front of the agent, or "full", the whole grid with the agent in it.
-        mission: include the mission; by default if it can vary. Word numbers are 2 and above; 1 is a word outside the
-            vocabulary, of which one warning is issued, and 0 follows the last word.
+        mission: include the mission; by default if it can vary. Word numbers are 2 and above, and 0 follows the last
+            word; 1 is a word outside the vocabulary, which `unknown_words` counts and one warning names.
         words: the vocabulary; by default the words of all missions of the environment.
         max_words: most words of a mission, by default as many as the longest has; further words are dropped.
 
@@ -70,6 +74,7 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
         missions = sample_missions(space["mission"])
         self.view, self.unknown_words = view, 0
         vocabulary = sorted({*chain.from_iterable(map(words_of, missions))}) if words is None else list(words)
+        self._vocabulary = tuple(vocabulary)
         self._numbers = {word.lower(): number for number, word in enumerate(vocabulary, 2)}
         self._max_words = max_words or max(len(words_of(text)) for text in missions)
         grid: Any = env.unwrapped
@@ -97,7 +102,8 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
         words = words_of(mission)[: self._max_words]
         numbers = [self._numbers.get(word, 1) for word in words]
         if 1 in numbers:
-            if not self.unknown_words:
+            if self._vocabulary not in _WARNED:
+                _WARNED.add(self._vocabulary)
                 first = words[numbers.index(1)]
                 warnings.warn(f"the mission {mission!r} has a word outside the vocabulary: {first!r}", stacklevel=2)
             self.unknown_words += numbers.count(1)

@@ -2,7 +2,8 @@
 
 An image has a convolutional extractor. A vector may have an extractor, or is an input of the linear layer itself. Every
 extractor evolves separately, under the name of its part ("camera.add_channel"). All have `latent_dim` outputs, except
-recurrent ones, which have as many as hidden units.
+recurrent ones, which have as many as hidden units. A text, which is a MultiDiscrete of word numbers, may have the
+extractor `words`.
 
 The linear layer is stored as one map per extractor, whose outputs are added. This equals one map of all concatenated
 outputs, but no columns move when extractors widen or members of a stack have unequal widths.
@@ -30,6 +31,7 @@ from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
+from agilerl_like.modules.words import EvolvableWords, WordsSpec
 from agilerl_like.registry import Registry, registered
 
 
@@ -50,6 +52,7 @@ EXTRACTORS: Registry[ExtractorKind] = registered(
         "cnn": ExtractorKind(CNNSpec, EvolvableCNN, "image"),
         "resnet": ExtractorKind(ResNetSpec, EvolvableResNet, "image"),
         "simba": ExtractorKind(SimBaSpec, EvolvableSimBa, "vector"),
+        "words": ExtractorKind(WordsSpec, lambda spec, inputs, _: EvolvableWords(spec, inputs), "words"),
     },
 )
 """All kinds of extractors, by the name that a configuration may give as `encoder`."""
@@ -226,8 +229,12 @@ def _forms(leaf: Leaf) -> dict[str, Any]:
     """Return the forms in which a part of an observation can be read, with its size in each."""
     if leaf.kind == "image":
         return {"image": leaf.shape, "vector": leaf.size}
-    is_window = leaf.kind == "vector" and len(leaf.env_shape) == 2
-    return {"vector": leaf.size, **({"window": leaf.env_shape} if is_window else {})}
+    forms: dict[str, Any] = {"vector": leaf.size}
+    if leaf.kind == "vector" and len(leaf.env_shape) == 2:
+        forms["window"] = leaf.env_shape
+    if leaf.counts.size > 1 and len(set(leaf.counts.tolist())) == 1:
+        forms["words"] = (leaf.counts.size, int(leaf.counts[0]))  # numbers of words and of the vocabulary
+    return forms
 
 
 def _kind_of(spec: Spec) -> ExtractorKind:

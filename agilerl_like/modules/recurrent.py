@@ -223,6 +223,7 @@ class EvolvableLSTM(MemoryModule[LSTMSpec]):
             axes[f"cells.{layer}.gates.weight"] = ("", own, read)
             axes[f"cells.{layer}.gates.bias"] = ("", own)
             axes[f"cells.{layer}.recurrent_weight"] = ("", own, own)
+            axes[f"cells.{layer}.conv"] = ("", own)
             axes[f"residuals.{layer}.weight"] = ("out", own)
             axes[f"residuals.{layer}.bias"] = ("out",)
         return axes

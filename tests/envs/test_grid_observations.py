@@ -10,6 +10,7 @@ from agilerl_like.errors import ConfigurationError
 pytest.importorskip("minigrid", reason="the extra minigrid is not installed")
 import minigrid  # noqa: F401  # registers the environments, and may be absent
 
+from agilerl_like.envs import grid_observations  # needs minigrid
 from agilerl_like.envs.grid_observations import GridObservation, sample_missions  # needs minigrid
 
 DOOR_KEY, GO_TO_DOOR = "MiniGrid-DoorKey-6x6-v0", "MiniGrid-GoToDoor-5x5-v0"
@@ -52,12 +53,16 @@ def test_a_mission_that_varies_is_observed_as_word_numbers():
     assert len({(*mission[:3], mission[4]) for mission in missions}) == 1
 
 
-def test_words_outside_the_vocabulary_are_counted_and_warned_of_once():
-    env = GridObservation(gym.make(GO_TO_DOOR), words=["go", "to", "the", "door"], max_words=6)
+def test_words_outside_the_vocabulary_are_counted_and_warned_of_once(monkeypatch):
+    monkeypatch.setattr(grid_observations, "_WARNED", set())
+    env, copy = (
+        GridObservation(gym.make(GO_TO_DOOR), words=["go", "to", "the", "door"], max_words=6) for _ in range(2)
+    )
     with pytest.warns(UserWarning, match=r"the mission 'go to the red door' has a word outside .*: 'red'"):
         assert env.encode("go to the red door").tolist() == [2, 3, 4, 1, 5, 0]
-    assert env.encode("Go to the BIG, blue door at once!").tolist() == [2, 3, 4, 1, 1, 5]
-    assert env.unknown_words == 3
+    assert env.encode("Go to the BIG, blue door at once!").tolist() == [2, 3, 4, 1, 1, 5]  # warnings are errors here
+    assert copy.encode("go to the blue door").tolist() == [2, 3, 4, 1, 5, 0]
+    assert (env.unknown_words, copy.unknown_words) == (3, 1)
 
 
 def test_every_word_of_a_space_is_known():
@@ -84,12 +89,19 @@ def test_wrong_options_are_refused(options, message):
         sample_missions(gym.spaces.Discrete(2))
 
 
-def test_an_agent_reads_them():
+@pytest.mark.parametrize("encoder", [{}, {"extractors": {"mission": {"encoder": "words"}}}], ids=["plain", "words"])
+def test_an_agent_reads_them(encoder):
     env = make_vect_envs(
         "minigrid:" + GO_TO_DOOR, num_envs=2, wrappers=["agilerl_like.envs.grid_observations:GridObservation"]
     )
     agent = PPO(
-        env.single_observation_space, env.single_action_space, num_envs=2, recurrent=True, max_seq_len=8, seed=1
+        env.single_observation_space,
+        env.single_action_space,
+        num_envs=2,
+        recurrent=True,
+        max_seq_len=8,
+        seed=1,
+        net_config={"encoder_config": encoder},
     )
     actions, *_ = agent.get_action(env.reset(seed=1)[0])
     assert actions.shape == (2,)

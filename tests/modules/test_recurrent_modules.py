@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences
-from agilerl_like.modules.recurrent_cells import EpisodeStarts, LSTMCell, SequentialCell, linear_scan
+from agilerl_like.modules.recurrent_cells import EpisodeStarts, LSTMCell, SequentialCell, _LinearScan, linear_scan
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU", "minGRU")
@@ -100,19 +100,36 @@ def torch_order(cell, tensor):
 
 
 def test_min_gru_step_equals_hand_calculation():
-    # one unit: h' = (1 - z) h + z n, with z = s(1 - 0.5 x) and n = 2 x + 0.25
+    # one unit: h' = (1 - z) h + z n, with z = s(1 - 0.5 x), p = 2 x + 0.25 and n = p + 0.5 p1 - p2 + 2 p3, where pk is
+    # the p of k steps ago
     module = EvolvableLSTM(LSTMSpec(cell="minGRU", min_hidden_state_size=1, hidden_state_size=1), 1).double()
     with torch.no_grad():
         module.cells[0].gates.weight.copy_(torch.tensor([-0.5, 2.0]).view(2, 1, 1))
         module.cells[0].gates.bias.copy_(torch.tensor([1.0, 0.25]).view(2, 1))
-    y, after = module.step(torch.tensor([[0.7]], dtype=torch.float64), torch.full((1, 1, 1), 0.5, dtype=torch.float64))
+        module.cells[0].conv.copy_(torch.tensor([1.0, 0.5, -1.0, 2.0]).view(4, 1))
+    state = torch.tensor([0.5, 0.3, -0.2, 0.1], dtype=torch.float64).view(1, 4, 1)
+    y, after = module.step(torch.tensor([[0.7]], dtype=torch.float64), state)
     update = 1 / (1 + math.exp(-(1 - 0.35)))
-    assert y.item() == pytest.approx((1 - update) * 0.5 + update * 1.65, abs=1e-14)
-    assert after.item() == y.item()
+    assert y.item() == pytest.approx((1 - update) * 0.5 + update * (1.65 + 0.15 + 0.2 + 0.2), abs=1e-14)
+    assert after.flatten().tolist() == pytest.approx([y.item(), 1.65, 0.3, -0.2], abs=1e-14)
 
 
-@given(st.integers(1, 40), st.integers(0, 2**31))
-def test_linear_scan_equals_a_loop_with_its_gradients(length, seed):
+@pytest.mark.parametrize("lag", range(4))
+def test_a_min_gru_can_output_an_input_of_earlier_steps_of_the_episode(lag):
+    module = EvolvableLSTM(LSTMSpec(cell="minGRU", min_hidden_state_size=1, hidden_state_size=1), 1).double()
+    with torch.no_grad():
+        module.cells[0].gates.weight.copy_(torch.tensor([0.0, 1.0]).view(2, 1, 1))
+        module.cells[0].gates.bias.copy_(torch.tensor([50.0, 0.0]).view(2, 1))  # an open update gate
+        module.cells[0].conv.copy_(torch.eye(4)[lag].view(4, 1))
+    x = torch.arange(1.0, 8.0, dtype=torch.float64).view(1, 7, 1)
+    starts = torch.tensor([[1, 0, 0, 0, 0, 1, 0]])  # the second episode begins with 6
+    outputs, _ = module.unroll(x, starts, torch.zeros(1, 4, 1, dtype=torch.float64))
+    wanted = [0.0] * lag + [1.0, 2.0, 3.0, 4.0, 5.0][: 5 - lag] + ([0.0] * lag + [6.0, 7.0])[:2]
+    assert outputs.flatten().tolist() == pytest.approx(wanted, abs=1e-12)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([linear_scan, _LinearScan.apply]))
+def test_linear_scan_equals_a_loop_with_its_gradients(length, seed, scan):
     generator = torch.Generator().manual_seed(seed)
     shape = (2, length, 3, 4)
     factors = torch.rand(shape, generator=generator, dtype=torch.float64).requires_grad_()
@@ -122,7 +139,7 @@ def test_linear_scan_equals_a_loop_with_its_gradients(length, seed):
     for factor, term in zip(factors.unbind(1), terms.unbind(1), strict=True):
         h = factor * h + term
         steps.append(h)
-    expected, found = torch.stack(steps, 1), linear_scan(factors, terms, state)
+    expected, found = torch.stack(steps, 1), scan(factors, terms, state)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     weights = torch.randn(shape, generator=generator, dtype=torch.float64)
     gradients = [torch.autograd.grad((y * weights).sum(), (factors, terms)) for y in (found, expected)]

@@ -67,7 +67,7 @@ def said(network, x, sequence_info):
 def test_a_course_is_one_step_after_the_other(cell, layers, share):
     network = parent_of(spec_of(cell, layers), share=share).network
     x, sequence_info = sequences(network.state_shape)
-    assert network.state_shape == (1 if share else 2, layers * (2 if cell == "LSTM" else 1), 10)
+    assert network.state_shape == (1 if share else 2, layers * {"LSTM": 2, "GRU": 1, "minGRU": 4}[cell], 10)
     state, found = sequence_info.state, []
     for t, seen in enumerate(x.unflatten(0, (COUNT, STEPS)).unbind(1)):
         state = state * (1 - sequence_info.starts[:, t]).view(-1, 1, 1, 1)
