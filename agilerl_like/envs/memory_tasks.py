@@ -8,6 +8,7 @@ without memory returns -0.5 on average.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -19,112 +20,111 @@ from agilerl_like.errors import ConfigurationError
 SUITS = 4
 
 
-class _CardTask(gym.Env[Any, Any]):
+class CardTask(gym.Env[Any, Any]):
     """An episode of `length` cards; a subclass defines what is shown and what is the right answer."""
 
-    action_space = Discrete(SUITS)
     answers: int
     """Number of answers that count in an episode."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, length: int, suits: int) -> None:
+        _check("suits", suits, 2)
+        self.length, self.suits = length, suits
+        self.action_space = Discrete(suits)
         self._cards, self._time = np.zeros(length, np.int64), 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self._cards, self._time = self.np_random.integers(0, SUITS, self.length), 0
-        return self._observation(0), {}
+        self._cards, self._time = self.np_random.integers(0, self.suits, self.length), 0
+        return self.observe(self._cards, 0), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        wanted = self._answer(self._time)
+        wanted = self.answer(self._cards, self._time)
         reward = 0.0 if wanted is None else (1.0 if int(action) == wanted else -1.0) / self.answers
         self._time += 1
-        is_over = self._time == self._end
-        return self._observation(min(self._time, self._end - 1)), reward, is_over, False, {}
+        is_over = self._time == self.steps
+        return self.observe(self._cards, min(self._time, self.steps - 1)), reward, is_over, False, {}
 
     @property
-    def _end(self) -> int:
+    def steps(self) -> int:
         """Number of steps of an episode."""
         return self.length
 
-    def _observation(self, time: int) -> Any:
+    def observe(self, cards: Sequence[int] | np.ndarray, time: int) -> Any:
+        """Return the observation at a step of an episode with these cards."""
         raise NotImplementedError
 
-    def _answer(self, time: int) -> int | None:
+    def answer(self, cards: Sequence[int] | np.ndarray, time: int) -> int | None:
         """Return the right action at a step; None where none counts."""
         raise NotImplementedError
 
 
-class RepeatFirst(_CardTask):
+class RepeatFirst(CardTask):
     """The right answer is the suit of the first card, at every step.
 
     Observations are (is it the first card?, suit).
 
     Raises:
-        ConfigurationError: `length` is less than 1.
+        ConfigurationError: `length` is less than 1, or `suits` less than 2.
     """
 
-    observation_space = MultiDiscrete([2, SUITS])
-
-    def __init__(self, length: int = 16) -> None:
+    def __init__(self, length: int = 16, suits: int = SUITS) -> None:
         _check("length", length, 1)
-        super().__init__(length)
+        super().__init__(length, suits)
+        self.observation_space = MultiDiscrete([2, suits])
         self.answers = length
 
-    def _observation(self, time: int) -> np.ndarray:
-        return np.array([time == 0, self._cards[time]], np.int64)
+    def observe(self, cards: Sequence[int] | np.ndarray, time: int) -> np.ndarray:
+        return np.array([time == 0, cards[time]], np.int64)
 
-    def _answer(self, time: int) -> int:
-        return int(self._cards[0])
+    def answer(self, cards: Sequence[int] | np.ndarray, time: int) -> int:
+        return int(cards[0])
 
 
-class RepeatPrevious(_CardTask):
+class RepeatPrevious(CardTask):
     """The right answer is the suit of the card `k` steps ago. Observations are suits.
 
     Raises:
-        ConfigurationError: `k` is less than 1, or `length` is not greater than `k`.
+        ConfigurationError: `k` is less than 1, `length` is not greater than `k`, or `suits` is less than 2.
     """
 
-    observation_space = Discrete(SUITS)
-
-    def __init__(self, k: int = 4, length: int = 32) -> None:
+    def __init__(self, k: int = 4, length: int = 32, suits: int = SUITS) -> None:
         _check("k", k, 1)
         _check("length", length, k + 1)
-        super().__init__(length)
+        super().__init__(length, suits)
+        self.observation_space = Discrete(suits)
         self.k, self.answers = k, length - k
 
-    def _observation(self, time: int) -> int:
-        return int(self._cards[time])
+    def observe(self, cards: Sequence[int] | np.ndarray, time: int) -> int:
+        return int(cards[time])
 
-    def _answer(self, time: int) -> int | None:
-        return int(self._cards[time - self.k]) if time >= self.k else None
+    def answer(self, cards: Sequence[int] | np.ndarray, time: int) -> int | None:
+        return int(cards[time - self.k]) if time >= self.k else None
 
 
-class Autoencode(_CardTask):
+class Autoencode(CardTask):
     """The cards are shown, then the right answers are their suits from the last to the first.
 
     Observations are (are answers wanted?, suit); the suit is 0 while answers are wanted.
 
     Raises:
-        ConfigurationError: `length` is less than 1.
+        ConfigurationError: `length` is less than 1, or `suits` less than 2.
     """
 
-    observation_space = MultiDiscrete([2, SUITS])
-
-    def __init__(self, length: int = 6) -> None:
+    def __init__(self, length: int = 6, suits: int = SUITS) -> None:
         _check("length", length, 1)
-        super().__init__(length)
+        super().__init__(length, suits)
+        self.observation_space = MultiDiscrete([2, suits])
         self.answers = length
 
     @property
-    def _end(self) -> int:
+    def steps(self) -> int:
         return 2 * self.length
 
-    def _observation(self, time: int) -> np.ndarray:
-        return np.array([0, self._cards[time]] if time < self.length else [1, 0], np.int64)
+    def observe(self, cards: Sequence[int] | np.ndarray, time: int) -> np.ndarray:
+        return np.array([0, cards[time]] if time < self.length else [1, 0], np.int64)
 
-    def _answer(self, time: int) -> int | None:
-        return int(self._cards[2 * self.length - 1 - time]) if time >= self.length else None
+    def answer(self, cards: Sequence[int] | np.ndarray, time: int) -> int | None:
+        return int(cards[2 * self.length - 1 - time]) if time >= self.length else None
 
 
 def _check(name: str, value: int, least: int) -> None:

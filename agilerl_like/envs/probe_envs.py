@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -18,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from agilerl_like.envs.memory_tasks import Autoencode, CardTask, RepeatFirst, RepeatPrevious
 from agilerl_like.errors import EnvStepError
 
 Observation = Any
@@ -222,6 +224,19 @@ def _reward_parity(_index: int, position: int, action: Any) -> float:
 def _reward_at_end(reward_fn: RewardFn, index: int, position: int, action: Any) -> float:
     """Return 0 for every action except the last one of a cue's episode."""
     return reward_fn(index, position, action) if position == _WAIT else 0.0
+
+
+def _answers_of(task: CardTask) -> tuple[ExpectedAction, ...]:
+    """Return the right answers of a memory task after every sequence of cards."""
+    found: dict[str, ExpectedAction] = {}
+    for time in range(task.steps):
+        for cards in product(range(task.suits), repeat=task.length):
+            action = task.answer(cards, time)
+            history = tuple(task.observe(cards, earlier) for earlier in range(time + 1))
+            name = f"step {time}, cards {' '.join(map(str, cards[: time + 1]))}"
+            if action is not None:
+                found[name] = ExpectedAction(history[-1], action, history=history[:-1], name=name)
+    return tuple(found.values())
 
 
 _NO_CHOICE = Discrete(1)
@@ -560,6 +575,33 @@ _ALL = (
         "is the value after a truncation computed with the episode's hidden state?",
         values=tuple(known for cue in (-1.0, 1.0) for known in _values_of_cue(cue, 2 * cue, 2 * cue)),
         steps=20_000,
+        needs="memory",
+    ),
+    Probe(
+        # 1/2 for the suit of the first of two cards at both steps, -1/2 for another: without memory 0 for the second.
+        "RepeatFirst",
+        partial(RepeatFirst, length=2, suits=2),
+        "does the policy repeat the first observation?",
+        actions=_answers_of(RepeatFirst(length=2, suits=2)),
+        steps=8_000,
+        needs="memory",
+    ),
+    Probe(
+        # 1 for the suit of the card two steps ago, -1 for another; one answer in an episode of three steps.
+        "RepeatPrevious",
+        partial(RepeatPrevious, k=2, length=3, suits=2),
+        "does the policy distinguish the observation of two steps ago from later ones?",
+        actions=_answers_of(RepeatPrevious(k=2, length=3, suits=2)),
+        steps=12_000,
+        needs="memory",
+    ),
+    Probe(
+        # Two cards, then 1/2 for each suit in reversed order, -1/2 for another.
+        "Autoencode",
+        partial(Autoencode, length=2, suits=2),
+        "does the policy repeat two observations in reversed order?",
+        actions=_answers_of(Autoencode(length=2, suits=2)),
+        steps=12_000,
         needs="memory",
     ),
 )

@@ -57,6 +57,7 @@ def test_the_interface_is_gymnasiums(task):
         (lambda: RepeatPrevious(k=4, length=4), "length=4 must be an integer of at least 5"),
         (lambda: RepeatFirst(length=True), "length=True must be an integer of at least 1"),
         (lambda: Autoencode(length=0), "length=0 must be an integer of at least 1"),
+        (lambda: RepeatPrevious(suits=1), "suits=1 must be an integer of at least 2"),
     ],
 )
 def test_impossible_lengths_are_refused(make, message):

@@ -22,6 +22,7 @@ from agilerl_like.envs import (
     mask_size,
     tree_map,
 )
+from agilerl_like.envs.memory_tasks import CardTask
 from agilerl_like.envs.probe_envs import ExpectedAction, ExpectedValue, as_observation, describe
 from agilerl_like.errors import EnvStepError
 
@@ -64,7 +65,7 @@ def explore(probe: Probe) -> dict[Situation, dict[Any, tuple[float, Situation | 
     env = probe.make()
     moves: dict[Situation, dict[Any, tuple[float, Situation | None]]] = defaultdict(dict)
     for action in candidates(env.action_space):
-        for seed in range(25):
+        for seed in range(100 if isinstance(env, CardTask) else 25):  # at most 8 sequences
             now, over = (key(env.reset(seed=seed)[0]),), False
             while not over:
                 obs, reward, terminated, truncated, _ = env.step(np.asarray(action, dtype=env.action_space.dtype))

@@ -24,6 +24,7 @@ KINDS = [
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="MemoryCue-minGRU"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryCue-transformer"),
     pytest.param("MemoryValue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryValue-transformer"),
+    pytest.param("RepeatPrevious", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="RepeatPrevious-minGRU"),
     pytest.param("MemoryTruncation", {"share_encoders": True}, id="MemoryTruncation-shared-encoders"),
     pytest.param("MemoryValue", {"max_seq_len": None}, id="MemoryValue-whole-episodes"),
 ]
