@@ -67,7 +67,15 @@ def blocks_of(page):
 
 NOTEBOOKS = [
     TUTORIALS / f"{name}.ipynb"
-    for name in ("bad_start", "connect_four", "images", "learners", "reading_a_report", "replay")
+    for name in (
+        "bad_start",
+        "connect_four",
+        "decision_transformer",
+        "images",
+        "learners",
+        "reading_a_report",
+        "replay",
+    )
 ]
 
 

@@ -12,8 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.memories import MEMORIES
 from agilerl_like.modules.memory_module import MemoryModule, MemorySpec
+from agilerl_like.modules.recurrent import EvolvableLSTM
+from agilerl_like.modules.transformer import EvolvableTransformer
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 
 
@@ -58,10 +61,33 @@ RecurrentModule = IdentityModule | MemoryModule[Any]
 
 
 def make_recurrent(spec: EmptySpec | MemorySpec, inputs: int) -> RecurrentModule:
-    """Build the recurrent module of a spec for `inputs` features."""
+    """Build the recurrent module of a spec for `inputs` features.
+
+    Raises:
+        ConfigurationError: a user's own memory returns outputs or states of another shape than its spec.
+    """
     if isinstance(spec, EmptySpec):
         return IdentityModule(spec, inputs)
-    return next(kind.module for kind in MEMORIES.values() if kind.spec is type(spec))(spec, inputs)
+    memory = next(kind.module for kind in MEMORIES.values() if kind.spec is type(spec))(spec, inputs)
+    if not isinstance(memory, (EvolvableLSTM, EvolvableTransformer)):
+        _check_step(memory)
+    return memory
+
+
+@torch.no_grad()
+def _check_step(memory: MemoryModule[Any]) -> None:
+    """Raise ConfigurationError unless a step returns the shapes that the spec gives."""
+    rows, state = torch.zeros(2, memory.inputs), torch.zeros(2, *memory.state_shape)
+    outputs, after = memory.step(rows, state)
+    for what, found, allowed in (
+        ("outputs", outputs, (2, memory.spec.hidden_state_size)),
+        ("a state", after, tuple(state.shape)),
+    ):
+        if tuple(found.shape) != allowed:
+            raise ConfigurationError(
+                f"memory_config: {type(memory).__name__}.step returns {what} of shape {tuple(found.shape)}; "
+                f"allowed is {allowed}, as its spec gives, for two inputs"
+            )
 
 
 def apply_recurrent(memory: RecurrentModule, rows: Tensor, sequence_info: SequenceInfo, which: int) -> Tensor:
