@@ -9,6 +9,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from agilerl_like import PPO
 from agilerl_like.config import load
 from agilerl_like.envs import (
     VecEnvAdapter,
@@ -299,4 +300,25 @@ def test_the_past_is_part_of_a_vector_env():
     observations, _ = env.reset(seed=1)
     assert observations.shape == (2, 7)
     assert env.step(np.array([0, 1]))[0][:, 4:].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [{"cell": "LSTM"}, {"cell": "GRU"}, {"cell": "minGRU"}, {"cell": "transformer", "d_model": 16, "context": 4}],
+    ids=lambda memory: memory["cell"],
+)
+def test_every_memory_reads_the_past(memory):
+    env = make_vect_envs(
+        "CartPole-v1", num_envs=2, wrappers=["agilerl_like.envs.observation_wrappers:PastActionReward"]
+    )
+    spaces = env.single_observation_space, env.single_action_space
+    agent = PPO(*spaces, num_envs=2, seed=1, recurrent=True, max_seq_len=8, net_config={"memory_config": memory})
+    observations, _ = env.reset(seed=1)
+    hidden = agent.get_action(observations, hidden_state=agent.get_initial_hidden_state(2))[4]
+    after = env.step(np.array([0, 1]))[0]
+    other = after.copy()
+    other[:, 4:6] = after[:, 5:3:-1]  # the other action
+    values = [agent.get_action(seen, hidden_state=hidden)[3] for seen in (after, other)]
+    assert bool((np.abs(values[0] - values[1]) > 1e-4).all())
     env.close()
