@@ -322,6 +322,55 @@ def test_a_run_evolves_saves_and_loads(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_moments_travel_with_the_weights(kind):
+    member = agent(kind, gradient_steps=1)
+    for turn in range(4):
+        member.learn(experiences(seed=turn))
+
+    def moments():
+        adam = member.learner.cohort.moments(member.learner.row)
+        sizes = [its.numel() for its in member.network.parameters()]
+        names = [name for name, _ in member.network.named_parameters()]
+        shapes = [its.shape for its in member.network.parameters()]
+        firsts, seconds = (x[0].split(sizes) for x in (adam.exp_avg, adam.exp_avg_sq))
+        return {
+            name: (first.view(shape).clone(), second.view(shape).clone())
+            for name, first, second, shape in zip(names, firsts, seconds, shapes, strict=True)
+        }
+
+    before = moments()
+    choice = dict(member.architecture.choices("encoder.add_node")[0])
+    (change,) = member.apply_genome(member.genome, (Mutation("architecture", "encoder.add_node", choice),))
+    assert change.kind == "architecture"
+    grown = 0
+    for name, found in moments().items():
+        for new, old in zip(found, before[name], strict=True):
+            grown += new.shape != old.shape
+            block = tuple(slice(size) for size in old.shape)
+            assert torch.equal(new[block], old)
+    assert grown >= 2 * (3 if kind is DDPG else 4)
+    assert member.network.actor_steps == (2 if kind is TD3 else 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau": 0.0}, "tau=0.0: .*greater than 0"),
+        ({"tau": 1.5}, "tau=1.5: .*less than or equal to 1"),
+        ({"learning_starts": 200_000}, "learning_starts=200000 is more than memory_size=100000; allowed are at most"),
+        ({"n_step": 9, "memory_size": 8, "learning_starts": 1}, "n_step=9 is more than memory_size=8"),
+        ({"memory_size": 10**12}, r"memory_size=10{12} needs at least .* allowed are at most \d+ env steps"),
+        ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
+        ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
+    ],
+)
+def test_bad_settings_are_named(kind, settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        agent(kind, **settings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_spaces_are_refused(kind):
     for space in (gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-np.inf, np.inf, (1,))):
         with pytest.raises(ConfigurationError, match=f"is not for {kind.algo}; allowed is a Box of finite bounds"):

@@ -313,6 +313,8 @@ def test_bad_settings_are_named(settings, message):
 def test_other_action_spaces_are_refused():
     with pytest.raises(ConfigurationError, match="is not for DQN; allowed is Discrete"):
         DQN(OBS, gymnasium.spaces.Box(-1.0, 1.0, (2,)))
+    with pytest.raises(ConfigurationError, match="Text"):
+        DQN(gymnasium.spaces.Text(5), ACTIONS)
 
 
 def test_hyperparameters_evolve_within_their_ranges():
