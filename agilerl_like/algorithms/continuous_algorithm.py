@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -13,8 +13,8 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
-from agilerl_like.algorithms.settings import validated
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.continuous_update import METRICS, ContinuousUpdate
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.distributions import Gaussian
@@ -32,8 +32,14 @@ class ContinuousLearner(OffPolicyLearner):
 
     def build(self, architecture: NetworkSpec) -> ContinuousNetwork:
         space: Any = self.action_space
-        twin = getattr(self.algorithm, "twin_q", True)
-        return ContinuousNetwork(architecture, self.encoding, space, twin=twin, stochastic=self.is_stochastic)
+        return ContinuousNetwork(
+            architecture,
+            self.encoding,
+            space,
+            twin=getattr(self.algorithm, "twin_q", True),
+            stochastic=self.is_stochastic,
+            normalize_observation=self.algorithm.normalize_observation,
+        )
 
     def hyperparam(self, name: str, value: Any) -> float:
         return float(self.host.lr if name == "lr_actor" and value is None else value)
@@ -77,6 +83,9 @@ class ContinuousLearnerGroup(OffPolicyLearnerGroup[ContinuousLearner]):
 class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousLearner]):
     """An agent of bounded continuous actions that learns from a replay."""
 
+    allowed_actions = "a Box of finite bounds"
+    net_defaults = FrozenMapping({"encoder": "mlp"})
+
     lr_actor: float | None
     twin_q: bool
 
@@ -95,29 +104,6 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousLearner]):
         if not isinstance(action_space, gymnasium.spaces.Box):
             return False
         return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
-
-    def _init_continuous(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
-        """Make the agent from the constructor's `locals()`."""
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        action_space, device, accelerator = given["action_space"], given["device"], given["accelerator"]
-        if not self.supports(action_space):
-            raise ConfigurationError(
-                f"action_space={action_space} is not for {self.algo}; allowed is a Box of finite bounds"
-            )
-        net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
-        self._init_agent(
-            given["observation_space"],
-            action_space,
-            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
-            {"encoder": "mlp", **net_config},
-            index=given["index"],
-            hp_config=given["hp_config"],
-            num_envs=given["num_envs"],
-            device=device if accelerator is None else accelerator.device,
-            seed=given["seed"],
-        )
-        self.mut = given["mut"] or "None"
 
     def check(self) -> None:
         super().check()

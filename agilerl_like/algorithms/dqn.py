@@ -12,8 +12,7 @@ from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGr
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_config import DQNConfig
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
-from agilerl_like.algorithms.settings import validated
-from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.errors import check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule
@@ -21,6 +20,7 @@ from agilerl_like.learning.dqn_update import METRICS, DQNUpdate
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.observation_norm import ObservationNormKind
 from agilerl_like.networks.target_networks import QNetwork
 
 
@@ -31,7 +31,8 @@ class DQNLearner(OffPolicyLearner):
 
     def build(self, architecture: NetworkSpec) -> QNetwork:
         space: Any = self.action_space
-        return QNetwork(architecture, self.encoding, space, dueling=getattr(self.algorithm, "dueling", False))
+        dueling, norm = getattr(self.algorithm, "dueling", False), self.algorithm.normalize_observation
+        return QNetwork(architecture, self.encoding, space, dueling=dueling, normalize_observation=norm)
 
 
 class DQNLearnerGroup(EpsilonGreedyGroup, OffPolicyLearnerGroup[DQNLearner]):
@@ -77,6 +78,7 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
 
     algo: ClassVar[str] = "DQN"
     config = DQNConfig
+    allowed_actions = "Discrete"
     group_class = DQNLearnerGroup
 
     double: bool
@@ -115,6 +117,7 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
         eps_end: float = DQNConfig.eps_end,
         eps_share: float = DQNConfig.eps_share,
         max_grad_norm: float = DQNConfig.max_grad_norm,
+        normalize_observation: ObservationNormKind = DQNConfig.normalize_observation,
         swap_channels: bool | None = DQNConfig.swap_channels,
         precision: Precision = DQNConfig.precision,
         per_member: bool = DQNConfig.per_member,
@@ -123,23 +126,7 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        given = locals()
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        if not self.supports(action_space):
-            raise ConfigurationError(f"action_space={action_space} is not for DQN; allowed is Discrete")
-        self._init_agent(
-            observation_space,
-            action_space,
-            validated(DQNConfig, {name: given[name] for name in DQNConfig.__dataclass_fields__}),
-            net_config,
-            index=index,
-            hp_config=hp_config,
-            num_envs=num_envs,
-            device=device if accelerator is None else accelerator.device,
-            seed=seed,
-        )
-        self.mut = mut or "None"
+        self._init_off_policy(locals(), unknown)
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,9 @@ from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import Population, make_members
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names
+from agilerl_like.algorithms.settings import validated
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names, unknown_name
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
 from agilerl_like.resources import check_memory
 
@@ -30,6 +32,11 @@ class HandMadeBatch:
 
     def __init__(self, batch: Batch) -> None:
         self._batch, self.rows, self.observations = batch, batch.returns.shape[1], batch.observations
+        self.steps = 1
+
+    def newest_observations(self, *_: Any) -> tuple[Tensor, Tensor]:
+        """Return the observations, of which the statistics learn."""
+        return self.observations, self._batch.weight
 
     def sample(self, *_: Any) -> Batch:
         """Return the batch."""
@@ -39,7 +46,34 @@ class HandMadeBatch:
 class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
     """An agent that learns from a replay."""
 
+    allowed_actions: ClassVar[str]
+    """The action spaces that `supports` is true for, in words."""
+    net_defaults: ClassVar[Mapping[str, Any]] = FrozenMapping()
+    """Entries of `net_config` that are not inferred from the observation space."""
     one_process_reason = "members learn from a replay, which is in one process unless `processes` is a number"
+
+    def _init_off_policy(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+        """Make the agent from the constructor's `locals()`."""
+        for name in unknown:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
+        action_space, device, accelerator = given["action_space"], given["device"], given["accelerator"]
+        if not self.supports(action_space):
+            raise ConfigurationError(
+                f"action_space={action_space} is not for {self.algo}; allowed is {self.allowed_actions}"
+            )
+        net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
+        self._init_agent(
+            given["observation_space"],
+            action_space,
+            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
+            {**self.net_defaults, **net_config},
+            index=given["index"],
+            hp_config=given["hp_config"],
+            num_envs=given["num_envs"],
+            device=device if accelerator is None else accelerator.device,
+            seed=given["seed"],
+        )
+        self.mut = given["mut"] or "None"
 
     @classmethod
     @check_argument_names

@@ -13,6 +13,7 @@ from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
+from agilerl_like.networks.observation_norm import ObservationNormKind
 
 Tau = Annotated[float, Field(gt=0, le=1)]
 Steps = Annotated[int, Field(ge=0, le=2**40)]
@@ -51,6 +52,9 @@ class OffPolicyConfig:
     for all members."""
     max_grad_norm: Positive = 10.0
     """Largest gradient norm (value)."""
+    normalize_observation: ObservationNormKind = False
+    """running (or true): normalise vectors by mean and variance of the member's own observations, clipped to 10;
+    bounds: map them from the bounds of their space to [-1, 1]; fixed when an agent is made."""
     normalize_images: bool = True
     """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as bytes."""
     swap_channels: bool | None = None

@@ -19,6 +19,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.schedules import factor
 from agilerl_like.learning.off_policy_update import OffPolicyUpdate
 from agilerl_like.learning.replay_buffer import TRIES, ReplayBuffer, replay_row_bytes
+from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.networks.network_mutation import MutatedNetwork, MutationSource
 from agilerl_like.networks.target_networks import OffPolicyNetwork, follow_mutation
 from agilerl_like.seeding import Purpose
@@ -63,6 +64,12 @@ class OffPolicyLearner(Learner):
         """Gradient steps in a call of learn."""
         given = self.host.gradient_steps
         return given or max(1, round(self.rollout_steps * self.num_envs / self.learn_step))
+
+    def new_steps(self, stored: int) -> int:
+        """Return the vector steps of `stored` ones that the running statistics of observations do not know yet."""
+        if not isinstance(self.network.observation_norm, RunningNorm):
+            return 0
+        return min(stored, self.rollout_steps) if self.updates else stored
 
     def sample_draws(self, steps: int) -> Tensor:
         """Return the numbers that choose the samples of the next gradient steps, `[steps, B, TRIES]`."""
@@ -146,7 +153,8 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             if stored < max(1, learner.host.learning_starts):
                 continue
             alone = place if self.is_per_member else None
-            key = (learner.steps_at_once, learner.batch_size, learner.host.n_step, *self.kind_of(learner), alone)
+            new = learner.new_steps(experience.steps)
+            key = (learner.steps_at_once, learner.batch_size, learner.host.n_step, new, *self.kind_of(learner), alone)
             due.setdefault(key, []).append(place)
         for (steps, *_), together in due.items():
             learners = [self[place] for place in together]
@@ -195,4 +203,5 @@ def update_arguments(
         "target_interval": [learner.host.target_update_interval for learner in learners],
         "n_step": first.n_step,
         "kind": first.memory,
+        "new_steps": learners[0].new_steps(replay.steps),
     }

@@ -17,6 +17,7 @@ from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.continuous_update import SACUpdate
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
+from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
 class SACLearner(ContinuousLearner):
@@ -86,6 +87,7 @@ class SAC(ContinuousAlgorithm):
         learning_starts: int = SACConfig.learning_starts,
         save_memory: bool = SACConfig.save_memory,
         max_grad_norm: float = SACConfig.max_grad_norm,
+        normalize_observation: ObservationNormKind = SACConfig.normalize_observation,
         normalize_images: bool = SACConfig.normalize_images,
         swap_channels: bool | None = SACConfig.swap_channels,
         precision: Precision = SACConfig.precision,
@@ -99,4 +101,4 @@ class SAC(ContinuousAlgorithm):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_continuous(locals(), unknown)
+        self._init_off_policy(locals(), unknown)

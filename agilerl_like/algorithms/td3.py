@@ -17,6 +17,7 @@ from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.continuous_update import TD3Update
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
+from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
 class TD3Learner(ContinuousLearner):
@@ -91,6 +92,7 @@ class TD3(ContinuousAlgorithm):
         learning_starts: int = TD3Config.learning_starts,
         save_memory: bool = TD3Config.save_memory,
         max_grad_norm: float = TD3Config.max_grad_norm,
+        normalize_observation: ObservationNormKind = TD3Config.normalize_observation,
         normalize_images: bool = TD3Config.normalize_images,
         swap_channels: bool | None = TD3Config.swap_channels,
         precision: Precision = TD3Config.precision,
@@ -104,7 +106,7 @@ class TD3(ContinuousAlgorithm):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_continuous(locals(), unknown)
+        self._init_off_policy(locals(), unknown)
 
     @property
     def noise_size(self) -> float:
@@ -162,6 +164,7 @@ class DDPG(TD3):
         learning_starts: int = DDPGConfig.learning_starts,
         save_memory: bool = DDPGConfig.save_memory,
         max_grad_norm: float = DDPGConfig.max_grad_norm,
+        normalize_observation: ObservationNormKind = DDPGConfig.normalize_observation,
         normalize_images: bool = DDPGConfig.normalize_images,
         swap_channels: bool | None = DDPGConfig.swap_channels,
         precision: Precision = DDPGConfig.precision,
@@ -175,4 +178,4 @@ class DDPG(TD3):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_continuous(locals(), unknown)
+        self._init_off_policy(locals(), unknown)

@@ -15,6 +15,7 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.replay_buffer import Batch, MemoryKind, ReplayBuffer
 from agilerl_like.learning.stacked_networks import StackedNetworks
+from agilerl_like.networks.actor_critic import ActorCritic
 
 GATHERED = 2**22
 """Numbers of observations that are gathered at once, at most, unless one gradient step needs more."""
@@ -41,6 +42,8 @@ class OffPolicyUpdate(ABC):
     """Gradient steps between two updates of each member's target."""
     n_step: int = 1
     kind: MemoryKind = "own"
+    new_steps: int = 0
+    """Vector steps that the statistics of observations do not know yet; 0 if there are none."""
 
     def of_members(self: UpdateT, members: Tensor) -> UpdateT:
         """Return the update of some members, in this order."""
@@ -61,6 +64,8 @@ class OffPolicyUpdate(ABC):
     def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
         """Take the gradient steps; return the metrics `[Q]` of the last one."""
         steps = self.draws.shape[1]
+        if self.new_steps:
+            stacked.over(_update_norm, *self.replay.newest_observations(self.members, self.new_steps))
         found = self.take_steps(stacked, execution, steps)
         for _, stack in stacked.parts:
             if stack.module.spec.is_fading:
@@ -125,3 +130,8 @@ class OffPolicyUpdate(ABC):
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the mean `[Q]` of `values` `[Q, B]` over the rows of weight 1."""
     return (values * weight).sum(1) / weight.sum(1).clamp(min=1.0)
+
+
+def _update_norm(network: ActorCritic, observations: Tensor, weight: Tensor) -> tuple[Tensor]:
+    network.observation_norm.update_(observations, weight)
+    return (weight,)

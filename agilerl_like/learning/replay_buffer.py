@@ -257,6 +257,12 @@ class ReplayBuffer:
         empty = ~masks.any(-1)  # of a row after the end of an episode, at which no action is legal
         return masks | (beside | empty).unsqueeze(-1)
 
+    def newest_observations(self, members: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Return the observations `[Q, N, D]` of the newest `steps` vector steps, and 1 where an action was taken."""
+        places = (self.cursor - steps + torch.arange(steps, device=self.device)) % self.length
+        at = members.unsqueeze(1), places
+        return self.observations[at].flatten(1, 2), self.valid[at].flatten(1, 2).float()
+
     def latest(self, member: int, count: int) -> Tensor:
         """Return about `count` of the newest observations of a member `[n, D]`."""
         steps = min(self.steps, -(-count // self.envs))

@@ -26,6 +26,7 @@ from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, Network
 from agilerl_like.networks.architecture import NetworkSpec, make_encoder
 from agilerl_like.networks.branched_network import BranchedNetwork, no_memory
 from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh, SquashedGaussian
+from agilerl_like.networks.observation_norm import ObservationNormKind, make_observation_norm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
 
@@ -33,6 +34,15 @@ class OffPolicyNetwork(BranchedNetwork):
     """Branches without memory, and their target; the first branch, `actor`, acts."""
 
     target: OffPolicyNetwork
+
+    def __init__(
+        self, spec: NetworkSpec, encoding: ObservationEncoder, normalize_observation: ObservationNormKind
+    ) -> None:
+        super().__init__(spec)
+        self.observation_norm = make_observation_norm(encoding, normalize_observation)
+
+    def stack_key(self) -> Hashable:
+        return super().stack_key(), type(self.observation_norm)
 
     # -- the target
 
@@ -76,8 +86,9 @@ class QNetwork(OffPolicyNetwork):
         action_space: gymnasium.spaces.Discrete,
         *,
         dueling: bool = False,
+        normalize_observation: ObservationNormKind = False,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, encoding, normalize_observation)
         self.share_encoders = dueling
         distribution = EpsilonGreedy(action_space)
         encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
@@ -123,8 +134,9 @@ class ContinuousNetwork(OffPolicyNetwork):
         *,
         twin: bool = True,
         stochastic: bool = False,
+        normalize_observation: ObservationNormKind = False,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, encoding, normalize_observation)
         distribution = SquashedGaussian(action_space) if stochastic else NoisyTanh(action_space)
         if stochastic:
             self.log_alpha = nn.Parameter(torch.zeros(1))

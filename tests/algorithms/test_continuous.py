@@ -322,6 +322,30 @@ def test_a_run_evolves_saves_and_loads(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_observations_are_mapped_from_their_bounds(kind):
+    space = gymnasium.spaces.Box(np.array([0, -10, 5, 0], np.float32), np.array([100, 10, 6, 1], np.float32))
+    member = kind(space, ACTIONS, net_config=SMALL, seed=1, normalize_observation="bounds")
+    data = experiences()
+    units = data["obs"].copy()
+    data = {**data, "obs": (units + 1) / 2 * (space.high - space.low) + space.low}
+    data["next_obs"] = data["obs"][::-1].copy()
+    plain = kind(OBS, ACTIONS, net_config=SMALL, seed=1)
+    losses = [plain.learn({**data, "obs": units, "next_obs": units[::-1].copy()}), member.learn(data)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dictionary_is_the_vector_of_its_entries(kind):
+    halves = gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Box(-1, 1, (2,))})
+    member, plain = (kind(space, ACTIONS, net_config=SMALL, seed=1) for space in (halves, OBS))
+    data = experiences()
+    split = {name: {"a": data[name][:, :2], "b": data[name][:, 2:]} if "obs" in name else data[name] for name in data}
+    assert [member.learn(split) for _ in range(3)] == [plain.learn(data) for _ in range(3)]
+    actions = (one.get_action(data["obs"] if one is plain else split["obs"]) for one in (member, plain))
+    assert np.array_equal(*actions)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_moments_travel_with_the_weights(kind):
     member = agent(kind, gradient_steps=1)
     for turn in range(4):

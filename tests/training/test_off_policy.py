@@ -94,7 +94,7 @@ class StopAfter(Callback):
 
 @pytest.mark.parametrize(("memory", "stop"), [("own", 3), ("shared", 2)])  # after a checkpoint, and at one
 def test_a_resumed_run_with_its_memory_is_the_uninterrupted_one(tmp_path, memory, stop):
-    settings = {"save_memory": True, "memory": memory}
+    settings = {"save_memory": True, "memory": memory, "normalize_observation": memory == "shared"}
     whole, _ = train_off_policy(make(), pop=population(**settings), run_dir=tmp_path / "whole", **RUN, **evolution())
     part = {**RUN, **evolution(), "run_dir": tmp_path / "part"}
     train_off_policy(make(), pop=population(**settings), callbacks=[StopAfter(stop)], **part)
@@ -146,19 +146,35 @@ def collected(members, slots, mode):
     return pop
 
 
-@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
-def test_members_collect_and_learn_together_as_alone(mode):
-    members = population(3, n_step=2, per_member=True)
+@pytest.mark.parametrize(("mode", "norm"), [("SAME_STEP", False), ("NEXT_STEP", False), ("NEXT_STEP", "running")])
+def test_members_collect_and_learn_together_as_alone(mode, norm):
+    settings = {"n_step": 2, "per_member": True, "normalize_observation": norm}
+    members = population(3, **settings)
     members[1].batch_size = 8  # learns in another computation
-    for member, other in zip(
-        collected(list(members), range(3), mode), population(3, n_step=2, per_member=True), strict=True
-    ):
+    for member, other in zip(collected(list(members), range(3), mode), population(3, **settings), strict=True):
         other.batch_size = member.batch_size
         (alone,) = collected([other], [other.index], mode)
         assert alone.learner.updates == member.learner.updates == 31
         for left, right in zip(alone.network.target_pairs(), member.network.target_pairs(), strict=True):
             assert torch.equal(left[0], right[0])
             assert torch.equal(left[1], right[1])
+
+
+def test_observations_are_normalised_by_the_statistics_of_the_members_own():
+    pop = collected(list(population(2, normalize_observation=True)), range(2), "NEXT_STEP")
+    replay = pop.learners.replay
+    assert replay.steps == 40
+    assert not replay.valid[:, :40].all()  # the steps in which envs were reset do not count
+    for place, member in enumerate(pop):
+        seen = replay.observations[place, :40][replay.valid[place, :40]]
+        norm = member.network.observation_norm
+        assert norm.count.item() == len(seen)
+        torch.testing.assert_close(norm.mean, seen.mean(0))
+        torch.testing.assert_close(norm.var, seen.var(0, correction=0))
+        x = member.learner.normalize(seen[:5].numpy())
+        torch.testing.assert_close(x, (seen[:5] - norm.mean) / norm.var.sqrt())
+        clone = member.clone()
+        assert torch.equal(clone.network.observation_norm.mean, norm.mean)
 
 
 class Rates(Callback):
