@@ -479,8 +479,9 @@ def leaves(data, above=()):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 class TestShippedFiles:
-    def test_can_be_run(self, path):
-        packages = {"minatar": "minatar", "minigrid": "minigrid", "atari": "ale_py"}
+    def test_can_be_run(self, path, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # MuJoCo writes a log of warnings into the working directory
+        packages = {"minatar": "minatar", "minigrid": "minigrid", "atari": "ale_py", "half": "mujoco"}
         extra = "mpe2" if path.parent.name == "ippo" else packages.get(path.stem.partition("_")[0], "torch")
         if find_spec(extra) is None:
             pytest.skip(f"{extra} is in an extra that is not installed")

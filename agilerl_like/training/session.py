@@ -322,18 +322,19 @@ class ProcessRun:
         training_env = env_setup.make_training_env(num_members, shard.parts, shard.part)
         if training_env is not env_setup.env:
             stack.callback(training_env.close)
-        eval_env = env_setup.adapt(self._eval_env(stack, num_members))
+        env, eval_env = env_setup.adapt(training_env), env_setup.adapt(self._eval_env(stack, num_members))
+        num_envs = env.num_envs // num_members * members.population.gradient_sync.num_ranks
         return TrainingLoop(
             members,
             env_setup,
-            env_setup.adapt(training_env),
+            env,
             env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps),
             training_args=args,
             selection=plan.selection,
             mutations=plan.mutations,
             checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
             callbacks=self.callbacks,
-            record=self._record(training_env, members),
+            record=self._record(training_env, members, num_envs),
             logs_updates=plan.log_every == "update",
         )
 
@@ -362,22 +363,20 @@ class ProcessRun:
         elif starts:
             prepare_folder(run_dir, overwrite=self.output_paths.overwrite)
 
-    def _record(self, training_env: Any, members: ShardedPopulation) -> RunRecord:
+    def _record(self, training_env: Any, members: ShardedPopulation, num_envs: int) -> RunRecord:
         env_name, args = env_name_of(self.env_setup.vec_env), self.plan.training_args
         return RunRecord(
             name=self.plan.name or env_name,
             env=env_name,
             algorithm=members.first.algo,
             population_size=members.size,
-            num_envs=members.first.num_envs,
+            num_envs=num_envs,
             seed=members.first.seed,
             max_env_steps=args.max_steps * members.size,
             target=args.target,
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
-            generation_env_steps=max(1, -(-args.evo_steps // members.first.num_envs))
-            * members.first.num_envs
-            * members.size,
+            generation_env_steps=max(1, -(-args.evo_steps // num_envs)) * num_envs * members.size,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

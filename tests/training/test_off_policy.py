@@ -124,6 +124,12 @@ def test_without_its_memory_a_resumed_run_refills_it_and_warns(tmp_path, capsys)
     assert [member.learner.updates for member in resumed] == [80 - 2 * 9] * 2
 
 
+def test_members_take_the_envs_that_are_given(capsys):
+    pop, _ = train_off_policy(make(envs=3), pop=population(num_envs=1), **{**RUN, "max_steps": 90, "verbose": True})
+    assert "2 members with 3 envs each" in capsys.readouterr().out.replace("\n", " ")
+    assert pop[0].num_envs == 3
+
+
 def test_the_replay_outlives_checkpoints():
     pop = population(1)
     train_off_policy(make(), pop=pop, **RUN)
