@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
@@ -22,7 +22,7 @@ from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrappe
 
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import VecEnvConfig, with_num_envs
+from agilerl_like.envs.factory import Aggregate, VecEnvConfig, plain_info_keys, with_num_envs
 from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
@@ -62,6 +62,10 @@ def make_multi_agent_vect_envs(
     num_workers: int | None = None,
     step_timeout: float = STEP_TIMEOUT,
     with_state: bool = False,
+    instances: Iterable[Mapping[str, Any]] = (),
+    aggregate: Aggregate = "mean",
+    info_keys: Mapping[str, str] | None = None,
+    seeds: int | Sequence[int] | None = None,
     should_async_vector: bool | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     **more_env_kwargs: Any,
@@ -80,7 +84,7 @@ def make_multi_agent_vect_envs(
     Backends are those of `make_vect_envs` and give bit-identical results. "auto" times random legal actions, and takes
     "sync" where they cannot be timed. `should_async_vector` is AgileRL's switch between "workers" and "sync".
     `with_state` adds `state()` to every step, for centralised critics; off by default, because many envs take as long
-    for it as for all observations.
+    for it as for all observations. `instances`, `aggregate`, `info_keys` and `seeds` are those of `make_vect_envs`.
 
     Raises:
         ConfigurationError: an env object instead of a factory, spaces without a fixed size or that differ between
@@ -105,6 +109,10 @@ def make_multi_agent_vect_envs(
             step_timeout=step_timeout,
             with_state=with_state,
             env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
+            instances=instances,
+            aggregate=aggregate,
+            info_keys=plain_info_keys(info_keys or {}),
+            seeds=tuple(seeds) if isinstance(seeds, Sequence) else seeds,
         )
     )
 
