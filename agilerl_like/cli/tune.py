@@ -196,6 +196,8 @@ def found_yaml(run: Run, config: Config) -> str:
         "mutation": None,
         "training": {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")},
     }
+    if not config.algorithm_class.has_networks:
+        del found["network"]
     last, own = rows.rows[-1], rows.rows[rows.best_row]
     fitness = formatting.fitness(last["population/best_ever"])
     changes = max(0, len(run.ancestry()) - 1)

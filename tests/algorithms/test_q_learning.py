@@ -21,6 +21,8 @@ from agilerl_like import (
     make_vect_envs,
     train_off_policy,
 )
+from agilerl_like.cli import main
+from agilerl_like.cli.tune import found_yaml
 from agilerl_like.config import load
 from agilerl_like.envs.probe_envs import PROBES
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
@@ -28,6 +30,7 @@ from agilerl_like.export.numpy_policy import load_numpy_policy
 from agilerl_like.learning.q_learning_update import QLearningUpdate
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.reporting.callback import Callback
+from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.probe import solve, suits
@@ -492,3 +495,15 @@ def test_a_table_that_does_not_learn_fails_a_probe():
     assert not solve(PROBES["DiscountedReward"], seed=1, algorithm="QLearning", lr=1e-12).solved
     assert not suits(PROBES["MemoryCue"], "QLearning")
     assert not suits(PROBES["ContinuousBounds"], "QLearning")
+
+
+def test_what_tune_found_has_no_network(tmp_path):
+    path, folder = tmp_path / "q.yaml", tmp_path / "run"
+    path.write_text(CONFIG)
+    assert (
+        main(["train", str(path), "--run.dir", str(folder), "--run.processes", "1", "--training.eval-loop", "1"]) == 0
+    )
+    found = tmp_path / "found.yaml"
+    (run,) = folder.glob("*/config.yaml")
+    found.write_text(found_yaml(Run.open(run.parent), load(str(path))))
+    assert load(str(found)).algorithm.name == "QLearning"
