@@ -195,9 +195,7 @@ class MinGRUCell(Cell):
             recent.append(earlier.masked_fill(starts.mask, 0.0))
         retained = (1 - update_gate).masked_fill(starts.mask, 0.0)
         terms = update_gate * self._candidate(recent)
-        if torch.compiler.is_compiling():
-            return linear_scan(retained, terms, hidden), *recent[:-1]
-        return _LinearScan.apply(retained, terms, hidden), *recent[:-1]
+        return linear_scan(retained, terms, hidden), *recent[:-1]
 
 
 def linear_scan(factors: Tensor, terms: Tensor, state: Tensor) -> Tensor:
@@ -214,29 +212,6 @@ def linear_scan(factors: Tensor, terms: Tensor, state: Tensor) -> Tensor:
             factors = torch.cat([factors[:, :span], factors[:, span:] * factors[:, :-span]], 1)
         span *= 2
     return terms
-
-
-class _LinearScan(torch.autograd.Function):
-    """`linear_scan`, whose gradients are a scan from the last step to the first; none flows into the first state.
-
-    Autograd would record each round (a run of minGRU takes 1.09 to 1.11 times as long).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, factors: Tensor, terms: Tensor, state: Tensor) -> Tensor:
-        states = linear_scan(factors, terms, state)
-        ctx.save_for_backward(factors, states, state)
-        return states
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch passes ctx by position
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        factors, states, state = ctx.saved_tensors
-        later = torch.cat([factors[:, 1:], torch.zeros_like(factors[:, :1])], 1)  # each step's factor in the next
-        terms_grad = linear_scan(later.flip(1), gradient.flip(1), torch.zeros_like(state)).flip(1)
-        return terms_grad * torch.cat([state.unsqueeze(1), states[:, :-1]], 1), terms_grad, None
 
 
 class GRUCell(SequentialCell):

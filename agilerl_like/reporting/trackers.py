@@ -130,9 +130,9 @@ class WandbReporter(TrackerReporter):
         if self._tracker is None:
             options = {**_wandb_run_in(run_dir), **self._options}
             self._open(options.pop("project", PROJECT), **options)
-        assert self._tracker is not None
+        tracker: Any = self._tracker  # opened by now
         video = importlib.import_module("wandb").Video(str(film), format="mp4")
-        self._tracker.tracker.log({f"film/{film.stem}": video})
+        tracker.tracker.log({f"film/{film.stem}": video})
 
     def finish(self, summary: SummaryRecord) -> None:
         """Add the best agent of the run to the summary of the W&B run."""
