@@ -6,7 +6,7 @@ command line and the documentation all read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, foreign_setting, unknown_name
 from agilerl_like.foreign_settings import SYSTEMS
 from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParameter
 from agilerl_like.hpo.schedules import (
@@ -26,6 +26,7 @@ from agilerl_like.hpo.schedules import (
 )
 from agilerl_like.learning.rewards import RewardFunction, check_reward_transform, reward_transform_to_json
 from agilerl_like.networks.distributions import LOG_STD_RANGE
+from agilerl_like.registry import registered
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 """The `config` of the dataclasses."""
@@ -196,10 +197,22 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
         if isinstance(own, ConfigurationError):
             problems.append(str(own))
         elif found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            problems.append(str(unknown_name("setting", found["loc"][-1], known or ("(see --help)",))))
+            problems.append(str(unknown_setting("setting", str(found["loc"][-1]), known or ("(see --help)",))))
         else:
             problems.append(f"{field}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}")
     return ConfigurationError("; ".join(problems))
+
+
+def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> ConfigurationError:
+    """Build the error for a setting that is not in `allowed`; it names the algorithms that have it."""
+    owners = [
+        algorithm
+        for algorithm, kind in registered("algorithm").items()
+        if name in getattr(getattr(kind, "config", None), "__dataclass_fields__", ())
+    ]
+    if foreign_setting(name) is not None or not owners:
+        return unknown_name(field, name, allowed)
+    return ConfigurationError(f"{field}={name!r} is unknown here; it is a setting of {', '.join(owners)}")
 
 
 def check_ranges(

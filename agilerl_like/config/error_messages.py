@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from agilerl_like.algorithms.settings import unknown_setting
 from agilerl_like.config.run_config import Config, InconsistentSettings
 from agilerl_like.config.schema import (
     AUTO,
@@ -67,6 +68,8 @@ class ErrorFormatter:
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
         foreign = foreign_setting(loc[-1])
+        if foreign is None and loc[0] == "algorithm" and not self._sections_with(loc[-1]):
+            return unknown_setting(field, loc[-1], self._near(loc, kind))
         if foreign is None or loc[0] == "hyperparameters":
             return unknown_name(field, loc[-1], self._near(loc, kind))
         stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])

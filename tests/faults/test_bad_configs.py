@@ -242,6 +242,40 @@ def test_true_is_no_number(defects, tmp_path, made):
     refused([Defect(path, True, "should be a number, not a flag", f"{path}=True") for path in defects], tmp_path, made)
 
 
+DIALS = {
+    "n-step with lambda": ({"advantage": "n_step", "gae_lambda": 0.9}, "gae_lambda=0.9: has no meaning with advantage"),
+    "two schedules of one rate": (
+        {"lr_schedule": "linear", "schedules": {"lr": "cosine"}},
+        "lr_schedule='linear' and schedules.lr='cosine' are two names of one schedule",
+    ),
+    "a schedule beyond the run": ({"lr_schedule": [[0, 1], [2, 0]]}, "progress=2 in point [2, 0]; allowed are numbers"),
+    "a schedule below zero": ({"lr_schedule": [[0, 1], [1, -1]]}, "factor=-1 in point [1, -1]; allowed are finite"),
+    "a rate outside of its schedule": (
+        {"lr_schedule": "kl", "lr": 0.1},
+        "algorithm.lr=0.1: is outside of lr_min=1e-06 and lr_max=0.01",
+    ),
+    "another algorithm's option": (
+        {"eps_start": 1.0},
+        "algorithm key='eps_start' is unknown here; it is a setting of DQN",
+    ),
+    "an unknown preset": ({"preset": "sb4"}, "algorithm.preset='sb4' is unknown; did you mean 'sb3'?"),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "message"), DIALS.values(), ids=DIALS)
+def test_options_that_contradict_each_other_are_refused_before_any_env_is_made(algorithm, message, tmp_path, made):
+    data = {**GOOD, "algorithm": algorithm}
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(data))
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = main(["train", str(path), "--run.dir", str(tmp_path / "runs")])
+    assert (code, made) == (2, [])
+    assert message in said.getvalue()
+    assert said.getvalue().count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 BY_HAND = {
     "every section": (
         "algorithm: {lr: -1, gama: 0.9}\npopulation: {size: 0}\nseed: -1",
