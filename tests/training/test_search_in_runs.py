@@ -136,7 +136,7 @@ def test_another_strategy_does_not_receive_the_state(whole, tmp_path):
     run(tmp_path / "run", 192, GatedSelection(), resume=True)
     state = search_state(tmp_path / "run")
     assert state["selection"] == "GatedSelection"
-    assert state["state"].keys() == {"best", "flat"}
+    assert state["state"].keys() == {"best", "stalled", "restarted"}
 
 
 def test_a_budget_of_one_generation_is_refused():
