@@ -24,11 +24,15 @@ SCRIPTS = (
     "mutation_cost",
     "gpu",
     "jax_program",
+    "tensor_envs",
     "time_to_target",
     "network_returns",
     "multi_agent_returns",
     "multi_agent_speed",
     "multi_agent_rating",
+    "games",
+    "off_policy_speed",
+    "shared_memory",
 )
 """The order in which goals are listed."""
 
