@@ -367,6 +367,12 @@ class TestBuilding:
             assert agent.architecture.latent_dim == 16
             assert dict(agent.hp_config) == {"lr": RLParameter(1e-4, 1e-2)}
 
+    @pytest.mark.parametrize("text", ["none", '"none"', "null"])
+    def test_none_is_a_value_of_normalize_advantage(self, read, text):
+        env = "environment: {id: CartPole-v1}\n"
+        assert read(env + "algorithm: {normalize_advantage: " + text + "}").algorithm.normalize_advantage == "none"
+        assert read(env, "--algorithm.normalize-advantage", text).algorithm.normalize_advantage == "none"
+
     def test_mutation_none_disables_evolution(self, read):
         setup = build(read(self.text + "mutation: none"))
         setup.env.close()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from agilerl_like.algorithms.settings import (
@@ -41,6 +41,10 @@ from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
 
+NormalizeAdvantage = Annotated[
+    Literal["rollout", "minibatch", "none"], BeforeValidator(lambda value: "none" if value is None else value)
+]
+"""YAML reads an unquoted none as None."""
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """An update's time is proportional to it."""
 
@@ -90,7 +94,7 @@ class PPOConfig:
     value_clip_mode: Literal["max", "clipped"] = "max"
     """Loss of a clipped value: the larger of the errors with and without the clip (CleanRL), or the error of the
     clipped value alone (SB3, skrl); one for all members."""
-    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    normalize_advantage: NormalizeAdvantage = "rollout"
     """Centre and scale advantages over the rollout, over each minibatch (SB3, CleanRL), or not at all; one for all
     members."""
     advantage_ddof: Literal[0, 1] = 0
