@@ -499,8 +499,9 @@ class IPPO(OnPolicyAlgorithm):
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
         document, tensors = read_agent(path)
-        groups = dict(document["groups"]) if isinstance(document, dict) and "groups" in document else {}
-        own: Any = own_networks_by_group(actor_networks, critic_networks, groups) or None
+        own: Any = None
+        if actor_networks or critic_networks:
+            own = own_networks_by_group(actor_networks, critic_networks, read_multi_agent_spec(document).groups)
         device = device if accelerator is None else accelerator.device
         return cls.from_documents(document, tensors, device=device, where=str(path), networks=own)
 
