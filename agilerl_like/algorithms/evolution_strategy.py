@@ -20,11 +20,11 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
-from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.learning.episode_returns import EpisodeReturns
 from agilerl_like.learning.perturbations import PerturbedNetworks, ReturnsUpdate
 from agilerl_like.networks.architecture import NetworkSpec
@@ -215,7 +215,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         """Return the update of some learners from the returns of their policies."""
 
 
-class EvolutionStrategy(RLAlgorithm[LearnerT]):
+class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     """An agent that learns from the returns of perturbed policies, one in each of its envs."""
 
     episodes: int
@@ -224,29 +224,6 @@ class EvolutionStrategy(RLAlgorithm[LearnerT]):
     normalize_observation: ObservationNormKind
     default_net_config: ClassVar[Mapping[str, Any]] = {}
     fewest_envs: ClassVar[int] = 2
-
-    @classmethod
-    @check_argument_names
-    def population(
-        cls,
-        size: int,
-        observation_space: Any,
-        action_space: Any,
-        *,
-        sample_hyperparameters: bool = False,
-        **kwargs: Any,
-    ) -> Population:
-        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
-
-        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
-        keeps the values given, moved into their ranges. All other arguments are the constructor's.
-
-        Raises:
-            ConfigurationError: `size` is below 1, or as the constructor.
-        """
-        return Population(
-            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
-        )
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:

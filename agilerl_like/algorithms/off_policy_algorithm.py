@@ -14,10 +14,10 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_budget, check_replay
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
-from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.settings import validated
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names, unknown_name
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
 from agilerl_like.resources import check_memory
@@ -43,7 +43,7 @@ class HandMadeBatch:
         return self._batch
 
 
-class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
+class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm[LearnerT]):
     """An agent that learns from a replay."""
 
     allowed_actions: ClassVar[str]
@@ -74,29 +74,6 @@ class OffPolicyAlgorithm(OffPolicyAttributes, RLAlgorithm[LearnerT]):
             seed=given["seed"],
         )
         self.mut = given["mut"] or "None"
-
-    @classmethod
-    @check_argument_names
-    def population(
-        cls,
-        size: int,
-        observation_space: Any,
-        action_space: Any,
-        *,
-        sample_hyperparameters: bool = False,
-        **kwargs: Any,
-    ) -> Population:
-        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
-
-        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
-        keeps the values given, moved into their ranges. All other arguments are the constructor's.
-
-        Raises:
-            ConfigurationError: `size` is below 1, or as the constructor.
-        """
-        return Population(
-            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
-        )
 
     @classmethod
     @abstractmethod

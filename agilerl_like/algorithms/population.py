@@ -30,7 +30,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.algorithms.settings import COMMON
-from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
+from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError, check_argument_names
 from agilerl_like.hpo import Choice, Explorer, HyperparameterConfig, NumberArray, Offspring, Parameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
@@ -417,6 +417,34 @@ class Population(BasePopulation[RLAlgorithm[Any]]):
         """
         networks = custom_spec(actor_network, critic_network)
         return cls.from_documents(*read_population(path), device=device, where=str(path), networks=networks)
+
+
+class PopulationConstructor:
+    """Algorithms of one policy with the constructor `population`."""
+
+    @classmethod
+    @check_argument_names
+    def population(
+        cls,
+        size: int,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        sample_hyperparameters: bool = False,
+        **kwargs: Any,
+    ) -> Population:
+        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
+
+        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
+        keeps the values given, moved into their ranges. All other arguments are the constructor's.
+
+        Raises:
+            ConfigurationError: `size` is below 1, or as the constructor.
+        """
+        kind: Any = cls
+        return Population(
+            make_members(kind, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
+        )
 
 
 def make_members(

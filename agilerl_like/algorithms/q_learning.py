@@ -20,7 +20,7 @@ from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.off_policy_algorithm import batch_of
 from agilerl_like.algorithms.off_policy_learner import REPORT_EVERY
-from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import ONLY, RLAlgorithm
 from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share, validated
 from agilerl_like.envs.spaces import mask_size
@@ -173,7 +173,7 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
         return QLearningUpdate(batch, *torch.tensor(numbers, device=learners[0].device).unbind(1))
 
 
-class QLearning(EpsilonGreedyAgent, RLAlgorithm[QLearningLearner]):
+class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearningLearner]):
     """A Q-learning agent whose hyperparameters can evolve; its table has a value for each state and action.
 
     It learns from every step of its envs: from the transition of the first env, then from that of the second, and so
@@ -258,29 +258,6 @@ class QLearning(EpsilonGreedyAgent, RLAlgorithm[QLearningLearner]):
         self._check_memory()
         self.reinitialize()
         self.mut = mut or "None"
-
-    @classmethod
-    @check_argument_names
-    def population(
-        cls,
-        size: int,
-        observation_space: Any,
-        action_space: Any,
-        *,
-        sample_hyperparameters: bool = False,
-        **kwargs: Any,
-    ) -> Population:
-        """Make a population of `size` agents of one run seed, each with random streams of its own.
-
-        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
-        keeps the values given, moved into their ranges. All other arguments are the constructor's.
-
-        Raises:
-            ConfigurationError: `size` is below 1, or as the constructor.
-        """
-        return Population(
-            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
-        )
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
