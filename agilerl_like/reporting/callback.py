@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
+
+MAX_TAGS, MAX_TAG_LENGTH = 100, 100
+"""Most tags that the callbacks of a run may track, and their longest; each is a column of metrics.csv."""
 
 
 class CallbackError(RuntimeError):
@@ -33,6 +36,38 @@ class RunContext:
     """Training steps of all members so far."""
     stop_reason: str | None = None
     """Why a callback requested to stop; None if none did."""
+    _tracked: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Sum and count of the values of this generation, by tag."""
+    _tags: set[str] = field(default_factory=set)
+    """All tags of the run."""
+
+    def track(self, tag: str, value: float) -> None:
+        """Record a number of the user's own in the current generation.
+
+        The mean over the generation is `callback/TAG` in metrics.csv and in all trackers, and the console shows it.
+        A value of `on_offspring` counts for the next generation.
+
+        Raises:
+            ValueError: the tag is no printable text of 1 to `MAX_TAG_LENGTH` characters, or a further one after
+                `MAX_TAGS`; the value is not a number.
+        """
+        if not isinstance(tag, str) or not tag.isprintable() or not 0 < len(tag) <= MAX_TAG_LENGTH:
+            raise ValueError(f"tag={tag!r:.200}; allowed is printable text of 1 to {MAX_TAG_LENGTH} characters")
+        if tag not in self._tags and len(self._tags) >= MAX_TAGS:
+            raise ValueError(f"tag={tag!r} is one more than the {MAX_TAGS} tags that a run may track")
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several numbers
+            raise ValueError(f"value={value!r:.200} of tag={tag!r}; allowed is one number") from error
+        self._tags.add(tag)
+        total, count = self._tracked.get(tag, (0.0, 0))
+        self._tracked[tag] = total + number, count + 1
+
+    def pop_tracked(self) -> dict[str, float]:
+        """Return the means of the values since the last call, by tag."""
+        means = {tag: total / count for tag, (total, count) in self._tracked.items()}
+        self._tracked.clear()
+        return means
 
     def stop(self, reason: str = "") -> None:
         """End the run as Ctrl-C does, but without an error: it is saved and returned, and can be resumed.
@@ -47,7 +82,8 @@ class RunContext:
 class Callback:
     """Receives the events of a run; a subclass overrides the methods it needs, the others do nothing.
 
-    Callbacks run on the main process only. Any of them may call `run.stop()`.
+    Callbacks run on the main process only. Any of them may call `run.stop(reason)`, and `run.track(tag, value)`, which
+    records a number of its own beside those of the run.
     """
 
     def on_run_begin(self, run: RunContext) -> None:
@@ -175,7 +211,10 @@ class CallbackList(Callback):
         self._call("on_update", run, metrics)
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
-        self._call("on_generation", run, record)
+        """Pass on a generation; reporters come last, because the others may still track values of it."""
+        reporters = [callback for callback in self if isinstance(callback, Reporter)]
+        self._call("on_generation", run, record, to=[callback for callback in self if callback not in reporters])
+        self._call("on_generation", run, replace(record, tracked=run.pop_tracked()), to=reporters)
 
     def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
         self._call("on_offspring", run, offspring)
@@ -193,8 +232,8 @@ class CallbackList(Callback):
     def close(self) -> None:
         self._call("close")
 
-    def _call(self, method: str, *arguments: Any) -> None:
-        for callback in self:
+    def _call(self, method: str, *arguments: Any, to: Iterable[Callback] | None = None) -> None:
+        for callback in self if to is None else to:
             if callback not in self._callbacks or not hasattr(callback, method):  # dropped by a warning in this loop
                 continue
             try:

@@ -182,7 +182,10 @@ class ConsoleReporter(Reporter):
     def _draw(self) -> None:
         if self._live is not None and self._run is not None:
             self._last_output = self._clock()
-            self._live.update(Group(self._members(), "", self._bar(self._run), self._best(self._run)), refresh=True)
+            shown = [self._members(), "", self._bar(self._run), self._best(self._run)]
+            if self._record is not None and self._record.tracked:
+                shown.append(Text(_tracked(self._record), style="dim", no_wrap=True, overflow="ellipsis"))
+            self._live.update(Group(*shown), refresh=True)
 
     def _members(self) -> RenderableType:
         if self._record is None:
@@ -190,7 +193,9 @@ class ConsoleReporter(Reporter):
         size = self._canvas.size
         if self._rendered.record is not self._record or self._rendered.size != size:
             title = Rule(f"generation {self._record.generation}", align="left", style="dim")
-            table = members_table(self._record, self._previous, width=size.width, height=size.height - 5)
+            table = members_table(
+                self._record, self._previous, width=size.width, height=size.height - 5 - bool(self._record.tracked)
+            )
             self._rendered = _RenderedMembers(
                 self._record, size, Segments(list(self._canvas.render(Group(title, table))))
             )
@@ -296,7 +301,13 @@ def _line(record: GenerationRecord) -> str:
     top, median = (text or "nan" for text in fitness)
     values = ", ".join(f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items())
     member = "; ".join(filter(None, (values, best.architecture)))
-    return f"best {top:>7}  median {median:>7}  member {best.uid}: {member}"
+    return "  ".join(
+        filter(None, (f"best {top:>7}  median {median:>7}  member {best.uid}: {member}", _tracked(record)))
+    )
+
+
+def _tracked(record: GenerationRecord) -> str:
+    return ", ".join(f"{tag} {value:.4g}" for tag, value in record.tracked.items())
 
 
 def _encodable(text: str, encoding: str) -> str:

@@ -150,7 +150,8 @@ class CsvReporter(FileReporter[dict[str, Any]]):
 
     Columns: `generation, slot, uid, parent_uid, env_steps, mutation, architecture, parameters`, `eval/…`, `rollout/…`,
     `hp/…`, `train/…`, then the columns that are equal in all rows of a generation: `population/…` and `time/…` (seconds
-    since the start of the run). Columns that appear later are added on the right; missing values are empty fields.
+    since the start of the run), and `callback/…`, which callbacks track. Columns that appear later are added on the
+    right; missing values are empty fields.
     """
 
     file_name = METRICS

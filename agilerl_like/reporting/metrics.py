@@ -1,7 +1,8 @@
 """Metrics of a generation by name, for CSV and all trackers.
 
 `rollout/`, `train/`, `eval/` and `time/` have the meaning of Stable-Baselines3 (`eval/mean_reward` is the fitness,
-`rollout/ep_rew_mean` the return of training episodes); `hp/`, `member/` and `population/` are ours.
+`rollout/ep_rew_mean` the return of training episodes); `hp/`, `member/` and `population/` are ours; `callback/` has
+what callbacks track.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def population_metrics(record: GenerationRecord) -> dict[str, float]:
         "time/time_elapsed": record.seconds,
         "time/fps": record.steps_per_second,
         **{f"time/{part}": seconds for part, seconds in record.seconds_by_part.items()},
+        **{f"callback/{tag}": value for tag, value in record.tracked.items()},
     }
 
 

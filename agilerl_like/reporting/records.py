@@ -207,6 +207,8 @@ class GenerationRecord:
     target: float | None = None
     updates: tuple[UpdateRecord, ...] = ()
     """The updates of this generation, in the order of their steps, if they are logged one by one."""
+    tracked: Mapping[str, float] = field(default_factory=dict)
+    """The means of the numbers that callbacks tracked in this generation, by tag; reporters alone receive them."""
 
     @property
     def best_fitness_ever(self) -> float:

@@ -177,3 +177,55 @@ def test_importing_loads_no_optional_package():
     root = Path(agilerl_like.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Tracking(Callback):
+    """Tracks 1, 2 and 6 in the first generation, and 10 in the second."""
+
+    def on_step(self, run):
+        run.track("loops", run.env_steps)
+
+    def on_generation(self, run, record):
+        run.track("loops", 6 if record.generation == 1 else 10)
+
+
+def test_reporters_receive_the_mean_of_what_callbacks_tracked():
+    reporter = RecordingReporter()
+    callbacks, run = CallbackList([reporter, Tracking()]), RunContext(a_run())
+    for env_steps in (1, 2):
+        run.env_steps = env_steps
+        callbacks.on_step(run)
+    for number in (1, 2):
+        callbacks.on_generation(run, a_generation(a_member(), number=number))
+    callbacks.on_generation(RunContext(a_run()), a_generation(a_member(), number=3))
+    first, second, third = (call.tracked for call in reporter.calls)
+    assert (first, second) == ({"loops": 3.0}, {"loops": 10.0})  # (1 + 2 + 6) / 3
+    assert third == {"loops": 10.0}  # of on_generation alone: each run has its own
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "message"),
+    [
+        ("", 1, r"tag=''; allowed is printable text of 1 to 100 characters"),
+        ("a\nb", 1, r"tag='a\\nb'; allowed is printable text"),
+        (7, 1, r"tag=7; allowed is printable text"),
+        ("x" * 101, 1, r"allowed is printable text of 1 to 100 characters"),
+        ("x", "one", r"value='one' of tag='x'; allowed is one number"),
+        ("x", [1, 2], r"value=\[1, 2\] of tag='x'; allowed is one number"),
+    ],
+)
+def test_what_cannot_be_tracked_is_named(tag, value, message):
+    run = RunContext(a_run())
+    with pytest.raises(ValueError, match=message):
+        run.track(tag, value)
+    assert run.pop_tracked() == {}
+
+
+def test_a_run_has_at_most_100_tags():
+    run = RunContext(a_run())
+    for number in range(100):
+        run.track(f"step {number}", number)
+    run.pop_tracked()
+    run.track("step 0", 1)
+    with pytest.raises(ValueError, match="tag='step 100' is one more than the 100 tags that a run may track"):
+        run.track("step 100", 1)

@@ -231,6 +231,16 @@ def test_remaining_time_is_within_a_fifth_after_the_second_generation(durations,
         assert abs(eta - true) <= max(0.2 * true, 0.2 * 60)  # of the last generation's end a fifth of a generation
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_callbacks_track_is_shown(terminal):
+    console = a_console(terminal=terminal)
+    reporter = ConsoleReporter(console)
+    reporter.start(a_run())
+    reporter.generation(replace(two_members(), tracked={"tokens": 12_345.678, "cost": 0.5}))
+    reporter.close()
+    assert "tokens 1.235e+04, cost 0.5" in written(console)
+
+
 def test_progress_within_a_generation():
     """Generations of 300k steps of 1M: the fourth has 100k."""
     console, clock = a_console(terminal=False), Clock()

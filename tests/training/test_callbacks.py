@@ -1,5 +1,6 @@
 """Callbacks in a run: what they receive, stopping, errors, and resuming."""
 
+import json
 import math
 import os
 import signal
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
+from agilerl_like.cli import main
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
 from agilerl_like.training import train_on_policy
 
@@ -21,7 +23,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, **options):
+def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, verbose=False, **options):
     env = make_vect_envs("CartPole-v1", ENVS, backend="vector")
     population = PPO.population(
         MEMBERS,
@@ -49,7 +51,7 @@ def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, **
             run_dir=folder,
             resume=resume,
             callbacks=callbacks,
-            verbose=False,
+            verbose=verbose,
             **options,
         )
     finally:
@@ -144,6 +146,49 @@ class StopAtStep(Callback):
     def on_step(self, run):
         if run.env_steps >= 2.5 * EVO_STEPS * MEMBERS:
             run.stop("time is up")
+
+
+class Counts(Callback):
+    """Tracks the number of calls of `on_step` in a generation, once, and the number of each update: 1, 2, 3, 4."""
+
+    def __init__(self):
+        self.steps = self.updates = 0
+
+    def on_step(self, run):
+        self.steps += 1
+
+    def on_update(self, run, metrics):
+        self.updates += 1
+        run.track("updates", self.updates)
+
+    def on_generation(self, run, record):
+        run.track("steps, of the vector env", self.steps)
+        self.steps = 0
+
+
+def test_tracked_numbers_are_in_the_records_of_their_generation(tmp_path, capsys):
+    train([Counts()], generations=2, folder=tmp_path / "run", tensorboard=True)
+    rows = read_metrics(tmp_path / "run")
+    steps = EVO_STEPS / ENVS
+    assert [row["callback/steps, of the vector env"] for row in rows] == [steps] * 2 * MEMBERS
+    # two updates in each generation: (1 + 2) / 2 and (3 + 4) / 2
+    assert [row["callback/updates"] for row in rows] == [1.5] * MEMBERS + [3.5] * MEMBERS
+    pytest.importorskip("tensorboard", reason="an extra")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = {path.parent for path in (tmp_path / "run").rglob("*tfevents*")}
+    events = EventAccumulator(str(folder)).Reload()
+    found = [(one.step, one.value) for one in events.Scalars("callback/updates")]
+    assert found == [(EVO_STEPS * MEMBERS, 1.5), (2 * EVO_STEPS * MEMBERS, 3.5)]
+
+
+def test_a_callback_that_stops_is_in_every_record_of_the_end(tmp_path, capsys):
+    train([StopAt("on_generation", 2, "no progress")], folder=tmp_path / "run", verbose=True)
+    assert "\nstopped: no progress\n" in capsys.readouterr().out
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (document["outcome"], document["generation"]) == ("stopped: no progress", 2)
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "  stopped: no progress  " in capsys.readouterr().out
 
 
 def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(tmp_path):
