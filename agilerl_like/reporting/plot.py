@@ -1,4 +1,4 @@
-"""One figure of a run: fitness, hyperparameters and network size of all members over time.
+"""One figure of a run: fitness, hyperparameters, network size and metrics of learning of all members over time.
 
 Every member is a branch that starts at its parent; the lineage of the best member is dark in every panel. Panels whose
 height is not fitness show it as colour.
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT = "evolution.png"
-_LOG_RANGE = 20.0
+_LOG_RANGE, _DECADES = 20.0, 1e4
+"""Ratios of largest and smallest value from which an axis is logarithmic, and from which it has powers of 10 alone."""
 _LABELS = 16
 _LABEL_LENGTH = 20
 """Characters of a mutation's label: `encoder.remove_layer`, the longest operator of the default network."""
@@ -36,6 +37,19 @@ _LEAST_SPREAD = 0.1
 """Least half height of an axis relative to the values: a smaller one would make noise look like a change."""
 PANELS = 48
 """Most hyperparameters, each of which has its own panel."""
+_LEARNING = {
+    "train/policy_gradient_loss": "policy gradient loss",
+    "train/actor_loss": "actor loss",
+    "train/value_loss": "value loss",
+    "train/td_error": "TD error",
+    "train/q_value": "Q value",
+    "train/entropy_loss": "entropy of the policy",
+    "train/approx_kl": "approximate KL of an update",
+    "train/return_mean": "return of the perturbed policies",
+}
+"""Titles of the metrics of learning, by column; a run has those of its algorithm."""
+_NEGATED = frozenset({"train/entropy_loss"})
+"""Columns that are minus what their panel shows."""
 DRAWABLE = 1e100
 """Larger numbers, and those below its inverse, are left out, because axis arithmetic would overflow."""
 _DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
@@ -57,11 +71,12 @@ def figure(run_dir: Path | str) -> Figure:
     except ImportError as error:
         raise ConfigurationError("a plot needs one more package: pip install 'agilerl-like[plot]'") from error
     history = _read(run_dir)
-    names = [name for name in history.rows[0] if name.startswith("hp/")] + ["parameters"]
+    names = [*history.hyperparameters, "parameters"]
     if len(names) > PANELS:
         raise CheckpointError(
             f"path={str(Path(run_dir) / METRICS)!r} has {len(names)} hp/ columns; allowed are {PANELS}"
         )
+    names += [name for name in _LEARNING if np.isfinite(_column(history, name)).any()]
     columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # fewest empty panels
     lines = math.ceil(len(names) / columns)
     drawing = Figure(figsize=(12, 4 + 2.4 * lines), layout="constrained", facecolor="white")
@@ -100,7 +115,7 @@ def _read(run_dir: Path | str) -> RunHistory:
 
 
 def _column(history: RunHistory, name: str) -> np.ndarray:
-    values = history.column(name)
+    values = -history.column(name) if name in _NEGATED else history.column(name)
     sizes = np.abs(values)
     return np.where((sizes < DRAWABLE) & ((sizes > 1 / DRAWABLE) | (sizes == 0)), values, np.nan)
 
@@ -130,6 +145,11 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far, on fresh episodes")
     _draw_branches(axes, history, steps, fitness)
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
+    middle, spread = fitness[history.lineage], _column(history, "eval/std_reward")[history.lineage]
+    axes.fill_between(
+        steps[history.lineage], middle - spread, middle + spread, color=_DARK, alpha=0.1, linewidth=0, zorder=1,
+        label="± standard deviation of its episodes",
+    )  # fmt: skip
     target = history.rows[-1]["population/target"]
     if abs(target) < DRAWABLE:
         axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
@@ -138,7 +158,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
     _label_mutations(axes, history, steps, fitness)
     _style_axes(axes, "fitness")
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=9)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, frameon=False, fontsize=9)
 
 
 def _label_mutations(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray) -> None:
@@ -185,7 +205,8 @@ def _draw_panel(axes: Axes, name: str, history: RunHistory, norm: Normalize) -> 
     if categories := history.categories(name):
         axes.set_yticks(range(len(categories)), [formatting.hyperparameter(value)[:12] for value in categories])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _style_axes(axes, "weights in the network" if name == "parameters" else name.removeprefix("hp/"))
+    title = {"parameters": "weights in the network", **_LEARNING}.get(name, name.removeprefix("hp/"))
+    _style_axes(axes, title)
 
 
 def _scale(axes: Axes, values: np.ndarray) -> None:
@@ -195,7 +216,8 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
     whole = bool((values[np.isfinite(values)] % 1 == 0).all())
     if low > 0 and high / low > _LOG_RANGE:
         axes.set_yscale("log", base=2 if whole else 10)
-        axes.yaxis.set_major_locator(LogLocator(base=2) if whole else LogLocator(subs=(1.0, 2.0, 5.0)))
+        subs = (1.0, 2.0, 5.0) if high / low < _DECADES else (1.0,)
+        axes.yaxis.set_major_locator(LogLocator(base=2) if whole else LogLocator(subs=subs))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if whole else formatting.hyperparameter(value))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:

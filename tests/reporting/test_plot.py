@@ -43,10 +43,11 @@ def lineage_of(axes):
 def test_figure_has_panels_for_fitness_hyperparameters_and_size(run_dir):
     drawing = figure(run_dir)
     titles = [axes.get_title(loc="left") for axes in drawing.axes]
-    assert titles == ["fitness", "lr", "batch_size", "weights in the network", ""]  # the last is the colour bar
-    fitness, lr, batch_size, size, bar = drawing.axes
+    # the last is the colour bar
+    assert titles == ["fitness", "lr", "batch_size", "weights in the network", "value loss", ""]
+    fitness, lr, batch_size, size, loss, bar = drawing.axes
     assert fitness.get_xlabel() == "env steps of all members"
-    assert size.get_xlabel() == "generation"
+    assert size.get_xlabel() == loss.get_xlabel() == "generation"
     assert bar.get_ylabel() == "fitness"
     assert drawing.get_suptitle() == "lander: best fitness 30.0, member 2 in generation 3"
     assert lr.get_yscale() == "log"  # 1e-4 to 1e-2 is more than a factor of 20
@@ -59,6 +60,28 @@ def test_branch_of_the_best_member_starts_at_its_parent(run_dir):
     assert lineage_of(fitness) == [[100_000, 10], [200_000, 15], [300_000, 30]]
     assert lineage_of(lr) == [[1, 1e-4], [2, 2e-4], [3, 2e-4]]
     assert [text.get_text() for text in fitness.texts] == ["lr"]
+
+
+def test_metrics_of_learning_have_panels(tmp_path):
+    # generations 1 and 2: entropy 0.69 and 0.5 (the column has minus that), KL 0.002 and 0.01; no update in the third
+    reporter = CsvReporter(tmp_path)
+    reporter.start(a_run())
+    for number, (entropy, kl) in enumerate([(0.69, 0.002), (0.5, 0.01), (math.nan, math.nan)], 1):
+        losses = {"approx_kl": kl, "entropy_loss": -entropy, "value_loss": math.nan, "clip_fraction": 0.1}
+        reporter.generation(a_generation(a_member(losses=losses), number=number))
+    panels = {axes.get_title(loc="left"): axes for axes in figure(tmp_path).axes[1:-1]}
+    assert [*panels][-3:] == ["weights in the network", "entropy of the policy", "approximate KL of an update"]
+    assert lineage_of(panels["entropy of the policy"])[:2] == [[1, 0.69], [2, 0.5]]
+    assert lineage_of(panels["approximate KL of an update"])[:2] == [[1, 0.002], [2, 0.01]]
+
+
+def test_band_is_the_standard_deviation_of_the_best_members_episodes(run_dir):
+    # its fitness is 10, 15 and 30, and the standard deviation 10 in each generation
+    axes = figure(run_dir).axes[0]
+    (band,) = (one for one in axes.collections if one.get_label() == "± standard deviation of its episodes")
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    steps, low, high = (100_000, 200_000, 300_000), (0, 5, 20), (20, 25, 40)
+    assert corners == {*zip(steps, low, strict=True), *zip(steps, high, strict=True)}
 
 
 SEVEN = "gae_lambda,gamma,lr,update_epochs,clip_coef,vf_coef,ent_coef"
@@ -133,7 +156,7 @@ def test_axis_of_almost_equal_values_has_a_minimum_height(tmp_path):
     for number, (fitness, parameters) in enumerate([(499, 990), (501, 1010)], 1):
         member = a_member(fitness=fitness, parameters=parameters, hyperparameters={"lr": 10.0**-number})
         reporter.generation(a_generation(member, number=number, target=None))
-    fitness, lr, size, _ = figure(tmp_path).axes
+    fitness, lr, size, *_ = figure(tmp_path).axes
     assert fitness.get_ylim() == pytest.approx((449.9, 550.1))
     assert size.get_ylim() == pytest.approx((899, 1101))
     assert lr.get_ylim() == pytest.approx((0.0055, 0.1045))  # 0.01 to 0.1 and a margin of 5 %
