@@ -6,7 +6,10 @@ import shlex
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from datetime import datetime
+from threading import Barrier
 
 import pytest
 import yaml
@@ -106,10 +109,21 @@ class TestTrain:
         assert first != other
 
     def test_two_runs_never_share_a_folder(self, file, tmp_path, monkeypatch):
-        config = load(file)
-        names = [_create_run_dir(config).name for _ in range(3)]
-        assert len(set(names)) == 3
-        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
+        """Ten runs of one name that start in the same second, at once."""
+        config, together = load(file), Barrier(10)
+
+        class Frozen(datetime):
+            @classmethod
+            def now(cls, tz=None):
+                together.wait()
+                return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
+
+        monkeypatch.setattr("agilerl_like.cli.train.datetime", Frozen)
+        with ThreadPoolExecutor(10) as pool:
+            names = {folder.name for folder in pool.map(_create_run_dir, [config] * 10)}
+        stem = "CartPole-v1-PPO-20260102-030405"
+        assert names == {stem, *(f"{stem}-{number}" for number in range(2, 11))}
+        assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
     def test_existing_run_name_is_an_error_and_its_files_stay(self, run, file, capsys):
         before = (run / "metrics.csv").read_bytes()

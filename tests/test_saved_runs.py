@@ -13,6 +13,7 @@ import torch
 
 from agilerl_like import ConfigurationError, Run, evaluate
 from agilerl_like.cli import main
+from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Replay, marl_eval_results, replay_run, train_initial_members
 from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.training.provenance import git_state
@@ -128,6 +129,13 @@ class TestProvenance:
         assert after["generation"] == 6
 
 
+class KeepsMembers(Callback):
+    """Keeps copies of the members as they were evaluated last."""
+
+    def on_generation(self, run, record):
+        self.members = [agent.clone() for agent in run.population]
+
+
 class TestReplay:
     @pytest.mark.parametrize("name", ["s3", "s4"])
     def test_ends_with_the_genome_of_the_best_agent(self, runs, name):
@@ -147,6 +155,28 @@ class TestReplay:
         first, again, other = (replay_run(run, seeds=2, seed=seed) for seed in (1, 1, 2))
         assert first.replayed == again.replayed
         assert first.replayed + first.unchanged != other.replayed + other.unchanged
+
+    def test_an_initial_member_that_never_changed_is_replayed_to_the_bit(self, tmp_path):
+        """With the run's own seed, the slot of that member is the same agent: its weights, moments and normaliser."""
+        (tmp_path / "still.yaml").write_text(re.sub(r"mutation: .*", "mutation: {no_mutation: 1.0}", TINY))
+        options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet"]
+        for seed in range(4, 14):
+            train = ["train", str(tmp_path / "still.yaml"), "--seed", str(seed), "--run.name", str(seed)]
+            assert main([*train, *options]) == 0
+            run = Run.open(tmp_path / str(seed))
+            if len(run.ancestry()) == 1:  # else the best agent is a clone, which has noise of its own
+                break
+        (initial,) = run.ancestry()
+        last = KeepsMembers()
+        result = replay_run(run, seeds=4, seed=seed, callbacks=[last])
+        best_row = run.records.rows[run.records.best_row]
+        assert (result.changes, result.generations) == (0, best_row["generation"])
+        replayed, best = (agent.to_documents()[1] for agent in (last.members[initial.slot], run.best()))
+        assert replayed.keys() == best.keys()
+        assert all(torch.equal(replayed[name], tensor) for name, tensor in best.items())
+        replay_run(run, seeds=4, seed=seed + 1, callbacks=[last])
+        other = last.members[initial.slot].to_documents()[1]
+        assert not all(torch.equal(other[name], tensor) for name, tensor in best.items())
 
     def test_command_states_whether_the_find_transfers(self, runs, capsys):
         assert main(["replay", str(runs / "s3"), "--seeds", "2", "--seed", "1", "--quiet"]) == 0

@@ -154,6 +154,9 @@ def replay_run(
 ) -> Replay:
     """Train agents from new weights with the schedule of a run's best agent, and as many without it.
 
+    An initial member that became the best agent without a change is, with the run's own seed, the same agent to the
+    bit in its slot.
+
     Raises:
         ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
     """
