@@ -14,6 +14,7 @@ from tensordict import TensorClass
 from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
+from agilerl_like.learning.minibatches import sequences_in_use
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
@@ -38,6 +39,7 @@ class TrainingBatch(TensorClass):
     masks: Tensor | None  # [P, S, L, choices]
     starts: Tensor | None  # [P, S, L], 1 where an episode begins; None without recurrence
     state: Tensor | None  # [P, S, M, K, H], hidden state before each sequence; None without recurrence
+    used: Tensor | None  # [P, S] bool, the sequences that are learned from; None: all
 
 
 class Precomputed(TensorClass):
@@ -127,6 +129,7 @@ def compute_advantages(
         masks=None if masks is None else cut.of(masks, steps),
         starts=starts,
         state=state,
+        used=sequences_in_use(counts, rollout.waiting),
         batch_size=counts.shape[:2],
     )
     return batch, explained

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from agilerl_like.learning.advantages import Precomputed, TrainingBatch, compute_advantages, standardised
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
+from agilerl_like.learning.minibatches import Minibatches
 from agilerl_like.learning.optimizer import AdamStep, OptimizerName, RowRule, StepRule, clip_, clip_scales
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss, ppo_metrics
 from agilerl_like.learning.rollout_buffer import Rollout
@@ -166,10 +166,10 @@ class PPOUpdate:
         """Estimate advantages, take epochs of minibatch steps, and return `METRICS`. Normalisers are updated too."""
         batch, explained_variance = self.compute_advantages(rollout, cut, precomputed)
         _, sequences, length, _ = batch.observations.shape
-        minibatches = min(sequences, num_minibatches or max(1, round(sequences * length / batch_size)))
-        bounds = [sequences * i // minibatches for i in range(minibatches + 1)]
+        count = min(sequences, num_minibatches or max(1, round(sequences * length / batch_size)))
+        minibatches = Minibatches(count, sequences, batch.used)
         steps_before = self.stacked.optimizer.steps.clone()
-        total, epochs = self.epochs(batch, bounds, shuffle, first=0)
+        total, epochs = self.epochs(batch, minibatches, shuffle, first=0)
         for _, stack in self.stacked.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
         metrics = {name: sums / epochs for name, sums in total.items()}
@@ -214,7 +214,7 @@ class PPOUpdate:
         return batch, torch.cat(explained)
 
     def epochs(
-        self, batch: TrainingBatch, bounds: Sequence[int], shuffle: Shuffle, *, first: int
+        self, batch: TrainingBatch, minibatches: Minibatches, shuffle: Shuffle, *, first: int
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Run the epochs from `first` on; return the sums of their metrics, and the number of epochs `[P]`.
 
@@ -226,7 +226,7 @@ class PPOUpdate:
         total: dict[str, Tensor] = {}
         count = torch.zeros_like(planned)
         for epoch in range(first, int(planned.max())):
-            metrics, completed = self.epoch(batch, bounds, shuffle(epoch, bounds[-1]))
+            metrics, completed = self.epoch(batch, minibatches, shuffle(epoch, minibatches.sequences))
             total = {name: total[name] + x for name, x in metrics.items()} if total else metrics
             count += 1
             if self.any_adaptive:
@@ -249,9 +249,10 @@ class PPOUpdate:
                     self.modes,
                     detailed=self.detailed,
                 )
+                its = batch[rows]
                 more, epochs = update.epochs(
-                    batch[rows],
-                    bounds,
+                    its,
+                    minibatches._replace(used=its.used),
                     lambda epoch, count, rows=rows: shuffle(epoch, count)[rows],
                     first=epoch + 1,
                 )
@@ -297,7 +298,7 @@ class PPOUpdate:
         )
         return stacked.optimizer.prepare_steps(lr, count, rule)
 
-    def epoch(self, batch: TrainingBatch, bounds: Sequence[int], order: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def epoch(self, batch: TrainingBatch, minibatches: Minibatches, order: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Take a step on every minibatch of the sequences in an order `[P, S]`.
 
         Returns the mean of each metric, and whether each member took all of its steps, `[P]`. Minibatches are plain
@@ -307,13 +308,15 @@ class PPOUpdate:
             [batch.old_log_probs, batch.advantages, batch.returns, batch.old_values, batch.weight], -1
         )
         columns = (targets, batch.observations, batch.actions, batch.masks, batch.starts, batch.state)
+        slices, order, padding = minibatches.of(order)
         targets, *samples = (x if x is None else _reordered(x, order) for x in columns)
-        minibatches = [slice(*ends) for ends in pairwise(bounds)]
+        if padding is not None:
+            cast(Tensor, targets)[..., -1].masked_fill_(padding.unsqueeze(-1), 0.0)
         ddof = self.modes.advantage_ddof if self.modes.normalize_advantage == "minibatch" else None
-        targets = _with_shares(cast(Tensor, targets), minibatches, ddof)
+        targets = _with_shares(cast(Tensor, targets), slices, ddof)
         its_targets, evaluations, norms = [], [], []
         learns, counts = self.ones > 0, []
-        for minibatch, adam_step in zip(minibatches, self.prepare_steps(len(minibatches)), strict=True):
+        for minibatch, adam_step in zip(slices, self.prepare_steps(len(slices)), strict=True):
             own = self.gradient_sync.local_slice(minibatch)
             its = [x if x is None else x[:, own] for x in samples]
             its_targets.append(targets[:, :, own].flatten(2))
@@ -325,7 +328,7 @@ class PPOUpdate:
             evaluations.append(evaluation)
             norms.append(norm)
             if counts and not bool(learns.any()):
-                self.stacked.optimizer.steps -= len(minibatches) - len(counts)
+                self.stacked.optimizer.steps -= len(slices) - len(counts)
                 break
         taken = len(evaluations)
         if counts:  # minibatches that a member was evaluated on after it had stopped do not count
@@ -394,10 +397,10 @@ class PPOUpdate:
 
 
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
-    """Return each member's sequences `[P, S, …]` in an order `[P, S]` of its own."""
-    members, count = order.shape
+    """Return each member's sequences `[P, S, …]` in an order `[P, S']` of its own."""
+    members, count = x.shape[:2]
     rows = order + count * torch.arange(members, device=order.device).unsqueeze(1)
-    return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, (members, count))
+    return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, order.shape)
 
 
 def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None = None) -> Tensor:
