@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from agilerl_like.algorithms.evaluation import EvalEnv, HasActor, eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import EvalEnv, HasActor, eval_mode
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
@@ -25,7 +26,7 @@ from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, rating_errors
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
-from agilerl_like.training.sides import group_parts, player_sides, scripted_agents
+from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
 
 Player = IPPO | ScriptedPolicy
 """A team, or a function of an agent's observation, its action mask and a numpy generator that returns its action."""
@@ -131,7 +132,6 @@ class _Table:
         if not isinstance(games, int) or games < 1:
             raise ConfigurationError(f"games={games!r} must be at least 1")
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
-        everyone = frozenset(agent for ids in self._groups.values() for agent in ids)
         sides = player_sides(self._groups)
         with ExitStack() as stack:
             made = self._setup.make_eval_env(min(games, ENVS))
@@ -140,24 +140,18 @@ class _Table:
             for player in (first, second):
                 if isinstance(player, IPPO):
                     stack.enter_context(eval_mode(player))
-            openings = self._openings(first, second, env, seeds)
-            found = []
-            for side in sides:
-                policies = [*self._policies(first, side), *self._policies(second, everyone - side)]
-                found.append(evaluate(policies, cast(EvalEnv, env), seeds, members=1, openings=openings))
-        new = np.ones(games, np.bool_) if openings is None else openings.are_new(seeds)
+            played = play_sides(
+                sides,
+                partial(self._policies, first),
+                partial(self._policies, second),
+                cast(EvalEnv, env),
+                seeds,
+                openings=self._openings(first, second, env, seeds),
+            )
+        mine, others, lengths = (x[:, 0, :games] for x in (played.mine, played.others, played.lengths))
+        return Games([sorted(side) for side in sides], mine, others, lengths)
 
-        def total(agents: Collection[str], episodes: Any) -> np.ndarray:
-            return np.sum([episodes.returns_by_agent[agent][0] for agent in agents], axis=0)[:games][new]
-
-        return Games(
-            [sorted(side) for side in sides],
-            np.stack([total(side, episodes) for side, episodes in zip(sides, found, strict=True)]),
-            np.stack([total(everyone - side, episodes) for side, episodes in zip(sides, found, strict=True)]),
-            np.stack([episodes.lengths[0, :games][new] for episodes in found]),
-        )
-
-    def _policies(self, player: Player, agents: frozenset[str]) -> Sequence[HasActor]:
+    def _policies(self, player: Player, agents: Collection[str]) -> Sequence[HasActor]:
         if isinstance(player, IPPO):
             return group_parts(self._groups, player.group_policies, agents)
         return [scripted_agents(player, self._groups, self._spaces).part(agents)]

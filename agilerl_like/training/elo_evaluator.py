@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import eval_mode
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.openings import Openings, has_chance
@@ -43,7 +43,7 @@ from agilerl_like.training.evaluator import (
     with_opponent,
 )
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.sides import group_parts, player_sides
+from agilerl_like.training.sides import group_parts, play_sides, player_sides
 
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
@@ -144,32 +144,21 @@ class EloEvaluator(Evaluator):
         should_stop: Callable[[], bool] = never_stop,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`."""
-        members = len(home) if isinstance(home, MultiAgentPopulation) else 1
-        mine, theirs = np.zeros((members, len(seeds))), np.zeros((members, len(seeds)))
-        lost, steps = np.zeros(mine.shape, np.bool_), np.zeros(members, np.int64)
         openings = None if self._has_chance(visitor.seed) else Openings(seeds, self.env.single_action_spaces)
         with eval_mode(home), eval_mode(visitor):
-            for side in player_sides(visitor.groups):
-                episodes = evaluate(
-                    [
-                        *group_parts(visitor.groups, home.group_policies, side),
-                        *group_parts(visitor.groups, visitor.group_policies, {*visitor.agent_ids} - side),
-                    ],
-                    self.env,
-                    seeds,
-                    members=members,
-                    max_steps=self.max_steps,
-                    should_stop=should_stop,
-                    openings=openings,
-                )
-                for agent, returns in episodes.returns_by_agent.items():
-                    total = mine if agent in side else theirs
-                    total += returns[:, : len(seeds)]
-                lost |= episodes.lost[:, : len(seeds)]
-                steps += episodes.lengths.sum(axis=1)
-        scores = np.where(mine == theirs, 0.5, mine > theirs)
-        scores = np.where(lost, 0.5, scores)
-        return (scores if openings is None else scores[:, openings.are_new(seeds)]), steps
+            played = play_sides(
+                player_sides(visitor.groups),
+                lambda agents: group_parts(visitor.groups, home.group_policies, agents),
+                lambda agents: group_parts(visitor.groups, visitor.group_policies, agents),
+                self.env,
+                seeds,
+                members=len(home) if isinstance(home, MultiAgentPopulation) else 1,
+                max_steps=self.max_steps,
+                should_stop=should_stop,
+                openings=openings,
+            )
+        mine, theirs = played.mine.sum(axis=0), played.others.sum(axis=0)
+        return np.where((mine == theirs) | played.lost.any(axis=0), 0.5, mine > theirs), played.steps
 
     def _has_chance(self, seed: int) -> bool:
         if self._chance is None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import Episodes, eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import eval_mode
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
@@ -25,7 +25,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.sides import group_parts, player_sides, scripted_agents
+from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
 
 NEWEST_SHARE = 0.5
 """Probability that a sampled opponent of the past is the newest."""
@@ -123,15 +123,19 @@ class ScriptedOpponentEvaluator(Evaluator):
         members = len(players) if isinstance(players, MultiAgentPopulation) else 1
         first = cast(IPPO, players[0] if isinstance(players, MultiAgentPopulation) else players)
         sides = own_sides(self._scripts, first)
-        returns, lost, steps = 0.0, False, 0
+        scripts = scripted_agents(self._scripts, first.groups, first.possible_action_spaces)
         with eval_mode(players):
-            for side in sides:
-                played = play_against(
-                    self._scripts, players, first, side, self.env, seeds, members, self.max_steps, should_stop
-                )
-                own = np.sum([played.returns_by_agent[agent] for agent in side], axis=0)
-                returns, lost, steps = returns + own / len(sides), lost | played.lost, steps + played.lengths.sum(1)
-        returns = np.where(lost, np.nan, returns)
+            played = play_sides(
+                sides,
+                lambda agents: group_parts(first.groups, cast(Any, players).group_policies, agents),
+                lambda agents: [scripts.part(agents)],
+                self.env,
+                seeds,
+                members=members,
+                max_steps=self.max_steps,
+                should_stop=should_stop,
+            )
+        returns = np.where(played.lost.any(axis=0), np.nan, played.mine.mean(axis=0))
         counts = (~np.isnan(returns)).sum(axis=1)
         spread = [float(np.nanstd(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)]
         return EvalResult(
@@ -139,7 +143,7 @@ class ScriptedOpponentEvaluator(Evaluator):
             spread,
             [std / np.sqrt(count - 1) if count > 1 else np.nan for std, count in zip(spread, counts, strict=True)],
             len(sides) * returns.shape[1],
-            np.asarray(steps).tolist(),
+            played.steps.tolist(),
             returns.tolist(),
         )
 
@@ -149,23 +153,6 @@ def own_sides(scripts: Scripts, first: IPPO) -> list[frozenset[str]]:
     if isinstance(scripts, Mapping):
         return [frozenset(agent for group, ids in first.groups.items() if group not in scripts for agent in ids)]
     return player_sides(first.groups)
-
-
-def play_against(
-    scripts: Scripts,
-    players: Any,
-    first: IPPO,
-    side: frozenset[str],
-    env: MultiAgentVecEnvAdapter,
-    seeds: Sequence[int],
-    members: int,
-    max_steps: int | None,
-    should_stop: Callable[[], bool],
-) -> Episodes:
-    """Let members play one side, and functions the others."""
-    agents = scripted_agents(scripts, first.groups, first.possible_action_spaces)
-    policies = [*group_parts(first.groups, players.group_policies, side), agents.part({*first.agent_ids} - side)]
-    return evaluate(policies, env, seeds, members=members, max_steps=max_steps, should_stop=should_stop)
 
 
 def check_scripts(scripts: Scripts, first: IPPO, fitness: str) -> None:

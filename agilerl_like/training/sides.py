@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from agilerl_like.algorithms.evaluation import GroupPolicy, HasActor
+import numpy as np
+
+from agilerl_like.algorithms.episode_guard import never_stop
+from agilerl_like.algorithms.evaluation import EvalEnv, GroupPolicy, HasActor, evaluate
+from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.multi_agent.scripted import ScriptedAgents, ScriptedPolicy
 from agilerl_like.errors import ConfigurationError, unknown_name
+
+Policies = Callable[[Collection[str]], Sequence[HasActor]]
+"""Agents -> what they act with."""
+
+
+class SidesPlayed(NamedTuple):
+    """Games of P members from each of S sides, on K seeds; games whose opening an earlier one had are left out."""
+
+    mine: np.ndarray  # [S, P, K], the total return of the side's agents
+    others: np.ndarray  # [S, P, K], that of all other agents
+    lengths: np.ndarray  # [S, P, K], in env steps
+    lost: np.ndarray  # [S, P, K] bool: the worker process died during the game
+    steps: np.ndarray  # [P], env steps of all games, also of those that are left out
+
+
+def play_sides(
+    sides: Sequence[Collection[str]],
+    mine: Policies,
+    others: Policies,
+    env: EvalEnv,
+    seeds: Sequence[int],
+    *,
+    members: int = 1,
+    max_steps: int | None = None,
+    should_stop: Callable[[], bool] = never_stop,
+    openings: Openings | None = None,
+) -> SidesPlayed:
+    """Play a game from each side on each seed: `mine` acts for the agents of the side, `others` for all others.
+
+    Raises:
+        EvaluationStopped: `should_stop` returned True.
+    """
+    everyone = frozenset(env.agent_ids)
+    found = [
+        evaluate(
+            [*mine(side), *others(everyone - frozenset(side))],
+            env,
+            seeds,
+            members=members,
+            max_steps=max_steps,
+            should_stop=should_stop,
+            openings=openings,
+        )
+        for side in sides
+    ]
+    kept = slice(None) if openings is None else np.flatnonzero(openings.are_new(seeds))
+
+    def totals(of_side: Callable[[Collection[str]], Collection[str]]) -> np.ndarray:
+        return np.stack(
+            [
+                np.sum([episodes.returns_by_agent[agent] for agent in of_side(side)], axis=0)[:, kept]
+                for side, episodes in zip(sides, found, strict=True)
+            ]
+        )
+
+    return SidesPlayed(
+        totals(lambda side: side),
+        totals(lambda side: everyone - frozenset(side)),
+        np.stack([episodes.lengths[:, kept] for episodes in found]),
+        np.stack([episodes.lost[:, kept] for episodes in found]),
+        np.sum([episodes.lengths.sum(axis=1) for episodes in found], axis=0),
+    )
 
 
 def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:

@@ -10,6 +10,7 @@ from learner_examples import member, only, pick, rollout_of, shuffle_of, values_
 
 from agilerl_like.learning.advantages import standardised
 from agilerl_like.learning.gae import gae
+from agilerl_like.learning.minibatches import Minibatches
 from agilerl_like.learning.optimizer import DEFAULT_BETAS, Adam, RowRule, StepRule, clip_
 from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
@@ -187,8 +188,8 @@ def kl_steps(kl_stop, epochs=4):
     values = values_of(1, update_epochs=[epochs], target_kl=[0.1])
     update = Scripted(cohort.stacked, values, cohort.execution, modes=UpdateModes(kl_stop=kl_stop))
     batch, _ = update.compute_advantages(rollout_of(1), SINGLE_STEP, None)
-    count = batch.observations.shape[1]
-    _, epochs_done = update.epochs(batch, [0, 12, 24, 36, count], shuffle_of([0]), first=0)
+    minibatches = Minibatches(4, batch.observations.shape[1])
+    _, epochs_done = update.epochs(batch, minibatches, shuffle_of([0]), first=0)
     return int(cohort.stacked.optimizer.steps[0]), int(epochs_done[0])
 
 
