@@ -1,6 +1,7 @@
 """The code and its documentation use the terms of `tests/data/retired_words.txt`."""
 
 import io
+import json
 import re
 import tokenize
 from pathlib import Path
@@ -19,6 +20,7 @@ CHECKED = (
     "tests/**/*.py",
     "tutorials/*.md",
     "tutorials/*.py",
+    "tutorials/*.ipynb",
     "*.md",
 )
 FILES = sorted(path for pattern in CHECKED for path in ROOT.glob(pattern) if path.name != Path(__file__).name)
@@ -37,8 +39,16 @@ STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)
 
 
 def names_and_prose(path):
-    """Yield (line, name, prose) of a file: either may be empty."""
+    """Yield (line, name, prose) of a file: either may be empty; lines of a notebook are those of its cells together."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        before = 0
+        for cell in json.loads(text)["cells"]:
+            source = "".join(cell["source"])
+            found = [(1, "", source)] if cell["cell_type"] == "markdown" else python_parts(source, is_package=False)
+            yield from ((before + number, name, prose) for number, name, prose in found)
+            before += source.count("\n") + 1
+        return
     if path.suffix in (".md", ".yaml"):
         behind = "#" if path.suffix == ".yaml" else ""  # YAML has prose in comments
         yield from (
@@ -47,10 +57,15 @@ def names_and_prose(path):
         )
         return
     yield 0, path.stem, ""
+    yield from python_parts(text, is_package=path.parts[-2] == "agilerl_like")
+
+
+def python_parts(text, *, is_package):
+    """Yield (line, name, prose) of Python code; names of tests are prose."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         line = token.start[0]
         if token.type == tokenize.NAME:
-            is_test = path.parts[-2] != "agilerl_like" and token.string.startswith("test_")
+            is_test = not is_package and token.string.startswith("test_")
             yield line, token.string, token.string.replace("_", " ") if is_test else ""
         elif token.type == tokenize.COMMENT or (token.type in STRINGS and re.search(r'\s|"""', token.string)):
             yield line, "", token.string
@@ -75,6 +90,22 @@ def test_no_retired_words(path):
 def test_every_rule_has_a_kind_a_word_and_a_replacement():
     assert all(len(rule) == 3 and rule[0] in ("identifier", "prose") and all(rule) for rule in RULES)
     assert FILES
+
+
+def test_the_check_finds_prose_and_comments_in_notebooks(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_plain_language.ROOT", tmp_path)
+    cells = [
+        {"cell_type": "markdown", "source": ["# A title\n", "\n", "The run goes on."]},
+        {"cell_type": "code", "source": ["told = 1\n", "Crew()  # nobody waits"]},
+    ]
+    file = tmp_path / "example.ipynb"
+    file.write_text(json.dumps({"cells": cells}))
+    found = [problem.partition(";")[0] for problem in problems_in(file)]
+    assert found == [
+        "example.ipynb:3: 'goes on'",
+        "example.ipynb:5: Crew is now WorkerHandles",
+        "example.ipynb:5: 'nobody'",
+    ]
 
 
 def test_the_check_finds_names_docstrings_comments_messages_and_test_names(tmp_path, monkeypatch):
