@@ -396,6 +396,13 @@ class TestMistakes:
         assert said.err.count("\n") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["soon_over.yaml"]
 
+    @pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+    def test_a_tracker_that_is_not_installed_leaves_no_folder(self, file, tmp_path, capsys, monkeypatch, tracker):
+        monkeypatch.setitem(sys.modules, tracker, None)
+        assert main(["train", file, f"--run.{tracker}", "true", "--run.name", "first"]) == 2
+        assert f"pip install 'agilerl-like[{tracker}]'" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["soon_over.yaml"]
+
     def test_damaged_checkpoint(self, run, capsys):
         weights = run / "best" / "agent.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "tutorials"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(TUTORIALS.glob("**/*.md"))]
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+EXTERNAL = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w.~%+@,/?&=-]*)?")
 NOT_RUN = re.compile(r"# not run in the tests: \w+")
 STEMS = {page.stem for page in PAGES}
 OWN_TESTS = {"callbacks.md", "distributed.md", "selection_and_mutation.md"}
@@ -195,7 +196,9 @@ def anchors_of(page):
 def test_links_lead_to_files_and_headings(page):
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
-        if not target.startswith("http"):
+        if target.startswith("http"):
+            assert EXTERNAL.fullmatch(target), f"{page.name}: {target}"
+        else:
             path = (page.parent / target) if target else page
             assert path.exists(), f"{page.name}: {target}"
             if anchor and path.suffix == ".md":

@@ -38,6 +38,7 @@ _LEAST_SPREAD = 0.1
 PANELS = 48
 """Most hyperparameters, each of which has its own panel."""
 _LEARNING = {
+    "train/loss": "loss",
     "train/policy_gradient_loss": "policy gradient loss",
     "train/actor_loss": "actor loss",
     "train/value_loss": "value loss",

@@ -154,8 +154,8 @@ def replay_run(
 ) -> Replay:
     """Train agents from new weights with the schedule of a run's best agent, and as many without it.
 
-    An initial member that became the best agent without a change is, with the run's own seed, the same agent to the
-    bit in its slot.
+    With the run's own seed, an initial member that became the best agent without a change is that agent again in its
+    slot: to the bit, where matrix products round equally (always with `per_member`).
 
     Raises:
         ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
