@@ -11,6 +11,9 @@ import yaml
 
 from agilerl_like import PPO, ConfigurationError, Run
 from agilerl_like.cli import main
+from agilerl_like.config import load
+from agilerl_like.config.bundled import bundled_configs
+from agilerl_like.config.trust import untrusted_import_paths
 from agilerl_like.envs.import_paths import is_trusted_path
 
 CANARY = """
@@ -184,6 +187,7 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
         "agilerl_like.envs.observation_wrappers:DrawnPole",
         "agilerl_like.envs.multi_agent.wrappers:SmallImages",
+        "agilerl_like.envs.grid_observations:GridObservation",
         "agilerl_like.envs.probe_envs:ScriptedEnv",
         "mpe2.simple_spread_v3",
         "mpe2.simple_spread_v3:parallel_env",
@@ -192,6 +196,11 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
 )
 def test_environments_and_wrappers_of_known_packages_need_no_word(path):
     assert is_trusted_path(path)
+
+
+@pytest.mark.parametrize("file", bundled_configs(), ids=lambda file: file.name)
+def test_runs_of_bundled_configurations_need_no_word(file):
+    assert untrusted_import_paths(load(file.path)) == {}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,14 @@ FORMER_MODULES = {
     "agilerl_like.envs.team_images": "agilerl_like.envs.multi_agent.wrappers",
 }
 """Former paths of our wrappers, which configurations may still name -> where they are defined now."""
-OWN_MODULES = ("agilerl_like.envs.probe_envs", "agilerl_like.envs.multi_agent.probe_envs", *FORMER_MODULES.values())
+OWN_MODULES = (
+    "agilerl_like.envs.probe_envs",
+    "agilerl_like.envs.multi_agent.probe_envs",
+    "agilerl_like.envs.memory_tasks",
+    "agilerl_like.envs.grid_observations",
+    "agilerl_like.envs.episode_wrappers",
+    *FORMER_MODULES.values(),
+)
 """Our modules whose environments and wrappers a configuration may name."""
 GYMNASIUM_ID = re.compile(r"(?:[\w:.-]+/)?[\w:.-]+-v\d+")
 PETTINGZOO_FACTORIES = ("parallel_env", "raw_env", "env")
