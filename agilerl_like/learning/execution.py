@@ -1,8 +1,9 @@
 """Execution options that change results by rounding alone: compilation, precision, members computed separately.
 
-`compile` turns forward pass, loss and backward pass of a minibatch into one function of a few fused kernels (on a GPU
-one CUDA graph). Compiling takes 10 to 30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so
-it pays in long runs whose architectures stay. Where the limit on recompilations is reached, new shapes run uncompiled.
+`compile` turns forward pass, loss, backward pass and clip of a minibatch into one function of a few fused kernels (on a
+GPU one CUDA graph, without the clip). Adam, which is one kernel on a CPU already, stays outside. Compiling takes 10 to
+30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in long runs whose architectures
+stay. Where the limit on recompilations is reached, new shapes run uncompiled.
 """
 
 from __future__ import annotations

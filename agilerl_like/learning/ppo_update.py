@@ -148,11 +148,14 @@ class PPOUpdate:
         self.row_rules = [RowRule(*row) for row in stacked_numbers.T.tolist()]
         self.row_numbers = stacked_numbers.to(hyperparams.lr.dtype)
         self.has_lr_critic = bool((hyperparams.lr_critic != hyperparams.lr).any())
-        self.gradient = torch.zeros_like(stacked.flat)
-        self.halves = self.gradient.tensor_split((stacked.critic_at,), 1)  # of the policy, and of the value function
-        pairs = [pair for pair in stacked.with_gradients(self.gradient) if pair[0].requires_grad]
-        self.parameters, self.places = [parameter for parameter, _ in pairs], [place for _, place in pairs]
+        self.gradient = Gradient.of(stacked)
         self.ones = torch.ones_like(hyperparams.lr)
+        device = stacked.flat.device
+        self.compute, self.write = minibatch_gradient, clipped_gradient_
+        if gradient_sync.num_ranks == 1 and device.type == "cpu":
+            self.write = execution.compiled(clipped_gradient_, device)
+        else:  # a graph has no exchange between processes, and a CUDA graph writes into no argument
+            self.compute = execution.compiled(minibatch_gradient, device)
 
     def run(
         self,
@@ -359,9 +362,8 @@ class PPOUpdate:
 
         Returns the fields of `PolicyEval`, detached, and the norms of the gradient's halves `[2, P]`.
         """
-        evaluation = self.compute_gradient_(samples, targets)
-        norms = clip_(self.halves, self.hyperparams.max_grad_norm, together=self.modes.clip_grads == "together")
-        self.stacked.optimizer.step_(self.stacked.flat, self.gradient, adam_step)
+        evaluation, norms = self.compute_gradient_(samples, targets)
+        self.stacked.optimizer.step_(self.stacked.flat, self.gradient.flat, adam_step)
         return evaluation, norms
 
     def step_while_near(
@@ -371,29 +373,32 @@ class PPOUpdate:
 
         `learns` `[P]` is False for members that have stopped; returned are the same as by `step`, and `learns`.
         """
-        evaluation = self.compute_gradient_(samples, targets)
+        evaluation, norms = self.compute_gradient_(samples, targets)
         kl = ppo_metrics(PolicyEval(*evaluation), Targets(*targets.unbind()), self.coefs)["approx_kl"]
         learns = learns & (self.gradient_sync.all_reduce_(kl) <= self.kl_limit)
         adam, stopped = self.stacked.optimizer, (~learns).nonzero().squeeze(1)
         before = [x[stopped] for x in (self.stacked.flat, adam.exp_avg, adam.exp_avg_sq)]
-        norms = clip_(self.halves, self.hyperparams.max_grad_norm, together=self.modes.clip_grads == "together")
-        adam.step_(self.stacked.flat, self.gradient, adam_step)
+        adam.step_(self.stacked.flat, self.gradient.flat, adam_step)
         for rows, its in zip((self.stacked.flat, adam.exp_avg, adam.exp_avg_sq), before, strict=True):
             rows[stopped] = its
         adam.steps[stopped] -= 1
         return evaluation, norms, learns
 
-    def compute_gradient_(self, samples: Samples, targets: Tensor) -> list[Tensor]:
-        """Compute the gradient of a minibatch in all processes; return the fields of `PolicyEval`, detached."""
-        compute = self.execution.compiled(minibatch_gradient, targets.device)
-        found, evaluation = compute(
-            self.stacked, samples, targets, self.coefs, self.execution, self.parameters, self.ones
+    def compute_gradient_(self, samples: Samples, targets: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Compute the clipped gradient of a minibatch in all processes; see `clipped_gradient_`."""
+        return self.write(
+            self.compute,
+            self.stacked,
+            samples,
+            targets,
+            self.coefs,
+            self.execution,
+            self.gradient,
+            self.ones,
+            self.hyperparams.max_grad_norm,
+            self.modes.clip_grads == "together",
+            self.gradient_sync,
         )
-        for place, gradient in zip(self.places, found, strict=True):
-            if gradient is not None:  # an unused parameter has none, and its place holds zeros
-                place.copy_(gradient)
-        self.gradient_sync.all_reduce_(self.gradient)
-        return evaluation
 
 
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
@@ -419,6 +424,52 @@ def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None
         its = weight[:, minibatch]
         its.div_(its.sum((1, 2), keepdim=True).clamp_(min=1.0))
     return columns
+
+
+class Gradient(NamedTuple):
+    """The gradient of a minibatch, written in place."""
+
+    flat: Tensor
+    """`[P, N]`, laid out as the weights."""
+    halves: tuple[Tensor, ...]
+    """Views of the columns of the policy, and of the value function."""
+    parameters: list[Tensor]
+    """Those that learn."""
+    places: list[Tensor]
+    """Views of `flat` in the parameters' shapes."""
+
+    @classmethod
+    def of(cls, stacked: StackedNetworks) -> Gradient:
+        """Return a gradient of zeros."""
+        flat = torch.zeros_like(stacked.flat)
+        pairs = [pair for pair in stacked.with_gradients(flat) if pair[0].requires_grad]
+        halves = flat.tensor_split((stacked.critic_at,), 1)
+        return cls(flat, halves, [parameter for parameter, _ in pairs], [place for _, place in pairs])
+
+
+def clipped_gradient_(
+    compute: Callable[..., tuple[Sequence[Tensor | None], list[Tensor]]],
+    stacked: StackedNetworks,
+    samples: Samples,
+    targets: Tensor,
+    coefs: LossCoefs,
+    execution: Execution,
+    gradient: Gradient,
+    ones: Tensor,
+    max_grad_norm: Tensor,
+    together: bool,
+    gradient_sync: GradientSync,
+) -> tuple[list[Tensor], Tensor]:
+    """Write the gradient of a minibatch in all processes, clipped as by `clip_`; `compute` is `minibatch_gradient`.
+
+    Returns the fields of `PolicyEval`, detached, and the norms of the gradient's halves before the clip, `[2, P]`.
+    """
+    found, evaluation = compute(stacked, samples, targets, coefs, execution, gradient.parameters, ones)
+    for place, its in zip(gradient.places, found, strict=True):
+        if its is not None:  # an unused parameter has none, and its place holds zeros
+            place.copy_(its)
+    gradient_sync.all_reduce_(gradient.flat)
+    return evaluation, clip_(gradient.halves, max_grad_norm, together=together)
 
 
 def minibatch_gradient(

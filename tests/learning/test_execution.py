@@ -10,7 +10,7 @@ from learner_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, s
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import RolloutUpdate, minibatch_gradient
+from agilerl_like.learning.ppo_update import RolloutUpdate, clipped_gradient_
 from agilerl_like.modules import MLPSpec, layers
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -132,7 +132,7 @@ def test_without_a_cpp_compiler_one_warning_names_what_to_install(monkeypatch):
     with pytest.warns(UserWarning, match=r"compile=True has no effect.*no C\+\+ compiler; install g\+\+") as warned:
         found, _ = learned(DISCRETE, Execution(compile=True))
     execution._compiled.cache_clear()
-    assert len(warned) == 1
+    assert sum("compile=True" in str(its.message) for its in warned) == 1
     assert torch.equal(found, plain)
 
 
@@ -140,7 +140,7 @@ def test_without_a_cpp_compiler_one_warning_names_what_to_install(monkeypatch):
 def test_a_compiled_network_with_a_graph_break_has_the_same_gradient(monkeypatch):
     torch.compiler.reset()
     execution.trace_autograd()
-    compiled = torch.compile(minibatch_gradient, backend="aot_eager", dynamic=False)
+    compiled = torch.compile(clipped_gradient_, backend="aot_eager", dynamic=False)
     monkeypatch.setattr(execution, "_compiled", lambda function, device: compiled)
     affine = layers.affine
 

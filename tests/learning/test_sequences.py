@@ -10,6 +10,7 @@ from learner_examples import values_of
 from recurrent_examples import judge, network_of, spec_of, think, walk, world_of
 
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.minibatches import Minibatches
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.sequences import SINGLE_STEP, BPTTSequenceType, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
@@ -85,13 +86,13 @@ def gradients_of(update, batch):
     """Those of each member's parameters, by name, in a minibatch of everything."""
     (part,) = update.stacked.parts
     step_of(update, batch)
-    return [part.stack.member_views(update.gradient, row) for row in range(len(update.gradient))]
+    return [part.stack.member_views(update.gradient.flat, row) for row in range(len(update.gradient.flat))]
 
 
 @torch.no_grad()
 def step_of(update, batch):
     everything = torch.arange(batch.observations.shape[1]).expand(len(batch.observations), -1)
-    return update.epoch(batch, [0, batch.observations.shape[1]], everything)[0]
+    return update.epoch(batch, Minibatches(1, batch.observations.shape[1]), everything)[0]
 
 
 def loss_by_hand(network, rows, state, steps, numbers, actions):
@@ -188,6 +189,6 @@ def test_padding_of_sequences_does_not_affect_loss_or_gradient():
                 target[beyond] = filling
             batch.observations[beyond] = filling
             batch.starts[beyond] = 1.0
-        found.append((*step_of(update, batch).values(), update.gradient.clone()))
+        found.append((*step_of(update, batch).values(), update.gradient.flat.clone()))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)

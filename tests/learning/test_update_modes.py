@@ -177,12 +177,12 @@ def kl_steps(kl_stop, epochs=4):
 
     class Scripted(PPOUpdate):
         def compute_gradient_(self, samples, targets):
-            self.gradient.fill_(1.0)
+            self.gradient.flat.fill_(1.0)
             number = len(taken)
             taken.append(float(self.stacked.optimizer.steps[0]))
             far = 1.0 if number == 6 else 1e-4  # of log-probabilities that differ by 1: KL e - 1 - 1 = .72
             log_probs = targets[0] + far
-            return [log_probs, torch.zeros_like(log_probs), torch.zeros_like(log_probs)]
+            return [log_probs, torch.zeros_like(log_probs), torch.zeros_like(log_probs)], torch.ones(2, 1)
 
     cohort = PopulationLearner(*zip(member(0), strict=True))
     values = values_of(1, update_epochs=[epochs], target_kl=[0.1])
