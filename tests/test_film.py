@@ -156,6 +156,21 @@ class Silent(Fading):
     metadata = {}  # noqa: RUF012
 
 
+class Undrawable(Fading):
+    def render(self):
+        raise RuntimeError("an OpenGL platform library has not been loaded")
+
+
+def test_an_env_that_cannot_be_rendered_is_one_error_with_advice(tmp_path):
+    message = (
+        r"^env=\w*Undrawable\w* cannot be rendered: RuntimeError: an OpenGL platform library has not been loaded; "
+        "a machine without a display needs the environment variable MUJOCO_GL=egl$"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        record_film(choosing(0), make_vect_envs(Undrawable, 1), tmp_path / "f.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_refuses(tmp_path, monkeypatch):
     agent, env = choosing(0), make_vect_envs(Fading, 1)
     with pytest.raises(ConfigurationError, match=r"allowed is a file that ends in \.mp4"):

@@ -33,6 +33,8 @@ MAX_WIDTH = 1280
 """Pixels of a film with tiles; frames are thinned out to fit."""
 FPS = 30
 """Frames a second where the env's metadata have none."""
+HEADLESS = "the environment variable MUJOCO_GL=egl"
+"""What lets MuJoCo draw without a display."""
 
 
 def record_film(
@@ -51,8 +53,8 @@ def record_film(
     frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`.
 
     Raises:
-        ConfigurationError: the env has no such rendering mode (the message has those that exist), a package is missing,
-            or an argument does not fit.
+        ConfigurationError: the env has no such rendering mode (the message has those that exist), cannot be rendered, a
+            package is missing, or an argument does not fit.
     """
     players, rule, path = agents_of(agents), Sampling.parse(sampling), Path(path)
     if path.suffix != ".mp4":
@@ -140,8 +142,11 @@ class FilmedEpisodes(SeededEpisodes):
     def _add_frame(self) -> None:
         try:
             frames = self.env.render()
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ConfigurationError(f"env={env_name_of(self.env)} cannot be rendered: {error}") from error
+        except Exception as error:  # of the env, or of the library that draws: MuJoCo's without OpenGL
+            known = isinstance(error, gymnasium.error.DependencyNotInstalled)
+            reason = str(error) if known else f"{type(error).__name__}: {error!s:.300}"
+            hint = f"; a machine without a display needs {HEADLESS}" if "OpenGL" in reason else ""
+            raise ConfigurationError(f"env={env_name_of(self.env)} cannot be rendered: {reason}{hint}") from error
         self._film.add(frames)
 
 
