@@ -271,6 +271,16 @@ class TestCommands:
         assert "Runs side by side" in target.read_text(encoding="utf-8")
         assert (runs / "s3" / "report.html").exists()  # written at the end of the run
 
+    def test_plot_of_two_runs(self, runs, tmp_path, monkeypatch, capsys):
+        pytest.importorskip("matplotlib", reason="an extra")
+        monkeypatch.chdir(tmp_path)
+        assert main(["plot", str(runs / "s3"), str(runs / "s4")]) == 0
+        assert main(["plot", str(runs / "s3"), str(runs / "s4"), "--out", "paper.pdf"]) == 0
+        assert capsys.readouterr().out.split() == ["runs.png", "paper.pdf"]
+        assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+        assert main(["plot"]) == 2
+        assert "runs are missing" in capsys.readouterr().err
+
     def test_compare_names_the_settings_that_differ(self, runs, capsys):
         assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
         out = capsys.readouterr().out

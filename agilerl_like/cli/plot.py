@@ -1,4 +1,4 @@
-"""`agilerl-like plot`: plot a run."""
+"""`agilerl-like plot`: plot a run, or several together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line
-from agilerl_like.errors import ExitCode
-from agilerl_like.reporting.plot import plot_run
+from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.reporting.plot import RUNS_PLOT, plot_run, plot_runs
 
 
-def plot(run: Positional[Path], /) -> int:
-    """Plot a run: fitness, hyperparameters and network sizes over generations.
+def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
+    """Plot a run: fitness, hyperparameters, network sizes and metrics of learning over generations.
+
+    Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean with its
+    95 % interval.
 
     Args:
-        run: Folder of the run.
+        runs: Folders of runs.
+        out: The file, which ends in .png, .pdf or .svg; none: evolution.png in the folder of the run, for several runs
+            runs.png in the working directory.
     """
-    write_line(str(plot_run(run)))
+    if not runs:
+        raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")
+    path = plot_run(runs[0], out) if len(runs) == 1 else plot_runs(runs, out or RUNS_PLOT)
+    write_line(str(path))
     return ExitCode.DONE

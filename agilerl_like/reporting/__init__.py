@@ -13,7 +13,7 @@ from agilerl_like.reporting.files import (
     read_metrics,
     read_updates,
 )
-from agilerl_like.reporting.plot import figure, plot_run
+from agilerl_like.reporting.plot import figure, figure_of_runs, plot_run, plot_runs
 from agilerl_like.reporting.records import (
     NO_PARENT,
     BestRecord,
@@ -49,8 +49,10 @@ __all__ = [
     "UpdatesReporter",
     "WandbReporter",
     "figure",
+    "figure_of_runs",
     "fittest",
     "plot_run",
+    "plot_runs",
     "read_lineage",
     "read_metrics",
     "read_updates",

@@ -1,14 +1,14 @@
 """One figure of a run: fitness, hyperparameters, network size and metrics of learning of all members over time.
 
 Every member is a branch that starts at its parent; the lineage of the best member is dark in every panel. Panels whose
-height is not fitness show it as colour.
+height is not fitness show it as colour. Several runs are one figure of their best fitness so far, with its mean.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
+from agilerl_like.reporting.estimates import best_so_far, pooled
 from agilerl_like.reporting.files import METRICS, read_metrics
-from agilerl_like.reporting.run_history import RunHistory
+from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-PLOT = "evolution.png"
+PLOT, RUNS_PLOT = "evolution.png", "runs.png"
+_FORMATS = (".png", ".pdf", ".svg")
 _LOG_RANGE, _DECADES = 20.0, 1e4
 """Ratios of largest and smallest value from which an axis is logarithmic, and from which it has powers of 10 alone."""
 _LABELS = 16
@@ -57,20 +59,62 @@ _DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
 
 
 def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
-    """Plot a run into a PNG, by default `evolution.png` in its folder, and return the path."""
-    target = Path(run_dir) / PLOT if path is None else Path(path)
+    """Plot a run into a PNG, PDF or SVG file, by default `evolution.png` in its folder, and return the path."""
+    return _save(figure(run_dir), Path(run_dir) / PLOT if path is None else Path(path))
+
+
+def plot_runs(run_dirs: Sequence[Path | str], path: Path | str = RUNS_PLOT) -> Path:
+    """Plot several runs of one env into a PNG, PDF or SVG file, and return the path: see `figure_of_runs`."""
+    return _save(figure_of_runs(run_dirs), Path(path))
+
+
+def _save(drawing: Figure, target: Path) -> Path:
+    if target.suffix not in _FORMATS:
+        raise ConfigurationError(f"file={str(target)!r}; allowed is a name that ends in {', '.join(_FORMATS)}")
     picture = io.BytesIO()
-    figure(run_dir).savefig(picture, dpi=130, format="png")
+    drawing.savefig(picture, dpi=130, format=target.suffix[1:])
     replace_file(target, picture.getvalue())
     return target
 
 
-def figure(run_dir: Path | str) -> Figure:
-    """Return the figure of a run; it belongs to no window and no global state."""
+def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
+    """Return the figure of several runs: the best fitness so far of each over env steps, and their mean.
+
+    The mean is the interquartile one, with its 95 % bootstrap interval, up to the end of the shortest run.
+
+    Raises:
+        ConfigurationError: a folder is no run's, or the runs are not of one env.
+    """
+    drawing = _new_figure(figsize=(6, 4))
+    runs = [read_history(run_dir) for run_dir in run_dirs]
+    envs = sorted({str(run.document.get("env", "")) for run in runs})
+    if len(envs) != 1:
+        raise ConfigurationError(f"runs are of several envs ({', '.join(envs)}); allowed are runs of one env")
+    axes = drawing.add_subplot()
+    for run in runs:
+        axes.plot(run.per_generation("time/total_timesteps"), best_so_far(run), linewidth=1.2, label=run.name)
+    steps, means = pooled(runs)
+    if means:
+        low, high = np.array([(mean.low, mean.high) for mean in means]).T
+        axes.fill_between(steps, low, high, color=_DARK, alpha=0.12, linewidth=0, label="95 % interval of the mean")
+        axes.plot(steps, [mean.value for mean in means], color=_DARK, linewidth=2.5, label="interquartile mean")
+    axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
+    axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
+    _style_axes(axes, envs[0])
+    axes.legend(frameon=False, fontsize=8)
+    return drawing
+
+
+def _new_figure(figsize: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigurationError("a plot needs one more package: pip install 'agilerl-like[plot]'") from error
+    return Figure(figsize=figsize, layout="constrained", facecolor="white")
+
+
+def figure(run_dir: Path | str) -> Figure:
+    """Return the figure of a run; it belongs to no window and no global state."""
     history = _read(run_dir)
     names = [*history.hyperparameters, "parameters"]
     if len(names) > PANELS:
@@ -80,7 +124,7 @@ def figure(run_dir: Path | str) -> Figure:
     names += [name for name in _LEARNING if np.isfinite(_column(history, name)).any()]
     columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # fewest empty panels
     lines = math.ceil(len(names) / columns)
-    drawing = Figure(figsize=(12, 4 + 2.4 * lines), layout="constrained", facecolor="white")
+    drawing = _new_figure(figsize=(12, 4 + 2.4 * lines))
     grid = drawing.add_gridspec(lines + 1, columns, height_ratios=[1.7] + [1] * lines)
     _draw_fitness(drawing.add_subplot(grid[0, :]), history)
     norm = _fitness_norm(history)

@@ -1,3 +1,4 @@
+import json
 import math
 import sys
 
@@ -6,7 +7,7 @@ import pytest
 from reporting_examples import a_generation, a_member, a_run
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting import CsvReporter, figure, fittest, plot_run
+from agilerl_like.reporting import CsvReporter, figure, figure_of_runs, fittest, plot_run, plot_runs
 
 pytest.importorskip("matplotlib", reason="an extra")
 
@@ -200,6 +201,46 @@ def test_diverged_population_can_be_plotted(tmp_path):
     reporter.start(a_run())
     reporter.generation(a_generation(a_member(fitness=math.nan), target=None))
     assert plot_run(tmp_path).stat().st_size > 0
+
+
+@pytest.fixture
+def three_runs(tmp_path):
+    """Runs whose best fitness so far is 10, 20, 60 after 100k env steps, and ten more after 200k."""
+    for number, fitness in enumerate((10.0, 20.0, 60.0)):
+        folder = tmp_path / f"seed{number}"
+        reporter = CsvReporter(folder)
+        reporter.start(a_run())
+        for generation in (1, 2):
+            member = a_member(fitness=fitness + 10 * (generation - 1))
+            reporter.generation(a_generation(member, number=generation))
+        (folder / "run.json").write_text(json.dumps({"env": "LunarLander-v3"}))
+    return [tmp_path / f"seed{number}" for number in range(3)]
+
+
+def test_several_runs_have_a_line_each_and_their_mean(three_runs):
+    (axes,) = figure_of_runs(three_runs).axes
+    lines = {line.get_label(): np.column_stack(line.get_data()).tolist() for line in axes.lines}
+    assert lines["seed1"] == [[100_000, 20], [200_000, 30]]
+    mean = lines["interquartile mean"]  # of three values no quarter is left out: 30, then 40
+    assert (mean[0], mean[-1]) == ([100_000, pytest.approx(30)], [200_000, pytest.approx(40)])
+    (band,) = axes.collections
+    low, high = band.get_datalim(axes.transData).intervaly
+    assert (low, high) == (10, 70)  # means of three draws with replacement from 10, 20, 60: 1 in 27 is of one value
+    assert axes.get_title(loc="left") == "LunarLander-v3"
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
+def test_formats_for_papers(three_runs, tmp_path, name, begins):
+    assert plot_runs(three_runs, tmp_path / name).read_bytes().startswith(begins)
+    assert plot_run(three_runs[0], tmp_path / f"one-{name}").read_bytes().startswith(begins)
+
+
+def test_other_formats_and_runs_of_several_envs_are_refused(three_runs, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"file='a.jpg'; allowed is a name that ends in .png, .pdf, .svg"):
+        plot_runs(three_runs, "a.jpg")
+    (three_runs[0] / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
+    with pytest.raises(ConfigurationError, match=r"of several envs \(CartPole-v1, LunarLander-v3\)"):
+        plot_runs(three_runs, tmp_path / "a.png")
 
 
 def test_folder_without_metrics_is_an_error(tmp_path):
