@@ -95,7 +95,7 @@ def test_37_steps_give_38_frames(tmp_path):
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
     assert frames == 38
     assert seconds == pytest.approx(38 / 20, abs=0.06)
-    found = frames_of(path, 30, 42)  # the width is even
+    found = frames_of(path, 180, 246)  # enlarged by 6, because 5 times 30 is less than 160
     assert len(found) == 38
     np.testing.assert_allclose(found.mean((1, 2, 3)), 5.0 * np.arange(38), atol=4)
     assert [its.name for its in path.parent.iterdir()] == ["f.mp4"]
@@ -104,11 +104,11 @@ def test_37_steps_give_38_frames(tmp_path):
 def test_tiles_of_several_agents(tmp_path):
     """A member that ends after 11 steps keeps its last frame."""
     agents = [choosing(0), choosing(1, index=1), choosing(1, index=2)]
-    found = frames_of(record_film(agents, make_vect_envs(Fading, 1), tmp_path / "f.mp4", seed=1), 60, 82)
+    found = frames_of(record_film(agents, make_vect_envs(Fading, 1), tmp_path / "f.mp4", seed=1), 360, 492)
     assert len(found) == 38
     places = {(0, 0): 5 * 37, (0, 1): 55, (1, 0): 55, (1, 1): 0}
     for (row, column), brightness in places.items():
-        tile = found[-1, 30 * row + 4 : 30 * row + 26, 41 * column + 4 : 41 * column + 36]
+        tile = found[-1, 180 * row + 8 : 180 * row + 172, 246 * column + 8 : 246 * column + 238]
         assert tile.mean() == pytest.approx(brightness, abs=4)
 
 
@@ -116,7 +116,17 @@ def test_wide_tiles_are_thinned_out():
     frames = [np.full((400, 600, 3), number, np.uint8) for number in range(9)]
     assert tiled(frames).shape == (3 * 200, 3 * 300, 3)  # 1,800 pixels would be wider than 1,280
     assert tiled(frames[:1]).shape == (400, 600, 3)
-    assert tiled([np.zeros((3, 5, 4))]).shape == (4, 6, 3)
+    assert tiled([np.zeros((161, 163, 4), np.uint8)]).shape == (162, 164, 3)  # even sizes, no transparency
+
+
+def test_small_frames_of_floats_are_enlarged_bytes():
+    """As MinAtar's: 10 x 10 pixels of colours in [0, 1]; 16 is the first factor that reaches 160."""
+    small = np.zeros((10, 10, 3), np.float64)
+    small[1, 2] = (1.0, 0.5, 0.1)
+    frame = tiled([small])
+    assert (frame.shape, frame.dtype) == ((160, 160, 3), np.uint8)
+    assert (frame[16:32, 32:48] == (255, 128, 26)).all()
+    assert frame.sum() == 16 * 16 * (255 + 128 + 26)
 
 
 def test_cartpole_recurrent_agents_and_sampling(tmp_path):

@@ -31,6 +31,8 @@ MAX_STEPS = 1000
 """Steps after which a film ends if the episode does not."""
 MAX_WIDTH = 1280
 """Pixels of a film with tiles; frames are thinned out to fit."""
+MIN_HEIGHT = 160
+"""Pixels of a frame; smaller ones, such as MinAtar's 10 x 10, are enlarged by a whole factor."""
 FPS = 30
 """Frames a second where the env's metadata have none."""
 HEADLESS = "the environment variable MUJOCO_GL=egl"
@@ -191,7 +193,7 @@ class Film:
 
 def tiled(frames: Sequence[np.ndarray]) -> np.ndarray:
     """Return frames `[H, W, 3]` of equal size as tiles of one frame, row by row, with even height and width."""
-    frames = [np.asarray(frame)[..., :3].astype(np.uint8) for frame in frames]
+    frames = [_as_bytes(np.asarray(frame)[..., :3]) for frame in frames]
     columns = math.ceil(math.sqrt(len(frames)))
     rows = -(-len(frames) // columns)
     thin = max(1, -(-frames[0].shape[1] * columns // MAX_WIDTH)) if len(frames) > 1 else 1
@@ -201,3 +203,11 @@ def tiled(frames: Sequence[np.ndarray]) -> np.ndarray:
         row, column = divmod(number, columns)
         canvas[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame[::thin, ::thin]
     return np.pad(canvas, ((0, canvas.shape[0] % 2), (0, canvas.shape[1] % 2), (0, 0)), mode="edge")
+
+
+def _as_bytes(frame: np.ndarray) -> np.ndarray:
+    """Return a frame as bytes, enlarged to `MIN_HEIGHT`; colours that are not whole numbers are shares of 255."""
+    if np.issubdtype(frame.dtype, np.floating):
+        frame = np.rint(255 * frame.clip(0, 1))
+    factor = -(-MIN_HEIGHT // frame.shape[0])
+    return frame.astype(np.uint8).repeat(factor, 0).repeat(factor, 1)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT, RUNS_PLOT = "evolution.png", "runs.png"
+_NAMED = 10
+"""Most runs of a figure that have a colour and a name each, as many as matplotlib has colours."""
 _FORMATS = (".png", ".pdf", ".svg")
 _LOG_RANGE, _DECADES = 20.0, 1e4
 """Ratios of largest and smallest value from which an axis is logarithmic, and from which it has powers of 10 alone."""
@@ -85,23 +87,29 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     Raises:
         ConfigurationError: a folder is no run's, or the runs are not of one env.
     """
-    drawing = _new_figure(figsize=(6, 4))
+    drawing = _new_figure(figsize=(8, 4))
     runs = [read_history(run_dir) for run_dir in run_dirs]
     envs = sorted({str(run.document.get("env", "")) for run in runs})
     if len(envs) != 1:
         raise ConfigurationError(f"runs are of several envs ({', '.join(envs)}); allowed are runs of one env")
     axes = drawing.add_subplot()
-    for run in runs:
-        axes.plot(run.per_generation("time/total_timesteps"), best_so_far(run), linewidth=1.2, label=run.name)
+    named = len(runs) <= _NAMED
+    for number, run in enumerate(runs):
+        colour = f"C{number}" if named else _GREY
+        label = run.name if named else "a run" if number == 0 else ""
+        steps = run.per_generation("time/total_timesteps")
+        axes.step(steps, best_so_far(run), where="post", linewidth=1.2, color=colour, label=label)
     steps, means = pooled(runs)
     if means:
         low, high = np.array([(mean.low, mean.high) for mean in means]).T
-        axes.fill_between(steps, low, high, color=_DARK, alpha=0.12, linewidth=0, label="95 % interval of the mean")
-        axes.plot(steps, [mean.value for mean in means], color=_DARK, linewidth=2.5, label="interquartile mean")
+        label = "95 % interval of the mean"
+        axes.fill_between(steps, low, high, step="post", color=_DARK, alpha=0.12, linewidth=0, label=label)
+        values = [mean.value for mean in means]
+        axes.step(steps, values, where="post", color=_DARK, linewidth=2.5, label="interquartile mean")
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _style_axes(axes, envs[0])
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     return drawing
 
 

@@ -229,6 +229,13 @@ def test_several_runs_have_a_line_each_and_their_mean(three_runs):
     assert axes.get_title(loc="left") == "LunarLander-v3"
 
 
+def test_more_than_ten_runs_have_no_names(three_runs):
+    (axes,) = figure_of_runs(three_runs * 4).axes
+    _, labels = axes.get_legend_handles_labels()
+    assert sorted(labels) == ["95 % interval of the mean", "a run", "interquartile mean"]
+    assert len(axes.lines) == 13
+
+
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
 def test_formats_for_papers(three_runs, tmp_path, name, begins):
     assert plot_runs(three_runs, tmp_path / name).read_bytes().startswith(begins)
