@@ -24,10 +24,12 @@ def encoder_of(
     Raises:
         ConfigurationError: the space lacks what the critic is to observe.
     """
-    options = ("swap_channels", "normalize_images", "one_hot")
-    named = {name: getattr(settings, name, getattr(LearnerHost, name)) for name in options}
+    named = {
+        name: getattr(settings, name, getattr(LearnerHost, name)) for name in ("swap_channels", "normalize_images")
+    }
+    one_hot = getattr(settings, "one_hot", True)
     names = critic_entries or getattr(settings, "critic_observation", LearnerHost.critic_observation)
-    return make_observation_encoder(space, names, **named)
+    return make_observation_encoder(space, names, one_hot=one_hot, **named)
 
 
 def initial_architecture(

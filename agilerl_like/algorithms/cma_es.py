@@ -192,7 +192,7 @@ class CMAES(EvolutionStrategy[CMAESLearner]):
         **unknown: Any,
     ) -> None:
         new_search(np.zeros(2), 1.0, self.fewest_envs)  # which fails if the package is missing
-        self._init_strategy(locals(), unknown)
+        self._init_strategy(locals())
 
     def _check_memory(self) -> None:
         super()._check_memory()

@@ -126,7 +126,7 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_off_policy(locals(), unknown)
+        self._init_off_policy(locals())
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:

@@ -22,9 +22,8 @@ from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.episode_returns import EpisodeReturns
 from agilerl_like.learning.perturbations import PerturbedNetworks, ReturnsUpdate
 from agilerl_like.networks.architecture import NetworkSpec
@@ -58,6 +57,19 @@ class EvolutionStrategyLearner(Learner):
     @property
     def footprint(self) -> int:
         return (WEIGHT_BYTES + 2 * 4 * self.algorithm.num_envs) * self.parameter_count
+
+    @property
+    def rollout_length(self) -> int:
+        """Env steps until the members may learn: updates wait for the ends of episodes, not for a number of steps."""
+        return self.algorithm.num_envs
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        envs = self.algorithm.num_envs
+        if max_steps < (shortest := envs * CHECK_EVERY):
+            raise ConfigurationError(
+                f"max_steps={max_steps} is less than {shortest}, the {CHECK_EVERY} steps of num_envs={envs} "
+                f"after which {self.algo} first looks for finished episodes; no member would learn"
+            )
 
     @property
     def perturbation_seed(self) -> int:
@@ -218,6 +230,8 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
 class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     """An agent that learns from the returns of perturbed policies, one in each of its envs."""
 
+    allowed_actions = "Discrete, MultiDiscrete, MultiBinary or a Box of finite bounds"
+
     episodes: int
     learn_step: int | None  # pyright: ignore[reportIncompatibleVariableOverride]  # None: episodes end by themselves
     sigma: float
@@ -227,39 +241,16 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
-        """Return whether agents can act in a space."""
         if isinstance(action_space, gymnasium.spaces.Box):
             return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
         kinds = gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete | gymnasium.spaces.MultiBinary
         return isinstance(action_space, kinds)
 
-    def _init_strategy(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+    def _init_strategy(self, given: Mapping[str, Any]) -> None:
         """Make the agent from the constructor's `locals()`."""
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        action_space, accelerator = given["action_space"], given["accelerator"]
-        if not self.supports(action_space):
-            raise ConfigurationError(
-                f"action_space={action_space} is not for {self.algo}; allowed are Discrete, MultiDiscrete, MultiBinary "
-                "and a Box of finite bounds"
-            )
-        self._init_agent(
-            given["observation_space"],
-            action_space,
-            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
-            {**self.default_net_config, **(given["net_config"] or {})},
-            index=given["index"],
-            hp_config=given["hp_config"],
-            num_envs=given["num_envs"] if given["num_agents"] is None else given["num_agents"],
-            device=given["device"] if accelerator is None else accelerator.device,
-            seed=given["seed"],
-        )
-        self.mut = given["mut"] or "None"
-
-    @property
-    def rollout_length(self) -> int:
-        """Env steps until the members may learn: updates wait for the ends of episodes, not for a number of steps."""
-        return self.num_envs
+        num_envs = given["num_envs"] if given["num_agents"] is None else given["num_agents"]
+        net_config = {**self.default_net_config, **(given["net_config"] or {})}
+        self._init_supported({**given, "num_envs": num_envs}, net_config)
 
     def check(self) -> None:
         super().check()
@@ -271,14 +262,6 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
         for learner in self.learners.values():
             if learner.architecture.critic is not None:
                 raise ConfigurationError(f"critic_config is not for {self.algo}, which has no critic; leave it out")
-
-    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        shortest = self.num_envs * CHECK_EVERY
-        if max_steps < shortest:
-            raise ConfigurationError(
-                f"max_steps={max_steps} is less than {shortest}, the {CHECK_EVERY} steps of num_envs={self.num_envs} "
-                f"after which {self.algo} first looks for finished episodes; no member would learn"
-            )
 
     def _check_memory(self) -> None:
         super()._check_memory()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost
+from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
 from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import resolve_device
@@ -63,7 +63,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     group_class: ClassVar[type[LearnerGroup[Any]]]
     """How the learners of a group of agents, of all members, act, store and learn."""
-    seed_is_drawn: bool
+    _seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -89,8 +89,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self.num_envs = to_builtin(num_envs)
         self.device = resolve_device(device)
         self.seed = fresh_seed() if seed is None else to_builtin(seed)
-        self.seed_is_drawn = seed is None
-        """Whether the seed comes from the operating system and not from a setting."""
+        self._seed_is_drawn = seed is None  # by the operating system
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
         self.mut: str = "None"
@@ -137,10 +136,6 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     # -- what algorithms define
 
-    def team_settings(self) -> dict[str, Any]:
-        """Return further settings of a multi-agent algorithm by the constructor's names."""
-        return {}
-
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Return legal values for hyperparameters that depend on each other."""
         return hyperparameters
@@ -151,27 +146,14 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         validated(self.config, settings)
         check_ranges(self.config, settings, self.hp_config, self.algo)
 
-    has_networks: ClassVar[bool] = True
-    """Whether it has networks, of which a `net_config` describes the architecture."""
-    search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
-    """Ranges for environments without a configuration, where those of `any_environment.yaml` do not suit it."""
-    one_process_reason: ClassVar[str] = ""
-    """Why `processes="auto"` means one process, if it does."""
-
-    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        """Raise ConfigurationError unless a run of so many env steps of each member suits the settings.
-
-        `longest_episode` is None if it is unknown.
-        """
-
     @property
     @abstractmethod
     def architecture(self) -> Any:
         """The spec of the networks."""
 
     @abstractmethod
-    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
-        """Read what `genome_to_json` wrote."""
+    def _read_architecture(self, config: Mapping[str, Any]) -> Any:
+        """Read the `to_config` of an architecture that fits these spaces."""
 
     @abstractmethod
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -200,24 +182,22 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return sum(learner.parameter_count for learner in self.learners.values())
 
     @property
-    def footprint(self) -> int:
-        """Bytes that learning needs at least: weights, gradients, moments and rollouts."""
-        return sum(learner.footprint for learner in self.learners.values())
+    def rollout_steps(self) -> int:
+        """Steps of each env between updates."""
+        return next(iter(self.learners.values())).rollout_steps
 
     @property
-    def is_finite(self) -> bool:
-        """Whether all weights and statistics are finite."""
-        return all(learner.is_finite for learner in self.learners.values())
-
-    @property
-    def custom_networks(self) -> CustomSpec | None:
+    def _custom_networks(self) -> CustomSpec | None:
         """The user's own networks, if any: their code is in no file."""
         return next(iter(self.learners.values())).custom_networks
 
-    def reinitialize(self) -> None:
-        """Draw initial weights from the member's own streams and clear the moments."""
+    def _finish_init(self, mut: str | None) -> None:
+        """Check the settings and that memory suffices, and draw the initial weights: the end of every constructor."""
+        self.check()
+        self._check_memory()
         for learner in self.learners.values():
             learner.reinitialize()
+        self.mut = mut or "None"
 
     def set_training_mode(self, training: bool) -> None:
         """Switch between exploration (True) and the most likely actions (False)."""
@@ -225,19 +205,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         for learner in self.learners.values():
             learner.set_training_mode(training)
 
-    def advance_rng(self) -> None:
-        """Skip ahead in the action noise, so that a continued run differs from what followed the checkpoint before."""
-        for learner in self.learners.values():
-            learner.advance_rng()
-
-    def finish_blend(self) -> None:
-        """Remove the activations that a finished mutation blended out."""
-        for learner in self.learners.values():
-            learner.finish_blend()
-
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless the networks fit in memory, without allocating anything."""
-        if self.custom_networks is not None:  # which are allocated already
+        if self._custom_networks is not None:  # which are allocated already
             return
         weights = {group: learner.planned_weights() for group, learner in self.learners.items()}
         sizes = ", ".join(f"{group}: {count}" for group, count in weights.items())
@@ -300,16 +270,12 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Call `hook(agent)` after every mutation of this agent, and of its clones."""
         self._hooks.append(hook)
 
-    @property
-    def mutation_hooks(self) -> tuple[Callable[[Any], None], ...]:
-        """The functions that are called after every mutation."""
-        return tuple(self._hooks)
-
     def mutate(
         self: AlgorithmT, mutations: Explorer, rng: np.random.Generator, *, pre_training: bool = False
     ) -> AlgorithmT:
         """Draw a mutation and apply it to this agent; return the agent."""
-        self.finish_blend()
+        for learner in self.learners.values():
+            learner.finish_blend()
         genome, changes = mutations.propose(
             self.genome, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
         )
@@ -374,7 +340,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     def _copy_history(self, other: EvolvableAlgorithm) -> None:
         self.mut, self.training = other.mut, other.training
-        self.progress, self.max_steps = other.progress, other.max_steps
+        self.progress = other.progress
         self.fitness, self.scores = list(other.fitness), list(other.scores)
         self._steps = StepCounts(other._steps)
 
@@ -457,17 +423,17 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """
         document, tensors = read_agent(path)
         other = type(self).from_documents(
-            document, tensors, device=self.device, where=str(path), networks=self.custom_networks
+            document, tensors, device=self.device, where=str(path), networks=self._custom_networks
         )
         if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
             raise CheckpointError(
                 f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
                 f"this agent has {self.observation_space} and {self.action_space}"
             )
-        hooks, seed_is_drawn = self._hooks, self.seed_is_drawn
+        hooks, seed_is_drawn = self._hooks, self._seed_is_drawn
         self._init_copy(other, self.index, seed=self.seed)
         self._copy_history(other)
-        self._hooks, self.seed_is_drawn = hooks, seed_is_drawn
+        self._hooks, self._seed_is_drawn = hooks, seed_is_drawn
         self._own_networks()
 
     @classmethod
@@ -535,9 +501,39 @@ def plain_setting(value: Any) -> Any:
 
 
 def genome_to_json(genome: Genome) -> dict[str, Any]:
-    """Return a genome as JSON data, for `genome_from_json` of any agent of the same algorithm and spaces."""
+    """Return a genome as JSON data, for `genome_from_json` with any agent of the same algorithm and spaces."""
     architecture = cast(Any, genome.architecture).to_config()
     return {"hyperparameters": dict(genome.hyperparameters), "architecture": architecture}
+
+
+def genome_from_json(agent: EvolvableAlgorithm, data: Mapping[str, Any]) -> Genome:
+    """Read what `genome_to_json` wrote of an agent of the same algorithm and spaces."""
+    return Genome(data["hyperparameters"], agent._read_architecture(data["architecture"]))
+
+
+class UnsavedState(NamedTuple):
+    """What no file holds of an agent; all members of a population have it in common."""
+
+    networks: CustomSpec | None
+    """The code of the user's own networks."""
+    functions: SettingFunctions
+    """Settings that are functions."""
+    hooks: tuple[Callable[[Any], None], ...]
+    """Mutation hooks."""
+    seed_is_drawn: bool
+    """Whether the seed comes from the operating system and not from a setting."""
+
+    @classmethod
+    def of(cls, agent: EvolvableAlgorithm) -> UnsavedState:
+        """Return that of an agent."""
+        functions, hooks = SettingFunctions.of(agent), tuple(agent._hooks)
+        return cls(agent._custom_networks, functions, hooks, agent._seed_is_drawn)
+
+    def set_in(self, agent: EvolvableAlgorithm) -> None:
+        """Add functions and hooks to an agent that `from_documents` built with `networks`."""
+        self.functions.set_in(agent)
+        for hook in self.hooks:
+            agent.register_mutation_hook(hook)
 
 
 def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgorithm) -> type[AlgorithmT]:

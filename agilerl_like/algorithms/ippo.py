@@ -51,7 +51,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, Parall
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
@@ -168,7 +168,7 @@ class IPPO(OnPolicyAlgorithm):
             with_critic_config(net_config, critic_config), self.groups
         ).items():
             rows = self.agent_groups[group]
-            encoding = encoder_of(self._learner_space(group), config, self.critic_entries)
+            encoding = encoder_of(self._learner_space(group), config, self._critic_entries)
             if group in own:
                 architecture = NetworkSpec.custom(own[group])
             else:
@@ -181,10 +181,7 @@ class IPPO(OnPolicyAlgorithm):
                 max_seq_len=sequence_length(its_config) if config.recurrent else None,
                 **self._place(group),
             )
-        self.check()
-        self._check_memory()
-        self.reinitialize()
-        self.mut = mut or "None"
+        self._finish_init(mut)
 
     def _init_team(
         self,
@@ -222,8 +219,8 @@ class IPPO(OnPolicyAlgorithm):
             raise ConfigurationError(f"frozen_groups={[*frozen_groups]} are all groups, so that nothing would learn")
         self.frozen_groups = tuple(frozen_groups)
         check_factors(group_factors, self._groups)
-        self.factors_by_group = {name: dict(its) for name, its in group_factors.items()}
-        """As the argument `group_factors`."""
+        self.group_factors = {name: dict(its) for name, its in group_factors.items()}
+        """Of each hyperparameter named, the factor by group."""
         self.agent_groups = {
             group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
             for group, ids in self.groups.items()
@@ -240,13 +237,17 @@ class IPPO(OnPolicyAlgorithm):
         return self.agent_groups[group].single_observation_space if central is None else central.space
 
     @property
-    def critic_entries(self) -> str:
+    def _critic_entries(self) -> str:
         return CRITIC if self.central_critics else POLICY
 
     def _place(self, group: str) -> dict[str, Any]:
-        """Return a learner's size, position and layout."""
-        number = [*self.groups].index(group)
-        return {"num_agents": len(self.groups[group]), "group_number": number, "layout": self.agent_groups[group]}
+        """Return a learner's size, position, layout and factors."""
+        return {
+            "num_agents": len(self.groups[group]),
+            "group_number": [*self.groups].index(group),
+            "layout": self.agent_groups[group],
+            "factors": {name: its[group] for name, its in self.group_factors.items() if group in its},
+        }
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -305,30 +306,9 @@ class IPPO(OnPolicyAlgorithm):
         specs = {group: learner.architecture for group, learner in self.learners.items()}
         return MultiAgentSpec.by_group(specs, self.frozen_groups)
 
-    def team_settings(self) -> dict[str, Any]:
-        group_of_agent = {agent: group for group, agents in self.groups.items() for agent in agents}
-        return {
-            "groups": group_of_agent,
-            "rewards": self.rewards,
-            "death": self.death,
-            "agent_id_one_hot": self.agent_id_one_hot,
-            **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
-            **({"group_factors": self.factors_by_group} if self.factors_by_group else {}),
-        }
-
-    @property
-    def group_factors(self) -> dict[str, dict[int, float]]:
-        """Factors of hyperparameters by the number of a group."""
-        numbers = {group: number for number, group in enumerate(self.groups)}
-        return {
-            name: {numbers[group]: factor for group, factor in its.items()}
-            for name, its in self.factors_by_group.items()
-        }
-
-    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
-        configs = data["architecture"]
-        specs = {group: learner.read_architecture(configs[group]) for group, learner in self.learners.items()}
-        return Genome(data["hyperparameters"], MultiAgentSpec.by_group(specs, self.frozen_groups))
+    def _read_architecture(self, config: Mapping[str, Any]) -> MultiAgentSpec:
+        specs = {group: learner.read_architecture(config[group]) for group, learner in self.learners.items()}
+        return MultiAgentSpec.by_group(specs, self.frozen_groups)
 
     def _mutate_learner(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
@@ -438,7 +418,7 @@ class IPPO(OnPolicyAlgorithm):
             other.death,
             other.agent_id_one_hot,
             other.frozen_groups,
-            other.factors_by_group,
+            other.group_factors,
             other.state_space,
             **other._arguments(),
             index=index,
@@ -460,7 +440,7 @@ class IPPO(OnPolicyAlgorithm):
             "agent_id_one_hot": self.agent_id_one_hot,
             **({} if self.rewards == "individual" else {"death": self.death}),
             **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
-            **({"group_factors": self.factors_by_group} if self.factors_by_group else {}),
+            **({"group_factors": self.group_factors} if self.group_factors else {}),
             **({} if self.state_space is None else {"state_space": space_to_json(self.state_space)}),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
@@ -476,7 +456,7 @@ class IPPO(OnPolicyAlgorithm):
         return {group: (learners[group], with_prefix(tensors, f"{group}/")) for group in self.groups}
 
     @property
-    def custom_networks(self) -> Any:
+    def _custom_networks(self) -> Any:
         """The user's own networks by group, if there are any: their code is in no file."""
         own = {group: learner.custom_networks for group, learner in self.learners.items()}
         return {group: spec for group, spec in own.items() if spec is not None} or None
@@ -534,6 +514,7 @@ class IPPO(OnPolicyAlgorithm):
                 its.single_action_space,
                 its_document,
                 networks=(networks or {}).get(group),
+                critic_entries=team._critic_entries,
                 **team._place(group),
             )
             team._check_learner(group, its_document)
@@ -627,13 +608,24 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     def __init__(self, agents: Iterable[IPPO]) -> None:
         super().__init__(agents)
-        for name in ("groups", "rewards", "death", "frozen_groups", "factors_by_group", "agent_id_one_hot"):
+        for name in ("groups", "rewards", "death", "frozen_groups", "group_factors", "agent_id_one_hot"):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(
                         f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
                         f"{getattr(self.agents[0], name)}"
                     )
+
+    def team_settings(self) -> dict[str, Any]:
+        first = self.agents[0]
+        return {
+            "groups": {agent: group for group, agents in first.groups.items() for agent in agents},
+            "rewards": first.rewards,
+            "death": first.death,
+            "agent_id_one_hot": first.agent_id_one_hot,
+            **({"frozen_groups": list(first.frozen_groups)} if first.frozen_groups else {}),
+            **({"group_factors": first.group_factors} if first.group_factors else {}),
+        }
 
     def _check_env(self, env: MultiAgentVecEnvAdapter) -> None:
         check_agents(env, self.agents[0].agent_groups.values())

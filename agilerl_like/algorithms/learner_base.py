@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -21,6 +22,7 @@ from agilerl_like.envs.critic_observation import POLICY, AsymmetricEncoder, make
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
@@ -48,6 +50,7 @@ WEIGHT_BYTES = 4 * 4
 """Bytes of a weight, its gradient and its two moments."""
 MAX_TENSORS = 1000
 """Upper bound of the tensors of a network, for `MetaBuild`."""
+NO_FACTORS: Mapping[str, float] = FrozenMapping()
 SINGLE_AGENT = SingleAgentRows()
 """The layout of an algorithm of one agent."""
 
@@ -75,6 +78,7 @@ class LearnerBase:
         group_number: int | None = None,
         max_seq_len: int | None = None,
         layout: RowLayout = SINGLE_AGENT,
+        factors: Mapping[str, float] = NO_FACTORS,
     ) -> None:
         check_action_space(action_space)
         self._algorithm: weakref.ref[LearnerHost] | None = weakref.ref(algorithm)
@@ -89,6 +93,10 @@ class LearnerBase:
         """Position of the group in its algorithm, which names its random streams; None for an algorithm of one."""
         self.layout = layout
         """Converts between the group's agents and the rows that this learner reads."""
+        self.factors = factors
+        """Factors of hyperparameters for this group of agents."""
+        self.max_steps: int | None = None
+        """Env steps of each member in the run; None in hand-written loops."""
         self._max_seq_len = max_seq_len  # where the algorithm leaves it open
         self.updates = 0
         self.draws = 0
@@ -153,9 +161,27 @@ class LearnerBase:
         return self.algorithm.num_envs * self.num_agents
 
     @property
+    def rollout_length(self) -> int:
+        """Env steps between updates, before they are rounded up to whole steps of every env."""
+        host = self.algorithm
+        return host.learn_step if host.num_steps is None else host.num_steps * host.num_envs
+
+    @property
     def learn_step(self) -> int:
         """Rows of a rollout, before it is rounded up to whole steps."""
-        return self.algorithm.rollout_length * self.num_agents
+        return self.rollout_length * self.num_agents
+
+    @property
+    def scheduled(self) -> tuple[str, ...]:
+        """The settings whose value in an update differs from the member's own."""
+        host = self.algorithm
+        return tuple(dict.fromkeys((*host.schedules, *([] if host.lr_schedule is None else ["lr"]))))
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        """Raise ConfigurationError unless a run of so many env steps of each member suits the settings.
+
+        `longest_episode` is None if it is unknown.
+        """
 
     @property
     def batch_size(self) -> int:
@@ -384,7 +410,9 @@ class LearnerBase:
             group_number=self.group_number,
             max_seq_len=self._max_seq_len,
             layout=self.layout,
+            factors=self.factors,
         )
+        copy.max_steps = self.max_steps
         copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks

@@ -87,11 +87,16 @@ class StoredLearner(LearnerBase):
         action_space: gymnasium.Space,
         document: Mapping[str, Any],
         networks: CustomSpec | None = None,
+        *,
+        critic_entries: str | None = None,
         **group: Any,
     ) -> StoredLearnerT:
-        """Build the learner that `document` describes, without a network."""
+        """Build the learner that `document` describes, without a network.
+
+        `critic_entries` is what its critic observes, if not `critic_observation`.
+        """
         settings = validated(algorithm.config, document["settings"])
-        encoding = encoder_of(observation_space, settings, algorithm.critic_entries)
+        encoding = encoder_of(observation_space, settings, critic_entries)
         recurrent = getattr(settings, "recurrent", False)
         architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
         max_seq_len = getattr(settings, "max_seq_len", None)

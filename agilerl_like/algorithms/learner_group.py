@@ -54,6 +54,13 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     placeholder_observation: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     """The same of observations."""
 
+    has_networks: ClassVar[bool] = True
+    """Whether the algorithm has networks, of which a `net_config` describes the architecture."""
+    search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    """Ranges for environments without a configuration, where those of `any_environment.yaml` do not suit it."""
+    one_process_reason: ClassVar[str] = ""
+    """Why `processes="auto"` means one process, if it does."""
+
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group
         self._cohort: PopulationLearner | PerMemberLearner | None = None

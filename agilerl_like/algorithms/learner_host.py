@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -66,7 +66,6 @@ class LearnerHost:
     observation_eps: float = OBSERVATION_EPS
     normalize_value: bool = False
     normalize_images: bool = True
-    one_hot: bool = True
     swap_channels: bool | None = None
     recurrent: bool = False
     max_seq_len: int | None = None
@@ -90,28 +89,6 @@ class LearnerHost:
     state_dependent_std: bool = False
     optimizer_name: OptimizerName = "adam"
     """The setting `optimizer`; the attribute of that name has the moments."""
-    max_steps: int | None = None
-    """Those of the run; None in hand-written loops."""
-
-    @property
-    def group_factors(self) -> Mapping[str, Mapping[int, float]]:
-        """Factors of hyperparameters by the number of a learner's group."""
-        return {}
-
-    @property
-    def rollout_length(self) -> int:
-        """Env steps between updates, before they are rounded up to whole steps of every env."""
-        return self.learn_step if self.num_steps is None else self.num_steps * self.num_envs
-
-    @property
-    def scheduled(self) -> tuple[str, ...]:
-        """The settings whose value in an update differs from the member's own."""
-        return tuple(dict.fromkeys((*self.schedules, *([] if self.lr_schedule is None else ["lr"]))))
-
-    @property
-    def critic_entries(self) -> str | Sequence[str]:
-        """The entries of a learner's observations that its critic reads (see `envs.critic_observation`)."""
-        return self.critic_observation
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner
-from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_budget, check_replay
+from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_replay
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.algorithms.settings import validated
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, unknown_name
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
 from agilerl_like.resources import check_memory
@@ -46,39 +43,13 @@ class HandMadeBatch:
 class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm[LearnerT]):
     """An agent that learns from a replay."""
 
-    allowed_actions: ClassVar[str]
-    """The action spaces that `supports` is true for, in words."""
     net_defaults: ClassVar[Mapping[str, Any]] = FrozenMapping()
     """Entries of `net_config` that are not inferred from the observation space."""
-    one_process_reason = "members learn from a replay, which is in one process unless `processes` is a number"
 
-    def _init_off_policy(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+    def _init_off_policy(self, given: Mapping[str, Any]) -> None:
         """Make the agent from the constructor's `locals()`."""
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        action_space, device, accelerator = given["action_space"], given["device"], given["accelerator"]
-        if not self.supports(action_space):
-            raise ConfigurationError(
-                f"action_space={action_space} is not for {self.algo}; allowed is {self.allowed_actions}"
-            )
         net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
-        self._init_agent(
-            given["observation_space"],
-            action_space,
-            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
-            {**self.net_defaults, **net_config},
-            index=given["index"],
-            hp_config=given["hp_config"],
-            num_envs=given["num_envs"],
-            device=device if accelerator is None else accelerator.device,
-            seed=given["seed"],
-        )
-        self.mut = given["mut"] or "None"
-
-    @classmethod
-    @abstractmethod
-    def supports(cls, action_space: gymnasium.Space) -> bool:
-        """Return whether agents can act in a space."""
+        self._init_supported(given, {**self.net_defaults, **net_config})
 
     def value(self, obs: Any) -> np.ndarray:
         """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
@@ -102,15 +73,6 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
     def check(self) -> None:
         super().check()
         check_replay(self.settings(), self.hp_config)
-
-    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        check_budget(self.settings(), max_steps, longest_episode)
-        for name, value in (("memory", self.memory == "shared"), ("save_memory", self.save_memory)):
-            if value and processes > 1:
-                raise ConfigurationError(
-                    f"{name}={getattr(self, name)!r} is for one process; processes={processes} allows "
-                    f"{'own' if name == 'memory' else False!r}"
-                )
 
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless the replay fits in memory, without allocating anything."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.algorithms.off_policy_config import check_budget
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
@@ -59,6 +60,16 @@ class OffPolicyLearner(Learner):
         rows = self.host.memory_size * replay_row_bytes(self.encoding, self.distribution.size)
         return (WEIGHT_BYTES + WEIGHT_BYTES // 4) * self.parameter_count + rows
 
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        host = self.host
+        check_budget(host.settings(), max_steps, longest_episode)
+        for name, value in (("memory", host.memory == "shared"), ("save_memory", host.save_memory)):
+            if value and processes > 1:
+                raise ConfigurationError(
+                    f"{name}={getattr(host, name)!r} is for one process; processes={processes} allows "
+                    f"{'own' if name == 'memory' else False!r}"
+                )
+
     @property
     def steps_at_once(self) -> int:
         """Gradient steps in a call of learn."""
@@ -94,6 +105,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
     """P learners of one group, which act together and learn from a replay that outlives resets of the envs."""
 
     keeps_experience = True
+    one_process_reason = "members learn from a replay, which is in one process unless `processes` is a number"
 
     def __init__(self, population: Any, group: str) -> None:
         super().__init__(population, group)

@@ -66,7 +66,8 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
         row = sum(learner.num_agents * row_bytes(learner.rollout_encoding) for learner in self.learners.values())
         check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
         name = "learn_step" if self.num_steps is None else "num_steps"
-        length, envs = self.rollout_length, 1 if self.num_steps is None else self.num_envs
+        length = next(iter(self.learners.values())).rollout_length
+        envs = 1 if self.num_steps is None else self.num_envs
         check_memory(f"{name}={length // envs}", length, row, "env steps")
         lengths = number_range(self.hp_config, name)
         if lengths is not None:

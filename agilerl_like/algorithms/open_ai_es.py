@@ -135,7 +135,7 @@ class OpenAIES(EvolutionStrategy[OpenAIESLearner]):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_strategy(locals(), unknown)
+        self._init_strategy(locals())
 
     def check(self) -> None:
         super().check()

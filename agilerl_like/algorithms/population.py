@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
 
 import gymnasium
 import numpy as np
@@ -25,6 +26,7 @@ from agilerl_like.algorithms.evolvable_algorithm import (
     class_by_name,
     planned_members,
 )
+from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
@@ -163,6 +165,19 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         for learners in self.by_group.values():
             learners.reset_noise(changed)
 
+    def all_learners(self) -> Iterator[Learner]:
+        """Yield the learners of all members."""
+        return (learner for learners in self.by_group.values() for learner in learners)
+
+    def finish_blends(self) -> None:
+        """Remove the activations that finished mutations blended out."""
+        for learner in self.all_learners():
+            learner.finish_blend()
+
+    def team_settings(self) -> dict[str, Any]:
+        """Return further settings of a multi-agent algorithm by the constructor's names."""
+        return {}
+
     # -- experience
 
     @property
@@ -251,8 +266,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         `parents` are the agents that `parent_slot` refers to: the members themselves, if this is the whole population.
         All children are made before any member is replaced, so every parent is available to all of its children.
         """
-        for agent in self.agents:
-            agent.finish_blend()
+        self.finish_blends()
         parents = dict(enumerate(self.agents)) if parents is None else parents
         agents: list[AlgorithmT] = []
         done: list[Offspring] = []
@@ -420,7 +434,23 @@ class Population(BasePopulation[RLAlgorithm[Any]]):
 
 
 class PopulationConstructor:
-    """Algorithms of one policy with the constructor `population`."""
+    """Algorithms of one policy with the constructor `population`, for some action spaces."""
+
+    allowed_actions: ClassVar[str]
+    """The action spaces that `supports` is true for, in words."""
+
+    @classmethod
+    @abstractmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        """Return whether agents can act in a space."""
+
+    def _init_supported(self: Any, given: Mapping[str, Any], net_config: Mapping[str, Any] | None) -> None:
+        """Make the agent as `_init_given`, if it can act in the action space."""
+        action_space = given["action_space"]
+        if not self.supports(action_space):
+            allowed = f"allowed is {self.allowed_actions}"
+            raise ConfigurationError(f"action_space={action_space} is not for {self.algo}; {allowed}")
+        self._init_given(given, net_config)
 
     @classmethod
     @check_argument_names
@@ -474,7 +504,7 @@ def make_members(
         first = make(observation_space, action_space, index=0, **settings)
     finally:
         planned_members.reset(token)
-    check_memory(f"size={size}", size, first.footprint, "members")
+    check_members_fit("size", size, first)
     settings = settings | {"seed": first.seed}
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:
@@ -482,6 +512,11 @@ def make_members(
             genome = agent.genome
             agent.apply_genome(genome.replace(hyperparameters=agent.repair({**genome.hyperparameters, **draw})), ())
     return agents
+
+
+def check_members_fit(field: str, size: int, agent: EvolvableAlgorithm) -> None:
+    """Raise ConfigurationError, which names `field`, unless `size` members like an agent fit in memory."""
+    check_memory(f"{field}={size}", size, sum(learner.footprint for learner in agent.learners.values()), "members")
 
 
 def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> list[dict[str, Any]]:

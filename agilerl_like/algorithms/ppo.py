@@ -18,8 +18,7 @@ from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
-from agilerl_like.algorithms.settings import validated
-from agilerl_like.errors import check_argument_names, unknown_name
+from agilerl_like.errors import check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.execution import Precision
@@ -146,26 +145,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        given = locals()
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        settings = {name: given[name] for name in PPOConfig.__dataclass_fields__}
+        given = {**locals()}
         if recurrent and max_seq_len is None:
-            settings["max_seq_len"] = sequence_length(net_config)
-        self._init_agent(
-            observation_space,
-            action_space,
-            validated(PPOConfig, settings),
-            with_critic_config(net_config, critic_config),
-            actor_network,
-            critic_network,
-            index=index,
-            hp_config=hp_config,
-            num_envs=num_envs,
-            device=device if accelerator is None else accelerator.device,
-            seed=seed,
-        )
-        self.mut = mut or "None"
+            given["max_seq_len"] = sequence_length(net_config)
+        self._init_given(given, with_critic_config(net_config, critic_config))
 
     @classmethod
     @check_argument_names

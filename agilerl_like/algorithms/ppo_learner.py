@@ -45,8 +45,8 @@ class PPOLearner(Learner):
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
-        for name, by_group in host.group_factors.items():
-            values[name] *= by_group.get(self.group_number or 0, 1.0)
+        for name, factor_of_group in self.factors.items():
+            values[name] *= factor_of_group
         own = settings["lr_critic"]
         values["lr_critic"] = values["lr"] if own is None else own * (values["lr"] / settings["lr"])
         values["max_grad_norm"] = settings["max_grad_norm"] or math.inf
@@ -246,7 +246,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             rollout = learned_rewards(learners, self.gradient_sync.all_gather(experience(together, steps)))
             update = update_of(learners, rollout, detailed=self.detailed)
             metrics = self.cohort.learn(together, update).cpu()
-            for name in {name for learner in learners for name in learner.algorithm.scheduled}:
+            for name in {name for learner in learners for name in learner.scheduled}:
                 metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout, i)
@@ -292,9 +292,10 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
     transforms = {id(its.reward_transform): its.reward_transform for its in settings}
     for name, transform in transforms.items():
         rows = [row for row, its in enumerate(settings) if id(its.reward_transform) == name]
-        host = settings[rows[0]]
-        steps = learners[rows[0]].env_steps if host.max_steps is None else round(host.progress * host.max_steps)
-        changed = transformed(rewards[rows].transpose(0, 1), transform, steps, host.max_steps)
+        first = learners[rows[0]]
+        limit = first.max_steps
+        steps = first.env_steps if limit is None else round(first.algorithm.progress * limit)
+        changed = transformed(rewards[rows].transpose(0, 1), transform, steps, limit)
         rewards[rows] = changed.transpose(0, 1)
     for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):
         own = rewards[row]

@@ -21,11 +21,11 @@ from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.off_policy_algorithm import batch_of
 from agilerl_like.algorithms.off_policy_learner import REPORT_EVERY
 from agilerl_like.algorithms.population import PopulationConstructor
-from agilerl_like.algorithms.rl_algorithm import ONLY, RLAlgorithm
-from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share, validated
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names, unknown_name
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, factor
@@ -79,6 +79,11 @@ class QLearningLearner(Learner):
         space: Any = self.action_space
         return TableNetwork(self.architecture, space, initial_value=self.host.initial_value)
 
+    @property
+    def rollout_length(self) -> int:
+        """Env steps between updates: one of each env."""
+        return self.algorithm.num_envs
+
     def planned_weights(self) -> int:
         return self.architecture.table.states * self.architecture.table.actions
 
@@ -123,6 +128,8 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
     learner_class, metrics = QLearningLearner, (*METRICS, "epsilon")
     placeholder_action = gymnasium.spaces.Discrete(2)
     placeholder_observation = gymnasium.spaces.Discrete(2)
+    has_networks = False
+    search_ranges: ClassVar = {"lr": {"min": 0.05, "max": 1.0}}
 
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
@@ -200,8 +207,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
     algo: ClassVar[str] = "QLearning"
     config = QLearningConfig
     group_class = QLearningLearnerGroup
-    has_networks = False
-    search_ranges: ClassVar = {"lr": {"min": 0.05, "max": 1.0}}
+    allowed_actions = "Discrete"
 
     visit_decay: float
     gamma: float
@@ -232,42 +238,18 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        given = locals()
-        for name in unknown:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        if not self.supports(action_space):
-            raise ConfigurationError(f"action_space={action_space} is not for QLearning; allowed is Discrete")
+        self._init_supported(locals(), net_config)
+
+    def _initial_architecture(
+        self, net_config: Mapping[str, Any] | None, encoding: Any, action_space: Any, settings: QLearningConfig
+    ) -> TableNetworkSpec:
         if net_config:
             raise ConfigurationError(f"net_config={dict(net_config)!r:.200}: QLearning has a table; allowed is None")
-        settings = validated(QLearningConfig, {name: given[name] for name in QLearningConfig.__dataclass_fields__})
-        encoding: Any = encoder_of(observation_space, settings)
-        space: Any = action_space
-        architecture = TableNetworkSpec.of(category_counts(encoding), int(space.n))
-        self._init_settings(
-            observation_space,
-            action_space,
-            settings,
-            index=index,
-            hp_config=hp_config,
-            num_envs=num_envs,
-            device=device if accelerator is None else accelerator.device,
-            seed=seed,
-        )
-        self.learners = {ONLY: QLearningLearner(self, encoding, action_space, architecture)}
-        self.check()
-        self._check_memory()
-        self.reinitialize()
-        self.mut = mut or "None"
+        return TableNetworkSpec.of(category_counts(encoding), int(action_space.n))
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
-        """Return whether agents can act in a space."""
         return isinstance(action_space, gymnasium.spaces.Discrete)
-
-    @property
-    def rollout_length(self) -> int:
-        """Env steps between updates: one of each env."""
-        return self.num_envs
 
     @property
     def table(self) -> np.ndarray:

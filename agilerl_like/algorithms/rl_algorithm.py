@@ -20,8 +20,8 @@ from agilerl_like.algorithms.serialization import read_agent, read_count, read_s
 from agilerl_like.algorithms.settings import validated
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
+from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -64,14 +64,15 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         net_config: Mapping[str, Any] | None = None,
         actor_network: nn.Module | None = None,
         critic_network: nn.Module | None = None,
+        *,
+        mut: str | None = None,
         **identity: Any,
     ) -> None:
         """Make settings and networks from the constructor's arguments; `identity` as in `_init_settings`."""
         encoding = encoder_of(observation_space, settings)
         networks = custom_spec(actor_network, critic_network)
         if networks is None:
-            recurrent = getattr(settings, "recurrent", False)
-            architecture = initial_architecture(net_config, encoding, recurrent=recurrent)
+            architecture = self._initial_architecture(net_config, encoding, action_space, settings)
         else:
             architecture = NetworkSpec.custom(networks)
         if hasattr(settings, "swap_channels"):
@@ -79,9 +80,33 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         self._init_settings(observation_space, action_space, settings, **identity)
         learner: Any = self.group_class.learner_class(self, encoding, action_space, architecture)
         self.learners = {ONLY: learner}
-        self.check()
-        self._check_memory()
-        self.reinitialize()
+        self._finish_init(mut)
+
+    def _init_given(self, given: Mapping[str, Any], net_config: Mapping[str, Any] | None) -> None:
+        """Make the agent from a constructor's `locals()`, with another `net_config` than the one given."""
+        for name in given["unknown"]:
+            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
+        device, accelerator = given["device"], given["accelerator"]
+        self._init_agent(
+            given["observation_space"],
+            given["action_space"],
+            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
+            net_config,
+            given.get("actor_network"),
+            given.get("critic_network"),
+            mut=given["mut"],
+            index=given["index"],
+            hp_config=given["hp_config"],
+            num_envs=given["num_envs"],
+            device=device if accelerator is None else accelerator.device,
+            seed=given["seed"],
+        )
+
+    def _initial_architecture(
+        self, net_config: Mapping[str, Any] | None, encoding: Any, action_space: gymnasium.Space, settings: Any
+    ) -> Any:
+        """Return the architecture of a `net_config`."""
+        return initial_architecture(net_config, encoding, recurrent=getattr(settings, "recurrent", False))
 
     # -- networks
 
@@ -98,11 +123,6 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     def network(self) -> ActorCritic:
         """Actor and critic."""
         return self.learner.network
-
-    @property
-    def rollout_steps(self) -> int:
-        """Steps of each env between updates."""
-        return self.learner.rollout_steps
 
     @property
     def actor(self) -> nn.Module:
@@ -186,8 +206,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
 
     # -- mutation
 
-    def genome_from_json(self, data: Mapping[str, Any]) -> Genome:
-        return Genome(data["hyperparameters"], self.learner.read_architecture(data["architecture"]))
+    def _read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
+        return self.learner.read_architecture(config)
 
     def _mutate_learner(self, change: Mutation) -> Mutation:
         return self.learner.mutate(change)

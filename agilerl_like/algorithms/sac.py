@@ -101,4 +101,4 @@ class SAC(ContinuousAlgorithm):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_off_policy(locals(), unknown)
+        self._init_off_policy(locals())

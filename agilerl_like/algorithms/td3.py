@@ -106,7 +106,7 @@ class TD3(ContinuousAlgorithm):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_off_policy(locals(), unknown)
+        self._init_off_policy(locals())
 
     @property
     def noise_size(self) -> float:
@@ -178,4 +178,4 @@ class DDPG(TD3):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_off_policy(locals(), unknown)
+        self._init_off_policy(locals())

@@ -9,6 +9,7 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line
 from agilerl_like.cli.train import new_folder, train_config
@@ -191,12 +192,12 @@ def found_yaml(run: Run, config: Config) -> str:
     found: dict[str, Any] = {
         "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
         "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
-        "network": {"groups": network} if best.team_settings() else network,
+        "network": {"groups": network} if isinstance(best, IPPO) else network,
         "population": {"size": SEEDS, "sample_hyperparameters": False},
         "mutation": None,
         "training": {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")},
     }
-    if not config.algorithm_class.has_networks:
+    if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     last, own = rows.rows[-1], rows.rows[rows.best_row]
     fitness = formatting.fitness(last["population/best_ever"])

@@ -119,7 +119,7 @@ def _for_any(environment: Mapping[str, Any], algorithm: str) -> Draft:
             name: value for name, value in its_own.items() if kind is None or name in kind.config.__dataclass_fields__
         }
     data["algorithm"] = {"name": algorithm, **data["algorithm"]}
-    data["hyperparameters"] |= {} if kind is None else kind.search_ranges
+    data["hyperparameters"] |= {} if kind is None else kind.group_class.search_ranges
     return replace(draft, data=data)
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.population import BasePopulation, check_members_fit
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.presets import with_preset
 from agilerl_like.config.schema import (
@@ -155,8 +155,10 @@ class Config(Section, frozen=True):
     def _check_agent(self) -> None:
         size = self.population.size
         agent = self._agent_without_env()
-        check_memory(f"population.size={size}", size, agent.footprint, "members")
-        agent.check_run(self.training.max_steps, None, 1 if self.run.processes == AUTO else self.run.processes)
+        check_members_fit("population.size", size, agent)
+        processes = 1 if self.run.processes == AUTO else self.run.processes
+        for learner in agent.learners.values():
+            learner.check_run(self.training.max_steps, None, processes)
 
     def _check_episodes(self) -> None:
         episodes = self.training.eval_loop
@@ -197,7 +199,7 @@ class Config(Section, frozen=True):
 
     def _net_config(self, *, without_env: bool) -> dict[str, Any] | None:
         """Return the `net_config`; what was set of it, for an algorithm without networks, which refuses it."""
-        if self.algorithm_class.has_networks:
+        if self.algorithm_class.group_class.has_networks:
             return self.network.net_config(without_env=without_env)
         if self.network != NetworkConfig():
             raise ConfigurationError(f"network: {self.algorithm_class.algo} has no networks; leave it out")

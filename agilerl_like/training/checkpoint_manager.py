@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from torch import Tensor
 
-from agilerl_like.algorithms.learner_host import SettingFunctions
+from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
@@ -212,19 +212,17 @@ def _are_games(found: Sequence[Any]) -> bool:
 
 def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
     """Return the population of a checkpoint, with the device, hooks and custom networks of `like`."""
-    first = None if like is None else like[0]
+    unsaved = None if like is None else UnsavedState.of(like[0])
     population = kind.from_documents(
         checkpoint.documents,
         checkpoint.tensors,
-        device="cpu" if first is None else first.device,
+        device="cpu" if like is None else like.device,
         where=str(checkpoint.path),
-        networks=None if first is None else first.custom_networks,
+        networks=None if unsaved is None else unsaved.networks,
     )
-    if first is not None:
+    if unsaved is not None:
         for agent in (*population, *filter(None, [population.best_of_run])):
-            SettingFunctions.of(first).set_in(agent)
-            for hook in first.mutation_hooks:
-                agent.register_mutation_hook(hook)
+            unsaved.set_in(agent)
     return population
 
 

@@ -125,10 +125,11 @@ class TrainingLoop(EvaluatingLoop):
         """Warn if a generation is shorter than a member's rollout."""
         name = "evo_steps" if self.training_args.evo_steps <= self.training_args.max_steps else "max_steps"
         steps, envs = getattr(self.training_args, name), self.members.first.num_envs
-        slow = max(self.population, key=lambda agent: agent.rollout_length)
-        if -(-steps // envs) < -(-slow.rollout_length // envs):
+        slow = max(self.population, key=lambda agent: agent.rollout_steps)
+        if -(-steps // envs) < slow.rollout_steps:
+            length = next(iter(slow.learners.values())).rollout_length
             self.callbacks.on_warning(
-                f"{name}={steps} is less than learn_step={slow.rollout_length} of member {slow.index}: it will be "
+                f"{name}={steps} is less than learn_step={length} of member {slow.index}: it will be "
                 "evaluated after generations without an update"
             )
 
@@ -184,8 +185,9 @@ class TrainingLoop(EvaluatingLoop):
         """Set each member's progress where the rollout began that it may be about to learn from."""
         envs, max_steps = self.members.first.num_envs, self.training_args.max_steps
         for agent in self.population:
-            start = self.progress.ticks - math.ceil(agent.rollout_length / envs)
-            agent.progress, agent.max_steps = max(0, start) * envs / max_steps, max_steps
+            agent.progress = max(0, self.progress.ticks - agent.rollout_steps) * envs / max_steps
+        for learner in self.population.all_learners():
+            learner.max_steps = max_steps
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
         slots = self.members.shard.slots
@@ -223,7 +225,8 @@ class TrainingLoop(EvaluatingLoop):
         slots, size = self.members.shard.slots, self.members.size
         if len(diverged) == len(slots) < size:  # their slots get offspring of other processes' members after evaluation
             for place in diverged:
-                self.population[place].reinitialize()
+                for learner in self.population[place].learners.values():
+                    learner.reinitialize()
             self.unreplaced |= {slots[place] for place in diverged}
             return
         first_uid = self.progress.next_uid + size * len(self.replacements)  # unique among all processes
@@ -311,8 +314,7 @@ class TrainingLoop(EvaluatingLoop):
             return
         members, fitness = self.members, self.fitness
         with self.timer("evolve"):
-            for agent in self.population:
-                agent.finish_blend()
+            self.population.finish_blends()
             infos = members.member_infos()
             uids, genomes = [info.uid for info in infos], [info.genome for info in infos]
             offspring = members.evolve(

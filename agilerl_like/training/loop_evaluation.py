@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
 from agilerl_like.hpo import PopulationView, Selection, Trial
@@ -61,7 +62,7 @@ class EvaluatingLoop(LoopState):
                 result, stopped = self._evaluate_further(result)
             result = result or _unfinished_result(self.population)
             fitness = [
-                score if agent.is_finite and slot not in self.unreplaced else math.nan
+                score if _is_finite(agent) and slot not in self.unreplaced else math.nan
                 for (slot, agent), score in zip(members.local_members().items(), result.fitness, strict=True)
             ]
             self.population.fitness = fitness
@@ -257,3 +258,8 @@ def _trial(
         operators=operators,
         standard_error=record.fitness_std / (math.sqrt(max(1, record.episodes - 1)) if is_mean else 1.0),
     )
+
+
+def _is_finite(agent: EvolvableAlgorithm) -> bool:
+    """Whether all weights and statistics are finite."""
+    return all(learner.is_finite for learner in agent.learners.values())

@@ -132,8 +132,8 @@ class LoopState:
         """Use other episodes, noise and mutations than those that followed the checkpoint before."""
         self.progress.restorations += 1
         self.progress.next_uid += self.members.size
-        for agent in self.population:
-            agent.advance_rng()
+        for learner in self.population.all_learners():
+            learner.advance_rng()
 
     def _reset_envs(self) -> None:
         keys = [self.progress.generation, self.progress.restorations]
@@ -246,7 +246,7 @@ class LoopState:
 
 def reported_metrics(agent: EvolvableAlgorithm) -> tuple[str, ...]:
     """Return the names of the metrics of an update, and of the hyperparameters that had a scheduled value in it."""
-    return (*agent.group_class.metrics, *agent.scheduled)
+    return (*agent.group_class.metrics, *next(iter(agent.learners.values())).scheduled)
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

@@ -168,8 +168,8 @@ def choose_layout(
         return Choice(given, "there is no population to measure", {})
     if population.device.type != "cpu":
         return Choice(given, f"networks are on {population.device}", {})
-    if population[0].one_process_reason:
-        return Choice(given, population[0].one_process_reason, {})
+    if reason := population[0].group_class.one_process_reason:
+        return Choice(given, reason, {})
     if population[0].compile:
         return Choice(given, "every process would compile (compile=True)", {})
     steps = plan.training_args.max_steps * len(population)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.settings import settings_to_json
 from agilerl_like.envs.env_errors import env_name_of
@@ -91,7 +91,7 @@ def _member_sections(population: BasePopulation) -> dict[str, Any]:
         "algorithm": {
             "name": first.algo,
             **{name: _common([its.get(name) for its in settings]) for name in names},
-            **first.team_settings(),
+            **population.team_settings(),
         },
         "population": {"size": len(population)},
         "hyperparameters": first.hp_config.to_json(),
@@ -135,7 +135,7 @@ def run_identity(
     members = {} if population is None else _member_sections(population)
     if population is not None and any(agent.steps[-1] for agent in population):
         members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
-    elif population is not None and population[0].custom_networks is not None:  # which no file can describe
+    elif population is not None and UnsavedState.of(population[0]).networks is not None:  # which no file can describe
         del members["network"]
     return {
         "environment": environment_section(env_setup),
@@ -247,7 +247,7 @@ def describe_run(
         notes.append(f"algorithm: members begin with different values of {', '.join(varied)}")
     algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
     network = members["network"]
-    if isinstance(network, list) or population[0].custom_networks is not None:
+    if isinstance(network, list) or UnsavedState.of(population[0]).networks is not None:
         notes.append("network: members begin with different architectures, or with networks of the script's own")
         network = {}
     elif isinstance(population[0].architecture, MultiAgentSpec):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import WorkerProcesses, launched
 from agilerl_like.distributed.process_group import (
@@ -50,7 +50,7 @@ from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
 from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
-from agilerl_like.training.sharding import LocalState, ShardedPopulation
+from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import LogEvery, OutputPaths, TrainingArguments
 
 
@@ -192,7 +192,7 @@ class ProcessRun:
     plan: RunPlan
     output_paths: OutputPaths = field(default_factory=OutputPaths)
     callbacks: CallbackList = field(default_factory=CallbackList)
-    local_state: LocalState | None = None
+    unsaved: UnsavedState | None = None
 
     def run(self, *, resume: bool = False) -> RunResult:
         """Run, and once again from the newest checkpoint if all members diverge."""
@@ -283,7 +283,8 @@ class ProcessRun:
         """Return the settings that the run keeps; ConfigurationError if the given ones contradict them."""
         saved, selection = load_identity(checkpoint), selection_name(self.plan.selection)
         if not restarts:
-            seed_is_drawn = self.population is not None and self.population[0].seed_is_drawn
+            unsaved = _unsaved_state(self.population)
+            seed_is_drawn = unsaved is not None and unsaved.seed_is_drawn
             check_identity(saved, identity, str(self.output_paths.display_path), seed_is_drawn=seed_is_drawn)
             before = saved.get(SELECTION)
             if before is not None and before != selection:
@@ -294,14 +295,14 @@ class ProcessRun:
         return {**saved, SELECTION: selection}
 
     def _check_members(self, members: ShardedPopulation) -> None:
-        """Check each member's settings; here, because a loop variable of the run would keep a member alive."""
+        """Check each member's settings; here, because a loop variable of the run would keep a learner alive."""
         longest = longest_episode(self.env_setup.vec_env)
-        for agent in members.population:
-            agent.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
+        for learner in members.population.all_learners():
+            learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
-        local_state = self.local_state or LocalState.of(population)
-        return ShardedPopulation.of(self.process_group, self.env_setup.population, population, local_state)
+        unsaved = self.unsaved or _unsaved_state(population)
+        return ShardedPopulation.of(self.process_group, self.env_setup.population, population, unsaved)
 
     def _check_unfinished(
         self, saved_run: Mapping[str, Any], members: ShardedPopulation, best: EvolvableAlgorithm | None
@@ -392,7 +393,7 @@ class WorkerJob:
     env_config: VecEnvConfig
     eval_setup: VecEnvConfig | None
     cpu: bool
-    local_state: LocalState
+    unsaved: UnsavedState | None
 
 
 def worker_job(
@@ -405,7 +406,7 @@ def worker_job(
         env_config_of(env_setup.vec_env),
         None if eval_setup is None else env_config_of(eval_setup.vec_env),
         population is None or population.device.type == "cpu",
-        LocalState.of(population),
+        _unsaved_state(population),
     )
 
 
@@ -418,7 +419,11 @@ def worker_main(rank: int, job: WorkerJob) -> None:
         eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)
         if eval_setup is not None:
             stack.callback(eval_setup.env.close)
-        ProcessRun(process_group, env_setup, eval_setup, None, job.plan, local_state=job.local_state).run()
+        ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
+
+
+def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:
+    return None if population is None else UnsavedState.of(population[0])
 
 
 def limits_reached(

@@ -13,8 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name, genome_to_json
-from agilerl_like.algorithms.learner_host import SettingFunctions
+from agilerl_like.algorithms.evolvable_algorithm import (
+    EvolvableAlgorithm,
+    UnsavedState,
+    class_by_name,
+    genome_from_json,
+    genome_to_json,
+)
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import (
     ProcessGroup,
@@ -25,7 +30,6 @@ from agilerl_like.distributed.process_group import (
     shard_members,
 )
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation, Offspring
-from agilerl_like.networks.custom import CustomSpec
 
 T = TypeVar("T")
 
@@ -49,44 +53,18 @@ class MemberInfo(NamedTuple):
         return cls(agent.index, fitness, agent.genome, agent.hp_config, score)
 
 
-class LocalState(NamedTuple):
-    """What cannot be sent with an agent: mutation hooks, settings that are functions, the code of custom networks."""
-
-    hooks: tuple[Callable[[Any], None], ...]
-    networks: CustomSpec | None
-    functions: SettingFunctions | None = None
-
-    @classmethod
-    def of(cls, population: BasePopulation | None) -> LocalState:
-        """Return the local state of a population, which all its members share."""
-        first = None if population is None else population[0]
-        return (
-            cls((), None)
-            if first is None
-            else cls(first.mutation_hooks, first.custom_networks, SettingFunctions.of(first))
-        )
-
-    def deserialize(self, serialized: SerializedAgent, device: torch.device) -> EvolvableAlgorithm:
-        """Build an agent from its serialized form and this state."""
-        kind = class_by_name(serialized.document["algorithm"], "agent")
-        agent = kind.from_documents(
-            serialized.document, serialized.tensors, device=device, where="agent", networks=self.networks
-        )
-        if self.functions is not None:
-            self.functions.set_in(agent)
-        for hook in self.hooks:
-            agent.register_mutation_hook(hook)
-        return agent
-
-
 class ShardedPopulation:
     """All members of a run; `population` are those of this process, in the slots of its `shard`."""
 
     def __init__(
-        self, process_group: ProcessGroup, shards: Sequence[Shard], population: BasePopulation, local_state: LocalState
+        self,
+        process_group: ProcessGroup,
+        shards: Sequence[Shard],
+        population: BasePopulation,
+        unsaved: UnsavedState | None,
     ) -> None:
         self.process_group, self.shards = process_group, tuple(shards)
-        self.population, self._local_state = population, local_state
+        self.population, self._unsaved = population, unsaved
         self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
         population.set_gradient_sync(process_group.gradient_sync(self.shards))
 
@@ -96,7 +74,7 @@ class ShardedPopulation:
         process_group: ProcessGroup,
         kind: type[BasePopulation],
         population: BasePopulation | None,
-        local_state: LocalState,
+        unsaved: UnsavedState | None,
     ) -> ShardedPopulation:
         """Shard the main process's population.
 
@@ -104,7 +82,7 @@ class ShardedPopulation:
             ConfigurationError: the main process has no population.
         """
         if process_group.size == 1 and population is not None:
-            return cls(process_group, shard_members([None] * len(population), 1), population, local_state)
+            return cls(process_group, shard_members([None] * len(population), 1), population, unsaved)
         agents = [] if population is None else list(population)
         serialized = [SerializedAgent(*agent.to_documents()) for agent in agents] if process_group.is_main else []
         kinds = process_group.broadcast([one.document["architecture"] for one in serialized])
@@ -114,8 +92,8 @@ class ShardedPopulation:
         received = process_group.send_recv(plan_transfers(_needed_by_rank(shards), unsharded), serialized.__getitem__)
         own = [received[slot] if slot in received else serialized[slot] for slot in shards[process_group.rank].slots]
         local_device = process_group.device(torch.device(device))
-        local = kind([local_state.deserialize(one, local_device) for one in own])
-        return cls(process_group, shards, local, local_state)
+        local = kind([deserialize(one, local_device, unsaved) for one in own])
+        return cls(process_group, shards, local, unsaved)
 
     @property
     def shard(self) -> Shard:
@@ -154,7 +132,7 @@ class ShardedPopulation:
     def _info_from_json(self, data: Any) -> MemberInfo:
         uid, fitness, genome, hp_config, train_return = data
         ranges = HyperparameterConfig.from_json(hp_config)
-        return MemberInfo(uid, fitness, self.first.genome_from_json(genome), ranges, train_return)
+        return MemberInfo(uid, fitness, genome_from_json(self.first, genome), ranges, train_return)
 
     # -- evolution
 
@@ -171,7 +149,7 @@ class ShardedPopulation:
         def decode(data: Any) -> Offspring:
             slot, mutations, genome = data
             mutations = tuple(map(Mutation.from_json, mutations))
-            return replace(planned[slot], genome=self.first.genome_from_json(genome), mutations=mutations)
+            return replace(planned[slot], genome=genome_from_json(self.first, genome), mutations=mutations)
 
         return self.all_gather_by_slot(done, encode=encode, decode=decode)
 
@@ -233,7 +211,19 @@ class ShardedPopulation:
 
     def deserialize(self, serialized: SerializedAgent) -> EvolvableAlgorithm:
         """Build a received member."""
-        return self._local_state.deserialize(serialized, self.first.device)
+        return deserialize(serialized, self.first.device, self._unsaved)
+
+
+def deserialize(serialized: SerializedAgent, device: torch.device, unsaved: UnsavedState | None) -> EvolvableAlgorithm:
+    """Build an agent from its serialized form; `unsaved` is what cannot be sent with it, None if there is none."""
+    kind = class_by_name(serialized.document["algorithm"], "agent")
+    networks = None if unsaved is None else unsaved.networks
+    agent = kind.from_documents(
+        serialized.document, serialized.tensors, device=device, where="agent", networks=networks
+    )
+    if unsaved is not None:
+        unsaved.set_in(agent)
+    return agent
 
 
 def _require_agent(agent: EvolvableAlgorithm | None) -> EvolvableAlgorithm:

@@ -234,7 +234,7 @@ def test_a_mutation_is_measured_on_rows_of_both():
         if choices:
             agent.learner.mutate(Mutation("architecture", operator, dict(choices[0])))
     agent.learner.mutate(Mutation("parameters", "", {}))
-    assert agent.is_finite
+    assert agent.learner.is_finite
 
 
 def test_the_exported_policy_has_no_input_for_the_critic(tmp_path):

@@ -289,7 +289,7 @@ def test_known_image_envs_need_no_net_config(env_id, kwargs, wrappers):
         verbose=False,
     )
     env.close()
-    assert all(agent.is_finite for agent in population)
+    assert all(agent.learner.is_finite for agent in population)
     assert not any(
         torch.equal(old, agent.network.critic.head.linears[0].weight) for agent in population for old in before.values()
     )

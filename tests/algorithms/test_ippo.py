@@ -17,7 +17,7 @@ from agilerl_like import (
 )
 from agilerl_like.agilerl.algorithms import ippo as agilerl_ippo
 from agilerl_like.algorithms.agent_groups import group_of
-from agilerl_like.algorithms.evolvable_algorithm import genome_to_json
+from agilerl_like.algorithms.evolvable_algorithm import genome_from_json, genome_to_json
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -106,7 +106,7 @@ def test_offspring_have_the_recorded_hyperparameters():
     assert (child.learn_step, child.lr) == (100, 3e-3)
     assert [learner.learn_step for learner in child.learners.values()] == [100, 200]
     assert child.genome == genome
-    assert child.genome_from_json(genome_to_json(genome)) == genome
+    assert genome_from_json(child, genome_to_json(genome)) == genome
 
 
 TRIO = ["agent_0", "agent_1", "agent_2"]

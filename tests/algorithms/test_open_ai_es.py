@@ -214,7 +214,7 @@ def test_hyperparameters_and_architectures_evolve():
     pop.mutate(Mutations(rl_hp=0.0, architecture=1.0, no_mutation=0.0, rand_seed=0, mutate_elite=True))
     assert len({one.parameter_count for one in pop}) > 1
     pop.mutate(Mutations(parameters=1.0, architecture=0.0, rl_hp=0.0, no_mutation=0.0, rand_seed=0, mutate_elite=True))
-    assert all(one.is_finite for one in pop)
+    assert all(one.learner.is_finite for one in pop)
 
 
 def test_a_schedule_of_lr():

@@ -189,7 +189,7 @@ def test_betas_are_those_of_the_optimizer_unless_they_are_given():
 
 def test_counts_by_env_are_those_of_the_rollout():
     agent = agent_of(num_steps=8, num_minibatches=4, num_envs=3)
-    assert (agent.rollout_steps, agent.rollout_length, agent.learner.batch_size) == (8, 24, 6)
+    assert (agent.rollout_steps, agent.learner.rollout_length, agent.learner.batch_size) == (8, 24, 6)
     team = IPPO(
         {"a_0": BOX, "a_1": BOX}, {"a_0": DISCRETE, "a_1": DISCRETE}, num_steps=8, num_minibatches=4, num_envs=3
     )

@@ -279,7 +279,7 @@ def test_returns_longer_than_an_episode_are_refused():
 @pytest.mark.parametrize(("name", "value"), [("memory", "shared"), ("save_memory", True)])
 def test_several_processes_keep_their_memories(name, value):
     with pytest.raises(ConfigurationError, match=f"{name}={value!r} is for one process; processes=2 allows"):
-        population(**{name: value})[0].check_run(320, None, 2)
+        population(**{name: value})[0].learner.check_run(320, None, 2)
 
 
 def write(path, text):

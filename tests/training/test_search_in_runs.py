@@ -127,7 +127,7 @@ def test_shrunk_weights_are_those_of_the_parent_and_initial_ones():
             parameter.fill_(1.0)
     other.learner.mix_initial_weights(0.2, 0.1)
     initial = agent.clone(index=7)
-    initial.reinitialize()
+    initial.learner.reinitialize()
     assert torch.allclose(weights([other])[0], 0.2 + 0.1 * weights([initial])[0])
 
 
