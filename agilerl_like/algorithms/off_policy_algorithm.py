@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner
@@ -16,6 +17,7 @@ from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.learning.experience import Update
 from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
 from agilerl_like.resources import check_memory
 
@@ -53,8 +55,7 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
 
     def value(self, obs: Any) -> np.ndarray:
         """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
-        with torch.no_grad():
-            return self.network.value(self.learner.normalize(obs)).cpu().numpy()
+        return best_values(self.learner, obs)
 
     def predict(
         self,
@@ -94,14 +95,29 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         """
         learner = self.learner
         batch = batch_of(learner, experiences, self.gamma)
-        snapshot = learner.cohort.snapshot(learner.row)
         update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
-        report = learner.cohort.learn([learner.row], update)
-        if not bool(report["healthy"][0]):
-            learner.cohort.restore(learner.row, snapshot)
-            raise PopulationDivergedError(f"agent {self.index}: a number is not finite; its weights were put back")
-        learner.updates += 1
-        return float(report["loss"][0])
+        return float(learn_or_restore(learner, update)["loss"][0])
+
+
+def best_values(learner: Learner, obs: Any) -> np.ndarray:
+    """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
+    with torch.no_grad():
+        return learner.network.value(learner.normalize(obs)).cpu().numpy()
+
+
+def learn_or_restore(learner: Learner, update: Update) -> TensorDict:
+    """Carry out an update of a hand-written loop and return its metrics `[1]`.
+
+    Raises:
+        PopulationDivergedError: it gave weights that are not finite; they were restored.
+    """
+    snapshot = learner.cohort.snapshot(learner.row)
+    report = learner.cohort.learn([learner.row], update)
+    if not bool(report["healthy"][0]):
+        learner.cohort.restore(learner.row, snapshot)
+        raise PopulationDivergedError(f"agent {learner.index}: a number is not finite; its weights were put back")
+    learner.updates += 1
+    return report
 
 
 def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> Batch:

@@ -18,14 +18,14 @@ from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGr
 from agilerl_like.algorithms.learner import SAMPLE_STATES, Learner
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_host import LearnerHost
-from agilerl_like.algorithms.off_policy_algorithm import batch_of
+from agilerl_like.algorithms.off_policy_algorithm import batch_of, best_values, learn_or_restore
 from agilerl_like.algorithms.off_policy_learner import REPORT_EVERY
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_argument_names
+from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, factor
@@ -270,8 +270,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
 
     def value(self, obs: Any) -> np.ndarray:
         """Return the value `[B]` of the best known action for observations `[B, *shape]`."""
-        with torch.no_grad():
-            return self.network.value(self.learner.normalize(obs)).cpu().numpy()
+        return best_values(self.learner, obs)
 
     def predict(
         self,
@@ -296,10 +295,4 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         """
         learner = self.learner
         update = QLearningLearnerGroup.make_update([learner], batch_of(learner, experiences, self.gamma))
-        snapshot = learner.cohort.snapshot(learner.row)
-        report = learner.cohort.learn([learner.row], update)
-        if not bool(report["healthy"][0]):
-            learner.cohort.restore(learner.row, snapshot)
-            raise PopulationDivergedError(f"agent {self.index}: a number is not finite; its table was put back")
-        learner.updates += 1
-        return float(report["td_error"][0])
+        return float(learn_or_restore(learner, update)["td_error"][0])

@@ -188,18 +188,17 @@ def train_on_policy(
         resume=resume,
     )
     processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
-    sinks: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
+    own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
-        sinks += [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
+        own += _reporters_of_folder(run_dir, updates=log_every == "update")
         if population is not None:
-            sinks.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
-        sinks += [UpdatesReporter(run_dir)] if log_every == "update" else []
+            own.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
     log_dir = run_dir or Path("runs") / name
     if tensorboard:
-        sinks.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))
+        own.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))
     if wb:
-        sinks.append(WandbReporter(**(wandb_kwargs or {})))
-    sinks += [tracker_reporter(tracker, log_dir) for tracker in trackers]
+        own.append(WandbReporter(**(wandb_kwargs or {})))
+    own += [tracker_reporter(tracker, log_dir) for tracker in trackers]
     if checkpoint is not None and run_dir is None and checkpoint_path is None:
         label = algo or ("" if population is None else population[0].algo)
         checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # AgileRL's name
@@ -217,7 +216,7 @@ def train_on_policy(
                 population,
                 plan,
                 output_paths=output_paths,
-                callbacks=CallbackList([*sinks, *callbacks]),
+                callbacks=CallbackList([*own, *callbacks]),
                 eval_setup=eval_setup,
                 process_group=process_group,
                 processes=processes,
@@ -270,6 +269,12 @@ def _run_dir(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     return None if folder is None else Path(folder)
+
+
+def _reporters_of_folder(run_dir: Path, *, updates: bool) -> list[Reporter]:
+    """Return the reporters that write into a run folder; with `updates` also each update of a member."""
+    folder = [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
+    return [*folder, *([UpdatesReporter(run_dir)] if updates else [])]
 
 
 def _config_reporter(
