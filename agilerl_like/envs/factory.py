@@ -460,7 +460,9 @@ def with_num_envs(
             backend = choice.requested
         return replace(env_config, training=env_config.training and training).make(num_envs, backend)
     if type(env) in _BUILT_FROM_ENV_FNS:  # a subclass may have another constructor
-        wide = _with_num_envs_from_fns(env, num_envs, backend, first)
+        given = cast(Any, env).env_fns
+        env_fns = [given[row % env.num_envs] for row in range(first, first + num_envs)]
+        wide = _with_env_fns(env, env_fns, backend)
         set_num_distinct_envs(wide, num_distinct_envs(env))
         return wide
     raise ConfigurationError(
@@ -597,8 +599,7 @@ _BUILT_FROM_ENV_FNS: Mapping[type[VectorEnv], Backend] = {
 }
 
 
-def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | str | None, first: int) -> VectorEnv:
-    env_fns = [env.env_fns[row % env.num_envs] for row in range(first, first + num_envs)]
+def _with_env_fns(env: Any, env_fns: Sequence[Callable[[], gym.Env]], backend: Backend | str | None) -> VectorEnv:
     if backend is None or backend not in _BUILT_FROM_ENV_FNS.values():
         backend = _BUILT_FROM_ENV_FNS[type(env)]
     if backend == "workers":
@@ -607,7 +608,7 @@ def _with_num_envs_from_fns(env: Any, num_envs: int, backend: Backend | str | No
         return SubprocVectorEnv(env_fns, **known)
     mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
-        mode = (batch_space(env.single_observation_space, num_envs), env.single_observation_space)
+        mode = (batch_space(env.single_observation_space, len(env_fns)), env.single_observation_space)
     options = {"observation_mode": mode, "autoreset_mode": AutoresetMode.SAME_STEP}
     return _in_gymnasium(backend, env_fns, f"a function of env={env}", **options)
 

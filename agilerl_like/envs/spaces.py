@@ -52,12 +52,8 @@ MAX_COLOR_CHANNELS = 4
 """Of a picture on a screen: red, green, blue, alpha."""
 
 
-def check_observation_space(space: Space) -> None:
-    """Raise ConfigurationError unless agents can observe this space."""
-    _check_observable(space, ())
-
-
-def _check_observable(space: Space, path: Path) -> None:
+def check_observation_space(space: Space, path: Path = ()) -> None:
+    """Raise ConfigurationError unless agents can observe this space, which is found at a `path` of keys."""
     here = f"{'.'.join(('observation_space', *map(str, path)))}={space}"
     if isinstance(space, (Dict, Tuple)):
         if not len(space.spaces):
@@ -69,7 +65,7 @@ def _check_observable(space: Space, path: Path) -> None:
         for key, child in _children(space):
             if isinstance(space, Dict) and not (isinstance(key, str) and key and "." not in key):
                 raise ConfigurationError(f"{here} has the key {key!r}; allowed are strings without a dot in them")
-            _check_observable(child, (*path, key))
+            check_observation_space(child, (*path, key))
     elif not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         raise ConfigurationError(
             f"{here} is a {type(space).__name__}; allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "

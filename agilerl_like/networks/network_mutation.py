@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -102,20 +102,24 @@ def mutate_network(
     key "refused" in the arguments.
     """
     unit_change = parent.network.unit_change(operator, arguments)
+    build = partial(_build_child, parent, operator, generator=generator)
     if not unit_change.consumers:
-        child = _build_child(parent, operator, arguments, unit_change, generator)
+        child = build(arguments, unit_change)
     else:
         with in_eval_mode(parent.network):
-            child = _remove_within_limits(parent, operator, arguments, generator)
+            child = _remove_within_limits(parent, operator, arguments, build)
     if child.network.training != parent.network.training:
         child.network.train(parent.network.training)
     return child
 
 
 def _remove_within_limits(
-    parent: MutationSource, operator: str, arguments: Arguments, generator: torch.Generator
+    parent: MutationSource, operator: str, arguments: Arguments, build: Callable[..., MutatedNetwork]
 ) -> MutatedNetwork:
-    """Remove as many units as the limits of KL and value allow: all, a half, a quarter or none of those requested."""
+    """Remove as many units as the limits of KL and value allow: all, a half, a quarter or none of those requested.
+
+    `build(arguments, unit_change, recorded)` makes the child.
+    """
     attempt = dict(arguments)
     amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
     consumers = dict(parent.network.unit_change(operator, arguments).consumers)  # they do not depend on the amount
@@ -123,7 +127,7 @@ def _remove_within_limits(
     before = _policy_and_values(parent.network, parent.held_out)
     while True:
         unit_change = parent.network.unit_change(operator, attempt)
-        child = _build_child(parent, operator, attempt, unit_change, generator, recorded)
+        child = build(attempt, unit_change, recorded=recorded)
         kl, value_error = _shift_from(parent.network, before, child.network, parent.held_out)
         if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
             child.arguments.update(kl=kl, value_error=value_error)
