@@ -58,6 +58,14 @@ def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, ve
         env.close()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Population and fitness of a run without callbacks, which is not interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("whole"))
+        return train()
+
+
 def equal(one, other):
     (documents, tensors), (other_documents, other_tensors) = one.to_documents(), other.to_documents()
     return repr(documents) == repr(other_documents) and all(  # nan differs from itself
@@ -122,8 +130,8 @@ def test_events_and_their_order():
     assert recorder.summary.reason == "budget spent"
 
 
-def test_callbacks_change_nothing():
-    (with_callbacks, fitness), (without, same_fitness) = train([Recorder()]), train()
+def test_callbacks_change_nothing(whole):
+    (with_callbacks, fitness), (without, same_fitness) = train([Recorder()]), whole
     assert fitness == same_fitness
     assert equal(with_callbacks, without)
 
@@ -191,8 +199,8 @@ def test_a_callback_that_stops_is_in_every_record_of_the_end(tmp_path, capsys):
     assert "  stopped: no progress  " in capsys.readouterr().out
 
 
-def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(tmp_path):
-    whole, fitness = train()
+def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(whole, tmp_path):
+    population, fitness = whole
     end = Recorder()
     stopped, _ = train([StopAt("on_generation", 2, "no progress"), end], folder=tmp_path / "run")
     assert end.summary.reason == "stopped: no progress"
@@ -202,15 +210,15 @@ def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(tmp_path):
     assert [agent.steps[-1] for agent in stopped] == [2 * EVO_STEPS] * MEMBERS
     resumed, resumed_fitness = train([Callback()], resume=tmp_path / "run")
     assert resumed_fitness == fitness
-    assert equal(resumed, whole)
+    assert equal(resumed, population)
     assert {birth.generation for birth in read_lineage(tmp_path / "run")} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
     "callback", [StopAtStep(), StopAt("on_update", 5, "time is up"), StopAt("on_offspring", 4, "time is up")]
 )
-def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(tmp_path, callback):
-    whole, fitness = train()
+def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(whole, tmp_path, callback):
+    population, fitness = whole
     end = Recorder()
     end.on_step = lambda run: None
     stopped, _ = train([callback, end], folder=tmp_path / "run")
@@ -219,7 +227,7 @@ def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(tmp_path
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["gen-000001", "gen-000002"]
     resumed, resumed_fitness = train(resume=tmp_path / "run")
     assert resumed_fitness == fitness
-    assert equal(resumed, whole)
+    assert equal(resumed, population)
 
 
 def test_a_signal_counts_more_than_a_callback(tmp_path):
@@ -235,7 +243,7 @@ def test_a_signal_counts_more_than_a_callback(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["on_step", "on_update", "on_generation", "on_offspring", "on_run_end"])
-def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path, method):
+def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(whole, tmp_path, method):
     def fail(self, *_):
         raise ZeroDivisionError("no episodes")
 
@@ -245,9 +253,9 @@ def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(tmp_path, meth
     assert (tmp_path / "run" / "population" / "manifest.json").is_file()
     assert (tmp_path / "run" / "best" / "manifest.json").is_file()
     resumed, fitness = train(resume=tmp_path / "run")
-    whole, whole_fitness = train()
+    population, whole_fitness = whole
     assert fitness == whole_fitness
-    assert equal(resumed, whole)
+    assert equal(resumed, population)
 
 
 def test_an_error_at_the_beginning_is_raised_before_anything_is_trained(tmp_path):
