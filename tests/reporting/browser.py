@@ -56,7 +56,8 @@ class Browser:
 
     def __enter__(self):
         try:
-            target = self.call("Target.getTargets")["targetInfos"][0]["targetId"]
+            # the first of all targets need not be a page: newer versions list those of their own interface
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
             self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")

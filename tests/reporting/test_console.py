@@ -98,7 +98,7 @@ def test_narrow_window_splits_the_table():
     ]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("hyperparameters", [4, 8])
 def test_eight_members_fit_into_usual_windows(width, hyperparameters):
     record = eight_members(hyperparameters)
