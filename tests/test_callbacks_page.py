@@ -19,7 +19,7 @@ def test_every_event_is_listed():
 
 def test_the_script_stops_after_five_generations_without_improvement(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    code = code.replace("num_envs=16)\n    pop", "num_envs=16, max_episode_steps=40)\n    pop")  # soon without improvement
+    code = code.replace("num_envs=16)\n    pop", "num_envs=16, max_episode_steps=40)\n    pop")  # a plateau soon
     assert "max_episode_steps" in code
     script = tmp_path / "patience.py"
     script.write_text(code, encoding="utf-8")
