@@ -118,12 +118,16 @@ def _operator(change) -> str:
 
 
 def pooled(histories: Sequence[RunHistory], points: int = 100) -> tuple[np.ndarray, list[Estimate]]:
-    """Return env steps up to the end of the shortest run, and there the interquartile mean of the best so far."""
+    """Return env steps up to the end of the shortest run, and there the interquartile mean of the best so far.
+
+    Both are empty for fewer than two runs, and if one ended before another had its first generation.
+    """
     curves = [(h.per_generation("time/total_timesteps"), best_so_far(h)) for h in histories]
     curves = [(steps, best) for steps, best in curves if np.isfinite(steps).all()]
-    if len(curves) < 2:
+    begin, end = max([steps[0] for steps, _ in curves], default=0), min([steps[-1] for steps, _ in curves], default=0)
+    if len(curves) < 2 or begin > end:
         return np.array([]), []
-    grid = np.linspace(max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves), points)
+    grid = np.linspace(begin, end, points)
     values = np.array([best[np.searchsorted(steps, grid, side="right") - 1] for steps, best in curves])
     return grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)]
 

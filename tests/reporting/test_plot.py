@@ -229,6 +229,16 @@ def test_several_runs_have_a_line_each_and_their_mean(three_runs):
     assert axes.get_title(loc="left") == "LunarLander-v3"
 
 
+def test_runs_without_common_steps_have_no_mean(tmp_path):
+    for name, steps in (("short", 100_000), ("long", 200_000)):
+        reporter = CsvReporter(tmp_path / name)
+        reporter.start(a_run())
+        reporter.generation(a_generation(a_member(), env_steps=steps))
+    (axes,) = figure_of_runs([tmp_path / "short", tmp_path / "long"]).axes
+    assert [line.get_label() for line in axes.lines] == ["short", "long"]
+    assert not axes.collections
+
+
 def test_more_than_ten_runs_have_no_names(three_runs):
     (axes,) = figure_of_runs(three_runs * 4).axes
     _, labels = axes.get_legend_handles_labels()
