@@ -1,5 +1,7 @@
 import signal
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -11,3 +13,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_checkpoint_is_left_in_the_working_directory():
+    """Fail where runs without a folder of their own leave checkpoints, `NAME-EvoHPO-ALGO-DATE-STEPS`, beside the tests.
+
+    Where several processes run tests, it may be a file that another one runs.
+    """
+    root = Path.cwd()
+    before = {*root.glob("*-EvoHPO-*")}
+    yield
+    left = sorted(path.name for path in {*root.glob("*-EvoHPO-*")} - before)
+    assert not left, f"a test left {left} in {root}: pass run_dir or checkpoint_path, or no checkpoint"

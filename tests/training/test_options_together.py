@@ -149,7 +149,7 @@ def train(options, *, source=Aim, run_dir=None, resume=None, envs=None, **more):
             evo_steps=80,
             eval_loop=1,
             verbose=False,
-            checkpoint=80,
+            checkpoint=None if run_dir is resume is None else 80,  # without a folder it is the working directory
             run_dir=run_dir,
             resume=resume,
             selection_strategy=TournamentSelection(2),
