@@ -21,6 +21,7 @@ SCRIPTS = (
     "memory",
     "processes",
     "network_speed",
+    "memory_speed",
     "mutation_cost",
     "gpu",
     "jax_program",

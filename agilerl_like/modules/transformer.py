@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -24,7 +25,6 @@ from agilerl_like.modules.evolvable_module import UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.inplace_mutation import mutation_method
 from agilerl_like.modules.layers import LayerNorm, Linear, Residual, affine, default_weights, draw_weights_
 from agilerl_like.modules.memory_module import MemoryModule, MemorySpec, UnrolledStates, no_autocast, with_members
-from agilerl_like.modules.recurrent_cells import linear_scan
 from agilerl_like.modules.spec import Arguments, OperatorKind, check_limits, check_range, size_steps
 
 NODE_STEPS = (16, 32, 64)
@@ -184,80 +184,64 @@ class OutputProjection(Residual):
 
 
 class Window(NamedTuple):
-    """Which steps each query attends to, the same for all layers."""
+    """Which steps each query attends to, the same for all layers: those of its episode."""
 
-    mask: Tensor  # [P, S, N, 1, B, B + context - 1], for N blocks of B queries
-    distances: Tensor  # [B, B + context - 1], steps from key to query, within 0 … context - 1
+    mask: Tensor  # [P, S, 1, N, B, K], 0 or MASKED; N blocks of B queries, each with K = context - 1 + B keys
     length: int  # L
 
     @classmethod
-    def of(cls, starts: Tensor, cached: Tensor, context: int) -> Window:
-        """Return the window for sequences with episode starts `[P, S, L]` and numbers of cached steps `[P, S]`."""
-        length, past = starts.shape[-1], context - 1
+    def of(cls, begins: Tensor, context: int) -> Window:
+        """Return the window of steps `[P, S, L]`, given the step at which the episode of each began.
+
+        The first step has the number 0, and the oldest cached step `1 - context`.
+        """
+        length, past = begins.shape[-1], context - 1
         block = min(length, context)
-        episode = torch.cumsum((starts != 0).to(torch.int64), -1)
-        before = torch.where(_distances(past, starts.device) <= cached.unsqueeze(-1), 0, -1)  # -1: no such step
-        keys = _blocks(torch.cat([before, episode], -1), length, block, past, -1)  # [P, S, N, B + past]
-        queries = _blocks(episode, length, block, 0, -2)  # [P, S, N, B]
-        offset = torch.arange(block, device=starts.device).unsqueeze(1) + past
-        distances = offset - torch.arange(block + past, device=starts.device)
-        inside = (distances >= 0) & (distances < context)
-        mask = (queries.unsqueeze(-1) == keys.unsqueeze(-2)) & inside
-        return cls(mask.unsqueeze(3), distances.clamp(0, past), length)
-
-    @property
-    def block(self) -> int:
-        """Queries B of a block."""
-        return len(self.distances)
+        count = -(-length // block)
+        keys = torch.arange(-past, count * block, device=begins.device).unfold(0, past + block, block)  # [N, K]
+        begins = _padded(begins, -1, count * block).unflatten(-1, (count, block))
+        mask = (keys.unsqueeze(1) < begins.unsqueeze(-1)) * MASKED
+        return cls(mask.unsqueeze(2), length)
 
 
-def _blocks(x: Tensor, length: int, block: int, past: int, padding: int) -> Tensor:
-    """Return overlapping blocks `[P, S, N, past + block, …]` of `[P, S, past + length, …]`, padded at the end."""
-    count = -(-length // block)
-    missing = count * block - length
-    if missing:
-        x = torch.cat([x, x.new_full((*x.shape[:2], missing, *x.shape[3:]), padding)], 2)
-    if count == 1:
-        return x.unsqueeze(2)
-    return x.unfold(2, past + block, block).movedim(-1, 3)
+def _padded(x: Tensor, axis: int, length: int) -> Tensor:
+    """Return a tensor with zeros at the end of an axis, which has this length then."""
+    missing = length - x.shape[axis]
+    if not missing:
+        return x
+    shape = [*x.shape]
+    shape[axis] = missing
+    return torch.cat([x, x.new_zeros(shape)], axis)
 
 
 class CachedStates(UnrolledStates):
     """Key-value caches after each step, taken from the keys and values of all steps."""
 
-    def __init__(self, keys_values: Sequence[Tensor], counts: Tensor, past: int, lead: torch.Size) -> None:
-        self.keys_values = keys_values  # of each layer, [P, S, past + L, 2, H], from the oldest step of the first cache
-        self.counts = counts  # [P, S, L], cached steps after each step
+    def __init__(self, keys_values: Sequence[Tensor], begins: Tensor, past: int, lead: torch.Size) -> None:
+        self.keys_values = keys_values  # of each layer, [P, S, 2, past + L, H], from the oldest step of the first cache
         self.past, self.lead = past, lead
+        self.counts = (1 + torch.arange(begins.shape[-1], device=begins.device) - begins).clamp(max=past)  # [P, S, L]
 
     def after(self, steps: Sequence[int]) -> Tensor:
         found = []
         for step in steps:
-            recent = [layer[:, :, step + 1 : step + 1 + self.past] for layer in self.keys_values]
-            found.append(self._assembled(recent, self.counts[:, :, step]))
-        states = torch.stack(found, 2)
+            recent = [layer[:, :, :, step + 1 : step + 1 + self.past] for layer in self.keys_values]
+            found.append(self._joined(self.counts[:, :, step], recent))
+        states = torch.stack(found, 2) if len(found) > 1 else found[0].unsqueeze(2)
         return states.view(*self.lead, *states.shape[2:])
 
     def at(self, member: Tensor, sequence: Tensor, step: Tensor) -> Tensor:
         places = step.unsqueeze(1) + torch.arange(1, 1 + self.past, device=step.device)
-        recent = [layer[member.unsqueeze(1), sequence.unsqueeze(1), places] for layer in self.keys_values]
-        return self._assembled(recent, self.counts[member, sequence, step])
+        recent = [layer[member.unsqueeze(1), sequence.unsqueeze(1), :, places] for layer in self.keys_values]
+        return self._joined(self.counts[member, sequence, step], [its_own.transpose(1, 2) for its_own in recent])
 
-    def _assembled(self, recent: Sequence[Tensor], counts: Tensor) -> Tensor:
-        """Return states `[…, K, H]` of each layer's keys and values `[…, past, 2, H]`, zero before the episode."""
-        like, rows = recent[0], 2 * self.past
-        state = like.new_zeros(*counts.shape, 1 + rows * len(recent), like.shape[-1])
-        state[..., 0, 0] = counts
-        is_cached = _distances(self.past, like.device) <= counts.unsqueeze(-1)
-        for layer, its_own in enumerate(recent):
-            here = state[..., 1 + layer * rows : 1 + (layer + 1) * rows, :].unflatten(-2, (2, self.past))
-            here[...] = its_own.transpose(-3, -2) * is_cached[..., None, :, None]
+    def _joined(self, counts: Tensor, recent: Sequence[Tensor]) -> Tensor:
+        """Return states `[…, K, H]` of each layer's keys and values `[…, 2, past, H]`, zero before the episode."""
+        first = F.pad(counts[..., None, None], (0, recent[0].shape[-1] - 1))
+        state = torch.cat([first, *(rows for its_own in recent for rows in its_own.unbind(-3))], -2)
+        is_cached = (torch.arange(self.past, 0, -1, device=counts.device) <= counts.unsqueeze(-1)).to(state.dtype)
+        state[..., 1:, :].unflatten(-2, (2 * len(recent), self.past)).mul_(is_cached[..., None, :, None])
         return state
-
-
-def _distances(past: int, device: torch.device) -> Tensor:
-    """Return how many steps ago each step of a cache was, the oldest first."""
-    return torch.arange(past, 0, -1, device=device)
 
 
 class TransformerLayer(nn.Module):
@@ -296,22 +280,30 @@ class TransformerLayer(nn.Module):
     def attend(self, x: Tensor, cache: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         """Return the heads' outputs `[P, S L, H]` for the stream `[P, S L, width]`, and keys and values.
 
-        `cache` `[P, S, context - 1, 2, H]` holds keys and values of the steps before; those of all steps are returned,
-        `[P, S, context - 1 + L, 2, H]`.
+        `cache` `[P, S, 2, context - 1, H]` holds keys and values of the steps before; those of all steps are returned,
+        `[P, S, 2, context - 1 + L, H]`.
         """
-        members, sequences, past = cache.shape[:3]
-        projected = self.qkv(self.attention_norm(x))
-        projected = projected.view(members, sequences, window.length, 3, self.heads * self.units)
-        keys_values = torch.cat([cache, projected[..., 1:, :]], 2)
-        blocks = _blocks(keys_values, window.length, window.block, past, 0)  # [P, S, N, B + past, 2, H]
-        keys, values = blocks.unflatten(-1, (self.heads, self.units)).movedim(-2, 3).unbind(-2)  # [P, S, N, heads, …]
-        queries = _blocks(projected[..., 0, :], window.length, window.block, 0, 0)
-        queries = queries.unflatten(-1, (self.heads, self.units)).movedim(-2, 3)
-        bias = self.relative_position_bias[..., window.distances].reshape(-1, 1, 1, self.heads, *window.distances.shape)
-        scores = torch.matmul(queries, keys.transpose(-1, -2)) * self.units**-0.5 + bias
-        weights = torch.softmax(scores.masked_fill(~window.mask, MASKED), -1)
-        outputs = torch.matmul(weights, values).movedim(3, -2).flatten(-2).flatten(2, 3)
+        *_, count, block, num_keys = window.mask.shape
+        projected = self.qkv(self.attention_norm(x)).view(*cache.shape[:2], window.length, 3, -1)
+        queries, own = _padded(projected, 2, count * block).split((1, 2), 3)
+        keys_values = torch.cat([cache, own.transpose(2, 3)], 3)
+        by_head = keys_values.unflatten(-1, (self.heads, self.units)).transpose(3, 4)
+        blocks = by_head.unsqueeze(4) if count == 1 else by_head.unfold(4, num_keys, block).transpose(-1, -2)
+        keys, values = (its.reshape(-1, num_keys, self.units) for its in blocks.unbind(2))
+        queries = queries.reshape(*cache.shape[:2], count, block, self.heads, self.units).movedim(4, 2)
+        scores = torch.baddbmm(
+            self._biases(window), queries.reshape(-1, block, self.units), keys.transpose(1, 2), alpha=self.units**-0.5
+        )
+        outputs = torch.bmm(torch.softmax(scores, -1), values).view(queries.shape)
+        outputs = outputs.movedim(2, 4).flatten(4).flatten(2, 3)
         return outputs[:, :, : window.length].flatten(1, 2), keys_values
+
+    def _biases(self, window: Window) -> Tensor:
+        """Return what is added to the scores, `[P S heads N, B, K]`."""
+        *_, block, num_keys = window.mask.shape
+        by_distance = F.pad(self.relative_position_bias, (block - 1, block - 1), value=MASKED)
+        bias = by_distance.unfold(-1, num_keys, 1).flip(-1)  # [P, heads, B, K], of distance context - 1 + i - j
+        return (bias.reshape(-1, 1, self.heads, 1, block, num_keys) + window.mask).flatten(0, 3)
 
     def forward(self, x: Tensor, cache: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         """Return the stream `[P, S L, width]` after the layer, and keys and values as `attend` does."""
@@ -358,31 +350,35 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
         return tuple(cast(TransformerLayer, layer) for layer in self.layers)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        outputs, states = self.unroll(x.unsqueeze(-2), x.new_zeros(*x.shape[:-1], 1), state)
+        outputs, states = self._outputs(x.unsqueeze(-2), None, state)
         return outputs.squeeze(-2), states.after([0]).squeeze(-3)
 
     def unroll(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, UnrolledStates]:
-        with no_autocast(x):
-            sequences = Sequences(with_members(x, 3).to(state.dtype), with_members(starts, 2), with_members(state, 3))
-            run = self._run(sequences, len(self.layers))
-            outputs = self.norm(run.stream).view(*x.shape[:-1], self.num_outputs)
-            counts = _cached_counts(sequences.starts, sequences.cached, self.spec.context - 1)
-            return outputs, CachedStates(run.keys_values, counts, self.spec.context - 1, x.shape[:-2])
+        return self._outputs(x, starts, state)
 
-    def _run(self, sequences: Sequences, num_layers: int) -> LayerRun:
-        """Run the first layers."""
-        x, starts, state = sequences
-        members, count, length, _ = x.shape
-        past = self.spec.context - 1
-        window = Window.of(starts, sequences.cached, self.spec.context)
-        caches = state[:, :, 1:].view(members, count, len(self.layers), 2, past, state.shape[-1])
-        caches = caches.transpose(3, 4).unbind(2)  # by layer
-        stream = self.embedding(x.reshape(members, count * length, -1))
+    def _outputs(self, x: Tensor, starts: Tensor | None, state: Tensor) -> tuple[Tensor, CachedStates]:
+        with no_autocast(x):
+            run = self._run(x, starts, state, len(self.layers))
+            outputs = self.norm(run.stream).view(*x.shape[:-1], self.num_outputs)
+            return outputs, CachedStates(run.keys_values, run.begins, self.spec.context - 1, x.shape[:-2])
+
+    def _run(self, x: Tensor, starts: Tensor | None, state: Tensor, num_layers: int) -> LayerRun:
+        """Run the first layers on `[…, S, L, in]`; no episode begins if `starts` is None."""
+        x, state = with_members(x, 3).to(state.dtype), with_members(state, 3)
+        members, count, length, inputs = x.shape
+        begins = -state[:, :, :1, 0].round().clamp(min=0)  # [P, S, 1], what is cached of an episode
+        if starts is not None:
+            steps = torch.arange(length, device=x.device)
+            begins = torch.where(with_members(starts, 2) != 0, steps, begins).cummax(-1).values
+        window = Window.of(begins, self.spec.context)
+        caches = state[:, :, 1:].view(members, count, len(self.layers), 2, self.spec.context - 1, state.shape[-1])
+        caches = caches.unbind(2)  # by layer
+        stream = self.embedding(x.reshape(members, count * length, inputs))
         keys_values = []
         for layer, cache in zip(self._layers[:num_layers], caches, strict=False):
             stream, its_own = layer(stream, cache, window)
             keys_values.append(its_own)
-        return LayerRun(stream, keys_values, caches, window)
+        return LayerRun(stream, keys_values, caches, window, begins)
 
     # -- mutations
 
@@ -423,7 +419,7 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
             return x.flatten(0, 1)
         number, reader = name.split(".")[1:]
         starts, state = x.new_zeros(x.shape[:2]), x.new_zeros(len(x), *self.state_shape)
-        run = self._run(Sequences(x[None], starts[None], state[None]), int(number))
+        run = self._run(x[None], starts[None], state[None], int(number))
         layer = self._layers[int(number)]
         attended, _ = layer.attend(run.stream, run.caches[int(number)], run.window)
         return (attended if reader == "output" else layer.hidden(layer.add_attention(run.stream, attended)))[0]
@@ -443,30 +439,11 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
         return result
 
 
-class Sequences(NamedTuple):
-    """Inputs over time."""
-
-    x: Tensor  # [P, S, L, in]
-    starts: Tensor  # [P, S, L], 1 where an episode begins
-    state: Tensor  # [P, S, K, H], before the first step
-
-    @property
-    def cached(self) -> Tensor:
-        """Number of cached steps `[P, S]`."""
-        return self.state[:, :, 0, 0].round().clamp(min=0).to(torch.int64)
-
-
 class LayerRun(NamedTuple):
     """What the first layers computed."""
 
     stream: Tensor  # [P, S L, width]
-    keys_values: list[Tensor]  # of each layer, [P, S, context - 1 + L, 2, H]
-    caches: tuple[Tensor, ...]  # of every layer before the first step, [P, S, context - 1, 2, H]
+    keys_values: list[Tensor]  # of each layer, [P, S, 2, context - 1 + L, H]
+    caches: tuple[Tensor, ...]  # of every layer before the first step, [P, S, 2, context - 1, H]
     window: Window
-
-
-def _cached_counts(starts: Tensor, cached: Tensor, past: int) -> Tensor:
-    """Return how many steps are cached after each step of `[P, S, L]`, given how many were before `[P, S]`."""
-    continues = (starts == 0).float().transpose(1, 2).unsqueeze(-1)  # [P, L, S, 1]
-    counts = linear_scan(continues, torch.ones_like(continues), cached.unsqueeze(-1).float())
-    return counts.squeeze(-1).transpose(1, 2).to(torch.int64).clamp(max=past)
+    begins: Tensor  # [P, S, L], the step at which the episode of each step began
