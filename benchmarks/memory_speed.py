@@ -100,10 +100,10 @@ def section(runs: Sequence[Run[Speed]], options: argparse.Namespace) -> list[str
         "",
         f"{m.POSITIONS}: env steps per CPU second, summed over {MEMBERS} members of {m.ENVS_PER_MEMBER} envs; PPO, "
         f"{m.UPDATE_STEPS:,} steps an update, {m.EPOCHS} epochs, minibatches of {m.MINIBATCH} steps; no evaluation, no "
-        f"evolution. LSTM, GRU and minGRU have {m.WIDTH} units, the transformer two layers of width {m.WIDTH} (4 heads, "
-        f"MLPs of 128) and a context of 16. Encoders of {m.WIDTH} and {m.RECURRENT_LATENT}, heads of {m.WIDTH}, one "
-        f"encoder for actor and critic. {options.steps_per_member:,} timed steps a member after a first update. Median "
-        f"(minimum to maximum) of {options.repetitions}; ratios are taken within a round.",
+        f"evolution. LSTM, GRU and minGRU have {m.WIDTH} units, the transformer two layers of width {m.WIDTH} "
+        f"(4 heads, MLPs of 128) and a context of 16. Encoders of {m.WIDTH} and {m.RECURRENT_LATENT}, heads of "
+        f"{m.WIDTH}, one encoder for actor and critic. {options.steps_per_member:,} timed steps a member after a first "
+        f"update. Median (minimum to maximum) of {options.repetitions}; ratios are taken within a round.",
         "",
         conditions(runs, options),
         "",
