@@ -35,8 +35,11 @@ def test_every_command_names_settings_that_exist(command):
     load(config, options)
 
 
-def test_the_script_runs_as_it_stands(tmp_path):
+def test_the_script_runs_with_a_small_budget(tmp_path):
     (code,) = [block for language, block in BLOCKS if language == "python"]
+    for steps, fewer in (("max_steps=20_480", "max_steps=4_096"), ("evo_steps=5_120", "evo_steps=2_048")):
+        assert steps in code
+        code = code.replace(steps, fewer)
     script = tmp_path / "two.py"
     script.write_text(code, encoding="utf-8")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -39,34 +39,29 @@ def test_the_command_finds_an_environment_in_the_current_folder(tmp_path):
     assert "best fitness    8.00" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ("nowhere:Env", "it is not installed, and there is no nowhere.py in the current folder"),
-        ("own:Evn", "name in own='Evn' is unknown; did you mean 'Env'?"),
-    ],
-)
-def test_error_for_a_missing_path_gives_advice(tmp_path, environment, message):
-    (tmp_path / "own.py").write_text(OWN)
-    code = "import sys; from agilerl_like.cli import main; sys.path.remove(''); sys.exit(main(sys.argv[1:]))"
-    done = said_by(tmp_path, sys.executable, "-c", code, "train", environment)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("missing", "environment", "extra"),
-    [
-        ("pygame", "butterfly/cooperative_pong-v6", "multi-agent"),
-        ("minigrid", "MiniGrid-Empty-5x5-v0", "minigrid"),
-    ],
-)
-def test_a_missing_extra_is_one_line_that_installs_it(tmp_path, missing, environment, extra):
+def errors_of(folder, preparation, *environments):
+    """Return the exit codes of `train ENVIRONMENT`, and their lines of errors; one interpreter runs them all."""
     code = (
-        f"import sys; sys.modules[{missing!r}] = None; from agilerl_like.cli import main; sys.exit(main(sys.argv[1:]))"
+        f"import sys; {preparation}; from agilerl_like.cli import main\n"
+        "print(*[main(['train', environment]) for environment in sys.argv[1:]])"
     )
-    done = said_by(tmp_path, sys.executable, "-c", code, "train", environment)
-    assert done.returncode == 2, done.stderr
-    assert f"pip install 'agilerl-like[{extra}]'" in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = said_by(folder, sys.executable, "-c", code, *environments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr.splitlines()
+
+
+def test_error_for_a_missing_path_gives_advice(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    codes, lines = errors_of(tmp_path, "sys.path.remove('')", "nowhere:Env", "own:Evn")
+    assert codes == ["2", "2"]
+    absent, misspelt = lines
+    assert "it is not installed, and there is no nowhere.py in the current folder" in absent
+    assert "name in own='Evn' is unknown; did you mean 'Env'?" in misspelt
+
+
+def test_a_missing_extra_is_one_line_that_installs_it(tmp_path):
+    missing = "sys.modules['pygame'] = sys.modules['minigrid'] = None"
+    codes, lines = errors_of(tmp_path, missing, "butterfly/cooperative_pong-v6", "MiniGrid-Empty-5x5-v0")
+    assert codes == ["2", "2"]
+    for line, extra in zip(lines, ("multi-agent", "minigrid"), strict=True):
+        assert f"pip install 'agilerl-like[{extra}]'" in line

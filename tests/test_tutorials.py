@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agilerl_like.cli import main
+from agilerl_like.registry import registered
 from agilerl_like.reporting import read_lineage
 from agilerl_like.training.run_folder import CONFIG
 
@@ -35,13 +37,14 @@ def run(script, tmp_path, *options):
     return done.stdout
 
 
-def test_a_selection_of_a_script_is_named_in_yaml(tmp_path):
+def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
     run("own_selection.py", tmp_path)
     written = yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))
     assert written["selection"]["name"] == "rank"
     assert written["selection"]["decay"] == 0.3
-    evaluation = [sys.executable, "-m", "agilerl_like", "eval", "runs/ranks/best", "--episodes", "2"]
-    subprocess.run(evaluation, cwd=tmp_path, env=ENVIRONMENT, check=True)  # which knows nothing of the strategy
+    monkeypatch.chdir(tmp_path)
+    assert "rank" not in registered("selection")
+    assert main(["eval", "runs/ranks/best", "--episodes", "2"]) == 0
     births = read_lineage(tmp_path / "runs" / "ranks")
     assert {birth.generation for birth in births} == {0, 1, 2}
 
