@@ -7,9 +7,9 @@ from benchmarks.agilerl_like_setup import build_population, collecting, train, t
 
 
 def main() -> None:
-    work = m.parse_work(__doc__ or "", spreads=True)
+    work = m.parse_work(__doc__ or "", spreads=True, compiles=True)
     torch.set_num_threads(work.threads)
-    population = build_population(work.env, work.members, work.seed)
+    population = build_population(work.env, work.members, work.seed, compile=work.compile)
     if work.processes > 1:
         seconds = train_spread(population, work.env, work)
     else:

@@ -46,6 +46,7 @@ class Work:
     threads: int
     seed: int
     processes: int = 1
+    compile: bool = False
 
     @property
     def updates_per_member(self) -> int:
@@ -103,9 +104,14 @@ class Measurement:
 
 
 def parse_work(
-    description: str, argv: Sequence[str] | None = None, *, envs: Sequence[str] = ENVS, spreads: bool = False
+    description: str,
+    argv: Sequence[str] | None = None,
+    *,
+    envs: Sequence[str] = ENVS,
+    spreads: bool = False,
+    compiles: bool = False,
 ) -> Work:
-    """Read the options that all throughput scripts share, and, if it ``spreads``, over how many processes."""
+    """Read the options that all throughput scripts share, and those of a script that ``spreads`` or ``compiles``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--env", choices=envs, default=envs[0])
     parser.add_argument("--members", type=int, default=1, metavar="P", help="agents in the population")
@@ -120,6 +126,8 @@ def parse_work(
     parser.add_argument("--seed", type=int, default=0)
     if spreads:
         parser.add_argument("--processes", type=int, default=1, help="that share the members (default: %(default)s)")
+    if compiles:
+        parser.add_argument("--compile", action="store_true", help="train with compile=True")
     options = parser.parse_args(argv)
     if options.members < 1:
         parser.error(f"--members is {options.members}, must be at least 1")

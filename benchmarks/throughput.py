@@ -29,14 +29,16 @@ from benchmarks.measurement import ENVS, EPOCHS, MINIBATCH, UPDATE_STEPS, WIDTH,
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import PEERS, interpreter, is_ready
 
-OURS, SPREAD = "ours", "spread"
+OURS, SPREAD, COMPILED = "ours", "spread", "compiled"
 HEADINGS = {
     "agilerl": "AgileRL",
     "sb3": "Stable-Baselines3",
     OURS: "agilerl_like",
     SPREAD: "agilerl_like, two processes",
+    COMPILED: "agilerl_like, compiled",
 }
-MINE = OURS, SPREAD
+MINE = {OURS: (), SPREAD: ("--processes", "2"), COMPILED: ("--compile",)}
+"""Our sides, with the options of their script."""
 ALONE = 4
 """How many times longer one agent trains."""
 
@@ -62,8 +64,8 @@ class Case:
 
 
 CASES = (  # SB3 has no population: it stands beside one agent
-    Case("CartPole-v1", 1, ("agilerl", "sb3", OURS)),
-    Case("CartPole-v1", 8),
+    Case("CartPole-v1", 1, ("agilerl", "sb3", OURS, COMPILED)),
+    Case("CartPole-v1", 8, ("agilerl", OURS, SPREAD, COMPILED)),
     Case("CartPole-v1", 16),
     Case("LunarLander-v3", 8),
 )
@@ -75,6 +77,7 @@ PROMISES = (  # case, our side, the one that it is compared with, how many times
     ("LunarLander-v3:8", OURS, "agilerl", 6.0),
     ("LunarLander-v3:8", SPREAD, "agilerl", 6.0),
     ("CartPole-v1:1", OURS, "sb3", 2.0),
+    ("CartPole-v1:1", COMPILED, "sb3", 4.0),
 )
 
 Results = Mapping[Case, Sequence[Run[Measurement]]]
@@ -83,12 +86,7 @@ Results = Mapping[Case, Sequence[Run[Measurement]]]
 def script(side: str, python: str | None) -> list[str]:
     """Return the command of a side's script; the environment of a peer is made here, before anything is timed."""
     if side in MINE:
-        return [
-            sys.executable,
-            "-m",
-            "benchmarks.agilerl_like_throughput",
-            *(["--processes", "2"] if side == SPREAD else []),
-        ]
+        return [sys.executable, "-m", "benchmarks.agilerl_like_throughput", *MINE[side]]
     return [str(interpreter(side, python)), "-m", f"benchmarks.peers.{side}_throughput"]
 
 
@@ -124,7 +122,7 @@ def table(results: Results, sides: Sequence[str]) -> list[str]:
         for above, below in product(MINE, HEADINGS)
         if below not in MINE and any({above, below} <= {*sides} & {*case.sides} for case in results)
     ]
-    populations = [side for side in sides if side not in ("sb3", SPREAD)]
+    populations = [side for side in sides if side not in ("sb3", SPREAD, COMPILED)]
     head = [
         "env",
         "P",
@@ -156,7 +154,8 @@ def section(results: Results, sides: Sequence[str], options: argparse.Namespace)
         f"{UPDATE_STEPS:,} steps an update, minibatch {MINIBATCH}, {EPOCHS} epochs, encoder {WIDTH} + latent {WIDTH} "
         f"shared by heads of {WIDTH}, ReLU, no LayerNorm; no evaluation, no evolution. AgileRL's members take turns in "
         "one process, as in its own loop; ours are in one, or with `processes=2` in two of half as many threads (the "
-        "clock starts after their first generation). Median (minimum to maximum) of "
+        "clock starts after their first generation), or in one with `compile=True` (the clock starts after the "
+        "compilation). Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
         "",
         conditions(runs, options),
@@ -191,7 +190,7 @@ def goals(runs: Sequence[Run[Measurement]]) -> list[Goal]:
         if got:
             env, _, members = case.partition(":")
             measured = median_and_range(got, "{:.1f}x".format)
-            what = f"{env}, P={members}{', two processes' * (ours == SPREAD)}: steps/s against {HEADINGS[peer]}"
+            what = f"{env}, P={members}{HEADINGS[ours].removeprefix(HEADINGS[OURS])}: steps/s against {HEADINGS[peer]}"
             found.append(Goal(what, f">= {wanted:g}x", measured, statistics.median(got) >= wanted))
     return found
 
@@ -203,7 +202,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps-per-member", type=int, default=5 * UPDATE_STEPS, metavar="N")
     for peer in PEERS.values():
         parser.add_argument(f"--{peer.name}-python", help=f"an interpreter that has it; also ${peer.override}")
-    here = [side for side in HEADINGS if side in MINE or is_ready(side)]
+    here = [side for side in HEADINGS if side != COMPILED and (side in MINE or is_ready(side))]
     quick = {"cases": [Case.parse("CartPole-v1:2")], "sides": here, "steps_per_member": UPDATE_STEPS}
     return options_of(parser, argv, repetitions=3, quick=quick)
 
