@@ -1,12 +1,11 @@
 """Counted episodes: what each member scores on each seed, whatever steps the env and however many at once."""
 
-import os
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from evaluated_envs import Deadly
 
 from agilerl_like import PPO, make_vect_envs
 from agilerl_like.algorithms import episode_guard
@@ -67,27 +66,6 @@ def test_max_steps_truncates_long_episodes():
     )
     np.testing.assert_allclose(played.returns, returns, rtol=1e-5)
     assert (played.lengths == 7).all()
-
-
-class Deadly(gym.Env):
-    """Five steps of reward 1; its process dies in the third step of an episode of certain seeds, once."""
-
-    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, seeds, marker):
-        self.seeds, self.marker = seeds, Path(marker)
-
-    def reset(self, *, seed=None, options=None):
-        self.steps, self.is_deadly = 0, seed in self.seeds and not self.marker.exists()
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.is_deadly and self.steps == 3:
-            self.marker.touch()
-            os._exit(3)
-        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
 
 
 def test_episodes_of_a_dead_worker_do_not_count(tmp_path):

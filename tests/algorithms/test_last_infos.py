@@ -2,34 +2,14 @@
 
 from typing import ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
+from evaluated_envs import Counter
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.envs.vector_infos import info_of_env
-
-
-class Counter(gymnasium.Env):
-    """An env whose seed is the length of its episodes; its info counts the steps."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.length = int(self.np_random.integers(2, 6))
-        self.done = 0
-        return np.zeros(2, np.float32), {"phase": "first", "done": 0}
-
-    def step(self, action):
-        self.done += 1
-        info = {"done": self.done, "nested": {"half": self.done / 2}, "phase": "later"}
-        if self.done == self.length:
-            info["is_success"] = self.length > 3
-        return np.zeros(2, np.float32), 1.0, self.done == self.length, False, info
 
 
 def heard_of(env, **more):

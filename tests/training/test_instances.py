@@ -4,10 +4,10 @@ import csv
 import math
 from functools import partial
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
+from paying_envs import Paid
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.config import Config, build
@@ -15,30 +15,6 @@ from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, summary
-
-STEPS = 5
-
-
-class Paid(gymnasium.Env):
-    """Pays `pay` a step, times the action's factor, for five steps; the info has the steps as `cost`, and `success`."""
-
-    observation_space = Box(0, 1, (1,))
-    action_space = Discrete(2)
-
-    def __init__(self, pay=1.0, factors=(1.0, 1.0)):
-        self.pay, self.factors = pay, factors
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.fes, self.bonus = 0, 0
-        return self.np_random.random(1).astype(np.float32), {}
-
-    def step(self, action):
-        self.fes += 1
-        self.bonus += int(action)
-        info = {"cost": self.fes, "nested": {"success": bool(action)}, "state": np.float32([self.fes])}
-        reward = self.pay * self.factors[int(action)]
-        return self.np_random.random(1).astype(np.float32), reward, self.fes == STEPS, False, info
 
 
 class Wide(Paid):
