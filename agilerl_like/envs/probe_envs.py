@@ -523,7 +523,7 @@ _ALL = (
             ExpectedAction((0.0,), action, history=_cue_sequence(cue)[:_WAIT], name=f"{cue:+g}{_AFTER_BLANKS}")
             for cue, action in ((-1.0, 0), (1.0, 1))
         ),
-        steps=20_000,
+        steps=10_000,
         needs="memory",
     ),
     Probe(
@@ -542,7 +542,7 @@ _ALL = (
             ExpectedAction(_BLACK, action, history=(image, *(_BLACK,) * (_WAIT - 1)), name=f"{side}{_AFTER_BLANKS}")
             for action, (side, image) in enumerate(_SIDES.items())
         ),
-        steps=12_000,
+        steps=6_000,
         needs="memory",
     ),
     Probe(
