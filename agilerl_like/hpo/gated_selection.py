@@ -44,7 +44,8 @@ class GatedSelection(Selection):
     not finite always is. If the best fitness has not risen by more than the gate for three generations, the worst
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
     others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
-    by small steps.
+    by small steps. The same happens after the first generation to the worse half of a population whose members have
+    all the same hyperparameters, because there is nothing to select (`spread_equals`).
     """
 
     share: float = 0.5
@@ -53,6 +54,7 @@ class GatedSelection(Selection):
     donors: float = 0.25
     gate: float = 1.0
     restart_stalled: bool = True
+    spread_equals: bool = True
 
     def __post_init__(self) -> None:
         for name in ("share", "final_share", "donors"):
@@ -74,10 +76,9 @@ class GatedSelection(Selection):
         """Return a row for every slot; only clones are explored."""
         sources = self.sources(view, rng).tolist()
         rows = [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
-        if self.restart_stalled:
-            self._keep_restarted(view, rows)
-            for slot in self._to_restart(view):
-                rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix())
+        self._keep_restarted(view, rows)
+        for slot in self._to_restart(view):
+            rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix())
         return rows
 
     def sources(self, view: PopulationView, rng: np.random.Generator) -> np.ndarray:
@@ -141,17 +142,23 @@ class GatedSelection(Selection):
                 rows[slot] = SlotPlan(slot, slot, explore=False)
 
     def _to_restart(self, view: PopulationView) -> list[int]:
-        """Return the worst quarter if the best fitness has not risen for `STALLED_GENERATIONS`, else no slot."""
+        """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
+        state, worst_first = view.state, ranking(view.fitness, view.uids)[::-1].tolist()
+        slots = worst_first[: len(view) // 2] if self.spread_equals and are_equal(view) else []
+        if self.restart_stalled and self._has_stalled(view) and not state["restarted"]:
+            slots = slots or worst_first[: len(view) // 4]
+        if slots:
+            state.update(stalled=0, restarted=[[slot, view.generation + 1 + GRACE] for slot in slots])
+        return slots
+
+    def _has_stalled(self, view: PopulationView) -> bool:
+        """Whether the best fitness has not risen by more than the gate for `STALLED_GENERATIONS`."""
         state, best = view.state, int(ranking(view.fitness, view.uids)[0])
         if view.fitness[best] > state.get("best", -math.inf) + self.gate * own_error(view, best):
             state.update(best=float(view.fitness[best]), stalled=0)
-            return []
-        state["stalled"] = state.get("stalled", 0) + 1
-        if state["stalled"] < STALLED_GENERATIONS or state["restarted"]:
-            return []
-        slots = ranking(view.fitness, view.uids)[::-1][: len(view) // 4].tolist()
-        state.update(stalled=0, restarted=[[slot, view.generation + 1 + GRACE] for slot in slots])
-        return slots
+        else:
+            state["stalled"] = state.get("stalled", 0) + 1
+        return state["stalled"] >= STALLED_GENERATIONS
 
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` for a single member, which nothing can replace."""
@@ -161,6 +168,17 @@ class GatedSelection(Selection):
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there are two generations, with one selection between them."""
         require_generations("selection 'gated'", generations, 2, where)
+
+
+def are_equal(view: PopulationView) -> bool:
+    """Whether all members have trained one generation with the same values of the searched hyperparameters."""
+    if view.generation != 1 or len(view) < 2:
+        return False
+    values = [
+        {name: genome.hyperparameters[name] for name in hp_config}
+        for genome, hp_config in zip(view.genomes, view.hp_configs, strict=False)
+    ]
+    return bool(values) and bool(values[0]) and all(found == values[0] for found in values)
 
 
 def own_error(view: PopulationView, slot: int) -> float:
