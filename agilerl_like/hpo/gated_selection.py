@@ -143,7 +143,7 @@ class GatedSelection(Selection):
 
     def _to_restart(self, view: PopulationView) -> list[int]:
         """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
-        state, worst_first = view.state, ranking(view.fitness, view.uids)[::-1].tolist()
+        state, worst_first = view.state, ranking(view.fitness, view.uids)[:0:-1].tolist()  # without the best
         slots = worst_first[: len(view) // 2] if self.spread_equals and are_equal(view) else []
         if self.restart_stalled and self._has_stalled(view) and not state["restarted"]:
             slots = slots or worst_first[: len(view) // 4]

@@ -33,7 +33,7 @@ class Minibatches(NamedTuple):
         order = order.gather(1, used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices)
         ends = torch.arange(self.parts + 1, device=order.device)
         bounds = self.used.sum(1, keepdim=True) * ends // self.parts  # [P, parts + 1]
-        width = int((bounds[:, 1:] - bounds[:, :-1]).max())
+        width = max(1, int((bounds[:, 1:] - bounds[:, :-1]).max()))  # 1: padding alone, if all agents waited
         places = bounds[:, :-1, None] + torch.arange(width, device=order.device)  # [P, parts, width]
         padding = (places >= bounds[:, 1:, None]).flatten(1)
         order = order.gather(1, places.flatten(1).clamp_(max=self.sequences - 1))

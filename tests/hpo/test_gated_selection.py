@@ -142,6 +142,16 @@ def test_the_worse_half_of_equal_members_starts_again_after_the_first_generation
     assert found([1e-4] * 4, spread_equals=False) == []
 
 
+@pytest.mark.parametrize("members", [4, 8])
+def test_the_only_healthy_member_does_not_start_again(layers, members):
+    ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))] * members
+    fitness = np.array([nan] * (members - 1) + [1.0])
+    equals = [Genome({"lr": 1e-4}, layers())] * members
+    view = PopulationView(fitness, range(members), equals, 1, hp_configs=ranges)
+    assert plan(view, GatedSelection())[-1] == SlotPlan(members - 1, members - 1, explore=False)
+    assert restarted_slots(GatedSelection(), [np.array([nan] * 7 + [1.0])] * 5) == [[]] * 5
+
+
 def test_a_rise_of_the_best_fitness_begins_the_count_again():
     rising = [np.arange(8.0) + (generation == 3) for generation in range(6)]
     assert restarted_slots(GatedSelection(), rising) == [[], [], [], [], [], []]

@@ -45,6 +45,12 @@ def test_where_every_step_counts_the_division_is_that_without_flags():
     assert [[its] for its in rows_of(slices, rows, padding, 0)] == plain
 
 
+def test_if_all_agents_waited_minibatches_hold_padding_alone():
+    slices, rows, padding = Minibatches(2, 6, torch.zeros(1, 6, dtype=torch.bool)).of(torch.arange(6).unsqueeze(0))
+    assert [rows[0, columns].numel() for columns in slices] == [1, 1]  # an update of no rows would have no metrics
+    assert bool(padding.all())
+
+
 def test_members_whose_agents_never_wait_use_all_rows():
     weight = torch.tensor([[[1.0], [0.0], [1.0]], [[1.0], [0.0], [1.0]]])
     waiting = torch.zeros(2, 2, 3, 1)  # [P, 2, T, E]
