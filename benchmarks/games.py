@@ -24,12 +24,9 @@ import numpy as np
 import torch
 
 from agilerl_like import IPPO, Run, play_games
+from agilerl_like.cli.train import train_config
 from agilerl_like.config import build, load
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, random_moves
-from agilerl_like.reporting import CallbackList
-from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
-from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks.game_players import complete_line, complete_or_prevent
 from benchmarks.harness import Run as Round
 from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
@@ -119,24 +116,19 @@ def round_robin(players: Sequence[IPPO], env: Any, seed: int) -> list[float]:
 
 def measure(case: Case, seed: int) -> Played:
     """Train one seed with the bundled configuration, and let its best agent play."""
-    config = load(ROOT / "configs" / "ippo" / f"{case.game}.yaml", ["--seed", str(seed), *case.settings])
-    setup = build(config)
-    untrained: IPPO = setup.population[0].clone()
     with tempfile.TemporaryDirectory() as folder:
+        own = ["--seed", str(seed), "--run.dir", folder, "--run.processes", "1"]
+        config = load(ROOT / "configs" / "ippo" / f"{case.game}.yaml", [*own, *case.settings])
+        setup = build(config)
+        untrained: IPPO = setup.population[0].clone()
         start = time.perf_counter()
-        outcome = evolve_on_policy(
-            MultiAgentEnvSetup(setup.env),
-            setup.population,
-            setup.plan(),
-            output_paths=OutputPaths(run_dir=Path(folder) / "run"),
-            callbacks=CallbackList([]),
-        )
+        train_config(config, quiet=True)
         seconds = time.perf_counter() - start
-        rated: list[IPPO] = []
-        if case.game in RATED:
-            rated = [entry.population().fittest for entry in Run.open(Path(folder) / "run").history()]
-    rated = [agent for agent in rated if agent.fitness]
-    best: Any = outcome.population.best
+        run = Run.open(next(Path(folder).iterdir()))
+        rated = [entry.population().fittest for entry in run.history()] if case.game in RATED else []
+        rated = [agent for agent in rated if agent.fitness]
+        best: Any = run.best()
+        env_steps = int(run.metrics()[-1]["time/total_timesteps"])
     opponents = {**OPPONENTS[case.game], "untrained": untrained}
     games = {name: play_games(best, other, setup.env, case.games, seed) for name, other in opponents.items()}
     before = play_games(untrained, random_moves, setup.env, case.games, seed).returns
@@ -145,7 +137,7 @@ def measure(case: Case, seed: int) -> Played:
     return Played(
         game=case.game,
         seed=seed,
-        env_steps=outcome.summary.env_steps,
+        env_steps=env_steps,
         seconds=round(seconds, 1),
         won={name: (its.returns > its.others).mean(1).tolist() for name, its in games.items()},
         lost={name: (its.returns < its.others).mean(1).tolist() for name, its in games.items()},
