@@ -154,7 +154,7 @@ class Collector:
 
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete; metrics are means over a member's groups."""
-        by_group = list(map(GroupCollector.learn, self.groups.values()))
+        by_group = [group.learn() for group in self.groups.values()]
         places = dict.fromkeys(place for reports in by_group for place in reports)
         return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in places}
 
