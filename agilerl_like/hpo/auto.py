@@ -8,7 +8,8 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 - Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
   bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164.
 - Where all members begin with the same hyperparameters, the worse half draws others after the first generation. In
-  those four seeds, with four members, all reached -150 to -157; without it -164, -288, -295 and -200.
+  those four seeds, with four members, all reached -150 to -157; without it -188, -202, -271 and -192. From good values
+  it costs nothing: area under the curve 0.99 to 1.07 times that without it (CartPole, Pendulum, tuning seeds 0 to 2).
 - All hyperparameters of a clone move at once.
 - Proposals of a Gaussian process where gains stand out from the noise (without noise 38.6 of 40, normal steps 35.9),
   normal steps elsewhere.
