@@ -6,7 +6,7 @@ are updated here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agilerl_like.learning.gae import gae, next_of
 from agilerl_like.learning.minibatches import sequences_in_use
-from agilerl_like.learning.own_time import own_time
+from agilerl_like.learning.own_time import OwnTime, own_time
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules.memory_module import MemoryModule, UnrolledStates
@@ -49,97 +49,125 @@ class Precomputed(TensorClass):
     old_values: Tensor
 
 
+class AdvantageEstimator(NamedTuple):
+    """How the advantages of P members are estimated: GAE, n-step returns or returns of whole episodes."""
+
+    gamma: Tensor
+    """Discount factors `[P]`."""
+    gae_lambda: Tensor
+    """`[P]`; 1 for n-step returns and returns of whole episodes."""
+    n_step: Tensor | None = None
+    """Steps `[P]` over which rewards are summed; None: to the end of the episode or of the rollout."""
+    bootstrap: Tensor | None = None
+    """0 where truncation is treated as termination, `[P]`; None: for no member."""
+    standardise: bool = True
+    """Whether advantages are centred and scaled over the rollout."""
+    ddof: int = 0
+    """Delta degrees of freedom of the standard deviation by which they are scaled."""
+
+    def of_rows(self, rows: slice) -> AdvantageEstimator:
+        """Return the estimator of some members."""
+        return self._replace(
+            gamma=self.gamma[rows],
+            gae_lambda=self.gae_lambda[rows],
+            n_step=None if self.n_step is None else self.n_step[rows],
+            bootstrap=None if self.bootstrap is None else self.bootstrap[rows],
+        )
+
+    def advantages(self, own: OwnTime, values: Tensor, next_values: Tensor) -> Tensor:
+        """Return advantages `[T, P, E]`, not standardised, from the values of each step and of its next state."""
+        is_last = own.terminated
+        if self.bootstrap is not None:
+            is_last = torch.where(self.bootstrap.unsqueeze(1) > 0, is_last, own.ended)
+        return gae(
+            own.rewards,
+            values,
+            own.at_next_step(next_values),
+            terminated=is_last,
+            ended=own.ended,
+            valid=own.valid,
+            gamma=self.gamma.unsqueeze(1),
+            gae_lambda=self.gae_lambda.unsqueeze(1),
+            n_step=None if self.n_step is None else self.n_step.unsqueeze(1),
+            waited=own.waited,
+        )
+
+
 def compute_advantages(
     network: ActorCritic,
     rollout: Rollout,
+    estimator: AdvantageEstimator,
     *,
     cut: SequenceSplit,
-    gamma: Tensor,
-    gae_lambda: Tensor,
-    n_step: Tensor | None = None,
-    bootstrap: Tensor | None = None,
-    standardise: bool = True,
-    ddof: int = 0,
     precomputed: Precomputed | None = None,
 ) -> tuple[TrainingBatch, Tensor]:
     """Return the rollout of a stack's members as samples, and the explained variance `[P]` of the critic that acted.
 
-    `gamma` and `gae_lambda` are `[P]`, and so are `n_step`, the steps over which rewards are summed (None: all), and
-    `bootstrap`, 0 where the values of truncated episodes' last observations are not added (None: nowhere). `cut`
-    applies to recurrent networks; for others each step is a sequence. Observation statistics are updated after the
-    samples are normalised, because the policy acted with the old ones; only the first rollout, collected without
+    `cut` applies to recurrent networks; for others each step is a sequence. Observation statistics are updated after
+    the samples are normalised, because the policy acted with the old ones; only the first rollout, collected without
     statistics, is normalised by its own.
     """
-    members, steps, envs, _ = rollout.observations.shape
-    cut = cut if network.is_recurrent else SINGLE_STEP
-    raw = rollout.observations.flatten(1, 2)  # [P, N, D]
-    own = own_time(rollout, gamma.unsqueeze(1))
+    own = own_time(rollout, estimator.gamma.unsqueeze(1))
     weight = _by_member(own.valid)  # [P, N]
-    norm = network.observation_norm
+    raw, norm = rollout.observations.flatten(1, 2), network.observation_norm  # raw: [P, N, D]
     first = norm.is_new  # [P, 1]
     norm.update_(raw, weight * first)
     x = norm(raw)
-    actions = rollout.actions.flatten(1, 2)
-    masks = None if rollout.masks is None else rollout.masks.flatten(1, 2)
-    past_policy = recompute_policy(network, x, rollout, actions, masks)
-    log_probs = past_policy.log_probs if precomputed is None else precomputed.old_log_probs.flatten(1, 2)
-    if rollout.uniform is not None:
-        uniform = network.actor.distribution.uniform_log_prob(actions, masks)
-        log_probs = torch.where(rollout.uniform.flatten(1, 2), uniform, log_probs)
-    values = network.value_norm.invert(past_policy.values.unsqueeze(-1)).squeeze(-1)  # [P, N]
-    values = values if precomputed is None else precomputed.old_values.flatten(1, 2)
-    by_time = values.reshape(members, steps, envs).transpose(0, 1)  # [T, P, E]
-    is_last = own.terminated
-    if bootstrap is not None:
-        is_last = torch.where(bootstrap.unsqueeze(1) > 0, is_last, own.ended)
-    advantages = gae(
-        own.rewards,
-        by_time,
-        own.at_next_step(next_values(network, rollout, by_time, past_policy.states)),
-        terminated=is_last,
-        ended=own.ended,
-        valid=own.valid,
-        gamma=gamma.unsqueeze(1),
-        gae_lambda=gae_lambda.unsqueeze(1),
-        n_step=None if n_step is None else n_step.unsqueeze(1),
-        waited=own.waited,
-    )
-    advantages = _by_member(advantages)  # [P, N]
-    returns = advantages + values
-    explained = _explained_variance(values, returns, weight)
+    policy = behavior_policy(network, rollout, x, precomputed)
+    by_time = policy.values.unflatten(1, rollout.rewards.shape[1:]).transpose(0, 1)  # [T, P, E]
+    advantages = _by_member(estimator.advantages(own, by_time, next_values(network, rollout, by_time, policy.states)))
+    returns = advantages + policy.values
+    explained = _explained_variance(policy.values, returns, weight)
     network.value_norm.update_(returns.unsqueeze(-1), weight)
-    targets = [network.value_norm(v.unsqueeze(-1)).squeeze(-1) for v in (returns, values)]
     norm.update_(raw, weight * (1 - first))
-    starts = state = None
+    if estimator.standardise:
+        advantages = standardised(advantages, weight, estimator.ddof)
+    columns = {
+        "observations": x,
+        "actions": rollout.actions.flatten(1, 2),
+        "old_log_probs": policy.log_probs,
+        "advantages": advantages,
+        "returns": network.value_norm(returns.unsqueeze(-1)).squeeze(-1),
+        "old_values": network.value_norm(policy.values.unsqueeze(-1)).squeeze(-1),
+        "masks": None if rollout.masks is None else rollout.masks.flatten(1, 2),
+    }
     if network.is_recurrent:
-        starts = cut.of(rollout.starts.flatten(1, 2), steps)
-        states = past_policy.states.before(cut.begins(steps)).flatten(1, 2)
-        state = resize_hidden(states, rollout.state.shape[-3:])
+        return _as_sequences(rollout, columns, weight, cut, policy.states), explained
+    return _as_sequences(rollout, columns, weight, SINGLE_STEP), explained
+
+
+def _as_sequences(
+    rollout: Rollout,
+    columns: Mapping[str, Tensor | None],
+    weight: Tensor,
+    cut: SequenceSplit,
+    states: RolloutStates | None = None,
+) -> TrainingBatch:
+    """Return columns and weight `[P, N, …]` of a rollout's steps as sequences; `states` are those of memories."""
+    steps, envs = rollout.rewards.shape[1:]
     counts = cut.of(weight, steps)
-    if network.is_recurrent:
-        counts = counts * cut.inside(steps, x.device).unsqueeze(0).repeat_interleave(envs, 1)
-    batch = TrainingBatch(
-        observations=cut.of(x, steps),
-        actions=cut.of(actions, steps),
-        old_log_probs=cut.of(log_probs, steps),
-        advantages=cut.of(standardised(advantages, weight, ddof) if standardise else advantages, steps),
-        returns=cut.of(targets[0], steps),
-        old_values=cut.of(targets[1], steps),
+    sequences = {name: None if column is None else cut.of(column, steps) for name, column in columns.items()}
+    starts = state = None
+    if states is not None:
+        starts = cut.of(rollout.starts.flatten(1, 2), steps)
+        before = states.before(cut.begins(steps)).flatten(1, 2)
+        state = resize_hidden(before, rollout.state.shape[-3:])
+        counts = counts * cut.inside(steps, counts.device).unsqueeze(0).repeat_interleave(envs, 1)
+    return TrainingBatch(
+        **cast(Any, sequences),
         weight=counts,
-        masks=None if masks is None else cut.of(masks, steps),
         starts=starts,
         state=state,
         used=sequences_in_use(counts, rollout.waiting),
         batch_size=counts.shape[:2],
     )
-    return batch, explained
 
 
-class PastPolicy(NamedTuple):
-    """Outputs of the policy that acted, for every step of a rollout."""
+class BehaviorPolicy(NamedTuple):
+    """Outputs of the policy that acted, and of its critic, for every step of a rollout."""
 
-    log_probs: Tensor  # [P, N]
-    values: Tensor  # [P, N], normalised
+    log_probs: Tensor  # [P, N], of the actions
+    values: Tensor  # [P, N], in the environment's units of reward
     states: RolloutStates
 
 
@@ -169,10 +197,17 @@ class RolloutStates(NamedTuple):
         return torch.stack(list(states), -3).to(self.beginning.dtype)
 
 
-def recompute_policy(
-    network: ActorCritic, x: Tensor, rollout: Rollout, actions: Tensor, masks: Tensor | None
-) -> PastPolicy:
-    """Recompute log-probabilities, values and hidden states of a rollout `[P, N, …]`, in pieces that fit a cache."""
+def behavior_policy(
+    network: ActorCritic, rollout: Rollout, x: Tensor, precomputed: Precomputed | None
+) -> BehaviorPolicy:
+    """Return log-probabilities, values and hidden states of the policy that collected a rollout.
+
+    They are recomputed from normalised observations `x` `[P, N, D]`, in pieces that fit a cache, unless they are
+    `precomputed`. Uniformly random actions have the log-probability of a uniform draw.
+    """
+    distribution = network.actor.distribution
+    actions = rollout.actions.flatten(1, 2)
+    masks = None if rollout.masks is None else rollout.masks.flatten(1, 2)
     samples = x.shape[1]
     piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
     pieces = [slice(start, start + piece) for start in range(0, samples, piece)]
@@ -184,9 +219,16 @@ def recompute_policy(
     log_probs, all_values = [], []
     for here, (outputs, values) in zip(pieces, evaluated, strict=True):
         its_masks = None if masks is None else masks[:, here]
-        log_probs.append(network.actor.distribution.evaluate(outputs, actions[:, here], its_masks)[0])
+        log_probs.append(distribution.evaluate(outputs, actions[:, here], its_masks)[0])
         all_values.append(values)
-    return PastPolicy(torch.cat(log_probs, 1), torch.cat(all_values, 1), states)
+    log_prob = torch.cat(log_probs, 1)
+    value = network.value_norm.invert(torch.cat(all_values, 1).unsqueeze(-1)).squeeze(-1)
+    if precomputed is not None:
+        log_prob, value = precomputed.old_log_probs.flatten(1, 2), precomputed.old_values.flatten(1, 2)
+    if rollout.uniform is not None:
+        uniform = distribution.uniform_log_prob(actions, masks)
+        log_prob = torch.where(rollout.uniform.flatten(1, 2), uniform, log_prob)
+    return BehaviorPolicy(log_prob, value, states)
 
 
 def _unrolled(

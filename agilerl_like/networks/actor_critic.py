@@ -250,13 +250,6 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         own = self.branch_input("critic", x)
         return self.value_norm.invert(self.critic(own, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
 
-    def evaluate_actions(
-        self, x: Tensor, sequence_info: SequenceInfo, raw: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probability and entropy of raw actions, and the normalised value, all `[P, B]`."""
-        outputs, values = self.evaluate(x, sequence_info)
-        return *self.actor.distribution.evaluate(outputs, raw, mask), values
-
     def some_of(self, observations: Tensor) -> Tensor:
         """Return evenly spaced observations, or sequences, whose evaluation takes at most `MOST_WORK` multiplications.
 

@@ -154,9 +154,11 @@ class Collector:
 
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete; metrics are means over a member's groups."""
-        by_group = [group.learn() for group in self.groups.values()]
-        places = dict.fromkeys(place for reports in by_group for place in reports)
-        return {place: _mean([reports[place] for reports in by_group if place in reports]) for place in places}
+        reports: dict[int, list[TensorDict]] = {}
+        for group in self.groups.values():
+            for place, report in group.learn().items():
+                reports.setdefault(place, []).append(report)
+        return {place: _mean(its_reports) for place, its_reports in reports.items()}
 
     def reset_member(self, place: int) -> None:
         """Forget the hidden states and the rollout of a member that was replaced."""

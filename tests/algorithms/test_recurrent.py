@@ -12,7 +12,7 @@ from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Mutation, Offspring
-from agilerl_like.learning.advantages import compute_advantages
+from agilerl_like.learning.advantages import AdvantageEstimator, compute_advantages
 from agilerl_like.learning.sequences import SequenceSplit
 from agilerl_like.modules.param_stack import ParamStack
 from agilerl_like.networks.recurrent_state import SequenceInfo
@@ -423,7 +423,7 @@ def test_hand_written_loops_and_updates_compute_equal_log_probs_and_values(kind,
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
     batch, _ = compute_advantages(
-        network, rollout, cut=SequenceSplit(STEPS, STEPS), gamma=one, gae_lambda=one
+        network, rollout, AdvantageEstimator(one, one), cut=SequenceSplit(STEPS, STEPS)
     )  # [1, E, T]
     torch.testing.assert_close(batch.old_log_probs[0].T, precomputed.old_log_probs[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(batch.old_values[0].T, precomputed.old_values[0], rtol=1e-4, atol=1e-5)

@@ -10,7 +10,8 @@ from learner_examples import BOX, DISCRETE, SPEC, builder, member, rollout_of, s
 from agilerl_like.learning import execution
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import RolloutUpdate, clipped_gradient_
+from agilerl_like.learning.ppo_gradient import clipped_gradient_
+from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.modules import MLPSpec, layers
 from agilerl_like.networks.architecture import NetworkSpec
 

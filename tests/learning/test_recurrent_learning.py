@@ -22,7 +22,7 @@ from learner_examples import (
 )
 from recurrent_examples import judge, network_of, spec_of, walk, world_of
 
-from agilerl_like.learning.advantages import compute_advantages
+from agilerl_like.learning.advantages import AdvantageEstimator, compute_advantages
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.ppo_update import RolloutUpdate
@@ -42,7 +42,8 @@ GAMMA, LAMBDA = 0.9, 0.8
 
 def digested(networks, rollout, cut):
     gamma, gae_lambda = (torch.full((len(networks),), number, dtype=torch.float64) for number in (GAMMA, LAMBDA))
-    return compute_advantages(ParamStack.of(networks).module, rollout, cut=cut, gamma=gamma, gae_lambda=gae_lambda)[0]
+    estimator = AdvantageEstimator(gamma, gae_lambda)
+    return compute_advantages(ParamStack.of(networks).module, rollout, estimator, cut=cut)[0]
 
 
 def by_hand(networks, world):

@@ -175,21 +175,20 @@ def kl_steps(kl_stop, epochs=4):
     """Optimizer steps of an update whose KL is over the limit in minibatch 3 of epoch 2, of 4 minibatches an epoch."""
     taken = []
 
-    class Scripted(PPOUpdate):
-        def compute_gradient_(self, samples, targets):
-            self.gradient.flat.fill_(1.0)
-            number = len(taken)
-            taken.append(float(self.stacked.optimizer.steps[0]))
-            far = 1.0 if number == 6 else 1e-4  # of log-probabilities that differ by 1: KL e - 1 - 1 = .72
-            log_probs = targets[0] + far
-            return [log_probs, torch.zeros_like(log_probs), torch.zeros_like(log_probs)], torch.ones(2, 1)
+    def scripted(gradient, samples, targets):
+        gradient.flat.fill_(1.0)
+        far = 1.0 if len(taken) == 6 else 1e-4  # of log-probabilities that differ by 1: KL e - 1 - 1 = .72
+        log_probs = targets[0] + far
+        taken.append(log_probs)
+        return [log_probs, torch.zeros_like(log_probs), torch.zeros_like(log_probs)], torch.ones(2, 1)
 
     cohort = PopulationLearner(*zip(member(0), strict=True))
     values = values_of(1, update_epochs=[epochs], target_kl=[0.1])
-    update = Scripted(cohort.stacked, values, cohort.execution, modes=UpdateModes(kl_stop=kl_stop))
+    update = PPOUpdate(cohort.stacked, values, cohort.execution, modes=UpdateModes(kl_stop=kl_stop))
+    update.write_gradient_ = scripted
     batch, _ = update.compute_advantages(rollout_of(1), SINGLE_STEP, None)
     minibatches = Minibatches(4, batch.observations.shape[1])
-    _, epochs_done = update.epochs(batch, minibatches, shuffle_of([0]), first=0)
+    _, epochs_done = update.epochs(batch, minibatches, shuffle_of([0]))
     return int(cohort.stacked.optimizer.steps[0]), int(epochs_done[0])
 
 
