@@ -1,3 +1,4 @@
+import gc
 import signal
 from pathlib import Path
 
@@ -13,6 +14,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+
+def pytest_collection_finish():
+    """Exclude modules and collected tests from garbage collections, which took 6.5 % of the tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

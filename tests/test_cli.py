@@ -3,6 +3,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,11 +57,22 @@ def file(tmp_path, monkeypatch):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a finished run, which tests copy."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "soon_over.yaml").write_text(SOON_OVER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        options = ("--seed", "3", "--run.name", "first", "--run.plot", "false")
+        assert main(["train", str(folder / "soon_over.yaml"), *options]) == 0
+    return folder / "runs" / "first"
+
+
 @pytest.fixture
-def run(file, tmp_path):
-    """The folder of a finished run."""
-    assert main(["train", file, "--seed", "3", "--run.name", "first", "--run.plot", "false"]) == 0
-    return tmp_path / "runs" / "first"
+def run(trained, file, tmp_path):
+    """The folder of a finished run, in a folder of its own."""
+    return shutil.copytree(trained, tmp_path / "runs" / "first")
 
 
 def metrics(folder):
@@ -415,30 +427,6 @@ def python(*arguments, **kwargs):
     return subprocess.Popen([sys.executable, "-W", "error", *arguments], env=environment, text=True, **kwargs)
 
 
-def test_a_mistake_gives_no_traceback_and_the_command_loads_no_extra(file):
-    extras = "[name for name in ('matplotlib', 'tensorboard', 'wandb') if name in sys.modules]"
-    code = f"import sys; from agilerl_like.cli import main; code = main(sys.argv[1:]); print({extras}); sys.exit(code)"
-    mistake = ("train", file, "--seed", "x")
-    with python("-c", code, *mistake, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        out, err = child.communicate()
-    assert (child.returncode, out) == (2, "[]\n")
-    assert err.startswith("agilerl-like: seed='x': input should be a valid integer")
-    assert err.count("\n") == 1
-
-
-def test_learning_imports_nothing_large(file):
-    """Symbolic algebra takes half a second to import: tensordict imports it at the start, learning must not later."""
-    gru = ("--algorithm.recurrent", "true", "--network.memory_config", "{cell: GRU}", "--run.plot", "false")
-    code = (
-        "import sys; from agilerl_like import PPO, train_on_policy; from agilerl_like.cli import main; "
-        "large = ('sympy', 'torch._inductor', 'matplotlib', 'scipy'); before = {*large} & {*sys.modules}; "
-        "main(sys.argv[1:]); sys.exit(({*large} & {*sys.modules}) != before)"
-    )
-    with python("-c", code, "train", file, *gru, stdout=subprocess.PIPE) as child:
-        assert "budget spent" in child.stdout.read()
-    assert child.returncode == 0
-
-
 def test_a_reader_who_has_enough_is_no_fault():
     with python("-m", "agilerl_like", "train", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()  # before any output
@@ -446,19 +434,38 @@ def test_a_reader_who_has_enough_is_no_fault():
     assert child.returncode == 128 + signal.SIGPIPE
 
 
+SIGNALLED = """
+import os
+from gymnasium.envs.classic_control import CartPoleEnv
+class Signalled(CartPoleEnv):
+    steps = 0
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+    def step(self, action):
+        Signalled.steps += 1
+        if Signalled.steps == 1_000:  # more than the checks and the first generation take
+            os.kill(os.getpid(), self.number)
+        return super().step(action)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, number):
-    endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3")
-    with python("-m", "agilerl_like", "train", file, *endless, stdout=subprocess.PIPE) as child:
-        next(line for line in child.stdout if line.startswith("gen    1"))
-        child.send_signal(number)
-        rest = child.stdout.read()
-    assert child.returncode == 128 + number
-    assert "interrupted" in rest
-    assert "best fitness" in rest
+def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, capsys, monkeypatch, number):
+    """The signal comes during a step; tests/faults/test_signals.py sends signals to processes at other moments."""
+    (tmp_path / f"signalled_{int(number)}.py").write_text(SIGNALLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3", "--run.plot", "false")
+    endless += ("--environment.id", f"signalled_{int(number)}:Signalled", "--environment.backend", "sync")
+    endless += ("--environment.kwargs.number", str(int(number)))
+    assert main(["train", file, *endless]) == 128 + number
+    said = capsys.readouterr().out
+    assert "gen    1" in said
+    assert "interrupted" in said.partition("gen    1")[2]
+    assert "best fitness" in said
     folder = tmp_path / "runs" / "long"
     assert len(Population.load(folder / "population")) == 2
-    assert main(["eval", str(folder), "--episodes", "2"]) == 0
+    assert main(["eval", str(folder), "--episodes", "2", "--trust"]) == 0
 
 
 def test_a_stream_that_knows_ascii_alone_is_written_to(run, monkeypatch):

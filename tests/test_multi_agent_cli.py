@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 
@@ -31,11 +32,21 @@ def file(tmp_path, monkeypatch):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a finished run, which tests copy."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "soon_over.yaml").write_text(SOON_OVER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", str(folder / "soon_over.yaml")]) == 0
+    return folder / "runs" / "first"
+
+
 @pytest.fixture
-def run(file, tmp_path):
-    """The folder of a finished run."""
-    assert main(["train", file]) == 0
-    return tmp_path / "runs" / "first"
+def run(trained, file, tmp_path):
+    """The folder of a finished run, in a folder of its own."""
+    return shutil.copytree(trained, tmp_path / "runs" / "first")
 
 
 def metrics(folder):

@@ -1,0 +1,86 @@
+"""What only an interpreter of its own shows: which imports happen when, and the errors of commands.
+
+One interpreter runs all of it, one stage after another, because the imports alone take it 4 s.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from test_architecture import OPTIONAL
+
+OWN = """
+import gymnasium
+def make():
+    return gymnasium.make("CartPole-v1")
+"""
+TRAIN = ["train", "CartPole-v1", "--environment.num-envs", "4", "--population.size", "2", "--run.plot", "false",
+         "--training.max-steps", "256", "--training.evo-steps", "128", "--training.eval-loop", "1",
+         "--algorithm.learn-step", "64", "--algorithm.batch-size", "32",
+         "--algorithm.recurrent", "true", "--network.memory_config", "{cell: GRU}"]  # fmt: skip
+STAGES = f"""
+import json, sys, time, torch
+start = time.process_time()
+from agilerl_like import PPO, Population, make_vect_envs, train_on_policy
+found = {{"seconds": time.process_time() - start, "after the import": [*sys.modules]}}
+from agilerl_like.cli import main
+found["before training"] = [*sys.modules]
+codes = [main(["train", "cartpole", "--seed", "x"])]
+found["after a mistake"] = [*sys.modules]
+codes += [main({TRAIN!r})]
+found["after training"] = [*sys.modules]
+sys.path.remove("")  # as for the command `agilerl-like`
+codes += [main(["train", path]) for path in ("nowhere:make", "own:mkae")]
+sys.modules["pygame"] = sys.modules["minigrid"] = None
+codes += [main(["train", env]) for env in ("butterfly/cooperative_pong-v6", "MiniGrid-Empty-5x5-v0")]
+print()
+print(json.dumps(found | {{"codes": codes}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Names of loaded modules by stage, exit codes, and the lines on standard error."""
+    folder = tmp_path_factory.mktemp("fresh")
+    (folder / "own.py").write_text(OWN)
+    command = [sys.executable, "-W", "error", "-c", STAGES]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, _, stages = done.stdout.rstrip().rpartition("\n")
+    return {**json.loads(stages), "lines": done.stderr.splitlines(), "said": said}
+
+
+def test_importing_loads_no_extra_and_costs_little(found):
+    assert not {*OPTIONAL, "accelerate", "pettingzoo", "Box2D"} & {*found["after the import"]}
+    assert found["seconds"] < 4.0  # CPU seconds beyond torch's own; tensordict takes one of about 1.3
+
+
+def test_a_command_loads_no_extra(found):
+    assert not {"matplotlib", "tensorboard", "wandb"} & {*found["after a mistake"]}
+
+
+def test_learning_imports_nothing_large(found):
+    """Symbolic algebra takes half a second to import: tensordict imports it at the start, learning must not later."""
+    new = {*found["after training"]} - {*found["before training"]}
+    assert not new & {"sympy", "torch._inductor", "matplotlib", "scipy"}
+    assert "budget spent" in found["said"]
+
+
+def test_a_mistake_is_one_line_without_a_traceback(found):
+    assert found["codes"] == [2, 0, 2, 2, 2, 2]
+    assert len(found["lines"]) == 5  # none of the training
+    assert found["lines"][0].startswith("agilerl-like: seed='x': input should be a valid integer")
+
+
+def test_error_for_a_missing_path_gives_advice(found):
+    _, absent, misspelt, *_ = found["lines"]
+    assert "it is not installed, and there is no nowhere.py in the current folder" in absent
+    assert "name in own='mkae' is unknown; did you mean 'make'?" in misspelt
+
+
+def test_a_missing_extra_is_one_line_that_installs_it(found):
+    for line, extra in zip(found["lines"][3:], ("multi-agent", "minigrid"), strict=True):
+        assert f"pip install 'agilerl-like[{extra}]'" in line
