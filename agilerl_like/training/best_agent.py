@@ -2,7 +2,8 @@
 
 The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is evaluated
 again on fresh episodes, and replaces the best agent only if it is better there by more than the standard error of the
-difference.
+difference. Ratings depend on the opponents, which get stronger; so the best agent is then rated again in each
+generation, by the games of the candidate.
 """
 
 from __future__ import annotations

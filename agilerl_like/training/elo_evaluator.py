@@ -70,6 +70,7 @@ class EloEvaluator(Evaluator):
     """Computes ratings; the opponent pool is the same on all ranks."""
 
     env: MultiAgentVecEnvAdapter
+    is_relative = True
 
     def __init__(self, env: Any, max_steps: int | None) -> None:
         super().__init__(env, max_steps)

@@ -162,6 +162,9 @@ class Evaluator:
         ConfigurationError: the env's `info_keys` have no such name.
     """
 
+    is_relative = False
+    """Whether fitness depends on the opponents of a generation, so that that of another one does not compare."""
+
     def __init__(self, env: Any, max_steps: int | None, fitness: str = "return") -> None:
         self.env, self.max_steps = env, max_steps
         config = env_config_or_none(env.env)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 import numpy as np
@@ -198,27 +198,43 @@ class EvaluatingLoop(LoopState):
         """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
         It is the fittest member of this generation if fresh episodes confirm it, else the one before. A run that was
-        stopped ends without them.
+        stopped ends without them. Where fitness depends on the opponents, the one before plays against those of this
+        generation, too, because it was measured against others.
         """
         best, target, signal = self.best, self.training_args.target, 0
-        if best is not None and not may_surpass(candidate, best.record, target):
+        has_confirmation = not stopped and math.isfinite(candidate.fitness)
+        if best is not None and has_confirmation and self.evaluator.is_relative:
+            best, signal = self._measured_again(best)
+        if best is not None and (signal or not may_surpass(candidate, best.record, target)):
             return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
-        if not stopped and math.isfinite(candidate.fitness):
-            fresh, signal = self._confirm(candidate.slot)
+        owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
+        if has_confirmation:
+            fresh, signal = self._confirm(agent)
             found = found if fresh is None else confirmed_record(candidate, self.progress.generation, fresh)
         if best is not None and not surpasses(found, best.record, target):
             return best, signal
-        owner_rank, agent = self.members.owner_rank(candidate.slot), None
-        if owner_rank == self.members.process_group.rank:
-            agent = self.members.local_members()[candidate.slot].clone()
+        if agent is not None:
+            agent = agent.clone()
             agent.fitness[-1] = found.fitness
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
-    def _confirm(self, slot: int) -> tuple[EvalResult | None, int]:
-        """Evaluate a member on fresh episodes; all processes return the result, or the signal that stopped it."""
+    def _measured_again(self, best: BestAgent) -> tuple[BestAgent, int]:
+        """Return the best agent with its fitness against this generation's opponents, and the signal."""
+        fresh, signal = self._confirm(best.agent)
+        if fresh is None:
+            return best, signal
+        record = confirmed_record(best.record, best.record.generation, fresh)
+        if best.agent is not None:
+            best.agent.fitness[-1] = record.fitness
+        return replace(best, record=record), signal
+
+    def _confirm(self, player: EvolvableAlgorithm | None) -> tuple[EvalResult | None, int]:
+        """Evaluate an agent, None on all processes but its own, on fresh episodes; all return the same.
+
+        That is the result, or the signal that stopped it.
+        """
         members, generation = self.members, self.progress.generation
-        player = members.local_members().get(slot)
         with self.timer("evaluate"):
             episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
             seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)

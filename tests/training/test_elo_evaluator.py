@@ -322,6 +322,34 @@ def test_members_with_equal_ratings_play_more_games(selection, rounds):
     assert [member.evaluation_steps for member in seen] == [rounds * 2 * 4] * 2
 
 
+@pytest.mark.parametrize(("again", "generation", "fitness"), [(1300.0, 2, 1400.0), (1450.0, 1, 1450.0)])
+def test_the_best_agent_is_rated_again_against_the_opponents_of_later_generations(
+    monkeypatch, again, generation, fitness
+):
+    """The members have 1600 against the untrained team and 1400 later; the best one of the first then has `again`."""
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    teams = IPPO.population(2, *spaces, num_envs=4, learn_step=16, batch_size=8, net_config=SMALL, seed=0)
+
+    def evaluate(self, players, seeds, generation, **_):
+        first = players if isinstance(players, IPPO) else players[0]
+        now = 1600.0 if generation == 1 else again if len(first.fitness) == 1 and players is first else 1400.0
+        count = 1 if isinstance(players, IPPO) else len(players)
+        return EvalResult([now] * count, [10.0] * count, [10.0] * count, len(seeds), [1] * count)
+
+    monkeypatch.setattr(EloEvaluator, "evaluate", evaluate)
+    found = []
+
+    class Records(Reporter):
+        def on_run_end(self, context, summary):
+            found.append(summary.best)
+
+    teams, _ = train_multi_agent_on_policy(
+        env, pop=teams, max_steps=32, evo_steps=16, fitness="rating", verbose=False, reporters=[Records()]
+    )
+    assert (found[0].generation, found[0].fitness, teams.best.fitness[-1]) == (generation, fitness, fitness)
+
+
 def test_ratings_of_several_rounds_are_averaged_by_their_errors():
     more = EvalResult([1000.0, 1100.0], [0.0] * 2, [100.0, 50.0], 8, [8, 8])
     both = more.averaged([1], EvalResult([1000.0], [50.0], [50.0], 8, [8]))
