@@ -1,11 +1,10 @@
 """The script of tutorials/callbacks.md stops a run that does not improve any more."""
 
 import csv
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from scripts import run_script
 
 from agilerl_like.reporting import Callback
 
@@ -23,12 +22,7 @@ def test_the_script_stops_after_five_generations_without_improvement(tmp_path):
     assert "max_episode_steps" in code
     script = tmp_path / "patience.py"
     script.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "no improvement for 5 generations" in done.stdout
+    assert "no improvement for 5 generations" in run_script(script, tmp_path)
     with (tmp_path / "runs" / "patience" / "metrics.csv").open(newline="") as table:
         rows = list(csv.DictReader(table))
     assert (

@@ -1,13 +1,11 @@
 """Statements of the page on distributed runs are true."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from agilerl_like import Population
 from agilerl_like.config import load
@@ -42,14 +40,5 @@ def test_the_script_runs_with_a_small_budget(tmp_path):
         code = code.replace(steps, fewer)
     script = tmp_path / "two.py"
     script.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script(script, tmp_path)
     assert len(Population.load(tmp_path / "runs" / "two" / "population")) == 4

@@ -1,10 +1,7 @@
 """The statements of tutorials/selection_and_mutation.md hold."""
 
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from inspect import signature
 from math import comb, log
@@ -13,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from scripts import run_script
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, hpo
 from agilerl_like.config.bundled import find_config
@@ -108,14 +106,5 @@ def test_the_script_runs_as_it_stands(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     script = tmp_path / "ranks.py"
     script.write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.fullmatch(r"\d+ clones: Counter\(.*\)", done.stdout.splitlines()[-1])
+    assert re.fullmatch(r"\d+ clones: Counter\(.*\)", run_script(script, tmp_path).splitlines()[-1])
     assert "selection" not in yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))

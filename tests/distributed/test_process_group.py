@@ -90,9 +90,31 @@ def test_members_are_transferred_once_and_only_where_missing():
     assert plan_transfers([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shards) == [Transfer(0, 0, 1), Transfer(2, 1, 0)]
 
 
-def test_two_processes_give_the_same_bits_as_one():
-    (documents, tensors), fitness, births = lived(1, per_member=True)
-    (others, their_tensors), their_fitness, their_births = lived(2, per_member=True)
+def noted(agent):
+    """A mutation hook that any process can import; it leaves a trace that is saved with the member."""
+    agent.mut = f"{agent.mut}, noted"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("whole"))
+        return lived(1, per_member=True)
+
+
+def test_two_processes_give_the_same_bits_as_one_and_both_call_hooks(whole):
+    (documents, tensors), fitness, births = whole
+    (others, their_tensors), their_fitness, their_births = lived(2, per_member=True, hook=noted)
+    born = {birth["uid"] for birth in births if birth["mutations"] and not birth["survives"]}
+    members = {name: its for name, its in others.items() if name.startswith("member-")}
+    newcomers = [member for member in members.values() if member["index"] in born]
+    assert newcomers
+    for member in newcomers:
+        assert member["mut"].endswith(", noted")
+    for its in others.values():  # the members and the best one of the run
+        if "mut" in its:
+            its["mut"] = its["mut"].replace(", noted", "")
     assert any(not birth["survives"] for birth in births[4:])  # there were offspring, so members may have moved
     assert their_births == births
     assert their_fitness == fitness
@@ -141,37 +163,18 @@ def test_every_member_has_as_many_processes_as_divide_its_envs():
         check_processes(processes, members, envs)
 
 
-def test_finished_run_continues_with_a_larger_budget(tmp_path):
-    whole = lived(1, per_member=True)
-    lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
+def test_a_finished_run_is_returned_and_continues_with_a_larger_budget(whole, tmp_path):
+    half = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
+    again = lived(1, per_member=True, generations=2, resume=tmp_path / "run")
+    assert again[0][0] == half[0][0]
+    assert again[1] == half[1]
+    assert again[2] == []
     resumed = lived(1, per_member=True, resume=tmp_path / "run")
     assert resumed[0][0] == whole[0][0]
     assert resumed[1] == whole[1]
     assert resumed[2] == [birth for birth in whole[2] if birth["generation"] >= 2]
     for name, named in whole[0][1].items():
         assert all(torch.equal(resumed[0][1][name][key], tensor) for key, tensor in named.items())
-
-
-def test_a_finished_run_is_returned(tmp_path):
-    first = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
-    again = lived(1, per_member=True, generations=2, resume=tmp_path / "run")
-    assert again[0][0] == first[0][0]
-    assert again[1] == first[1]
-    assert again[2] == []
-
-
-def noted(agent):
-    """A mutation hook that any process can import; it leaves a trace that is saved with the member."""
-    agent.mut = f"{agent.mut}, noted"
-
-
-def test_hooks_are_called_on_every_process():
-    (documents, _), _, births = lived(2, generations=3, hook=noted)
-    born = {birth["uid"]: birth["slot"] for birth in births if birth["mutations"] and not birth["survives"]}
-    living = [documents[f"member-{slot:03d}"] for slot in range(4)]
-    newcomers = [member for member in living if member["index"] in born]
-    assert newcomers
-    assert all(member["mut"].endswith("noted") for member in newcomers)
 
 
 def test_a_hook_that_cannot_be_sent_is_named_before_anything_starts():

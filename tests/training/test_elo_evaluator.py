@@ -378,21 +378,36 @@ class EndlessWhenRerated(Duel):
     is_endless = True
 
 
+SHORT = {"generations": 3, "steps": 128, "episodes": 2, "world": EndlessWhenRerated}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The fitness of a run without an interrupt."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("undisturbed"))
+        patch.setattr(EndlessWhenRerated, "is_endless", False)
+        patch.setattr(EndlessWhenRerated, "has_signalled", True)
+        _, fitness = trained(**SHORT)
+    return fitness
+
+
 @pytest.mark.parametrize("ended", [False, True], ids=["between generations", "in a run that is resumed after its end"])
-def test_an_interrupt_stops_rerating_games_and_the_resumed_run_is_bit_identical(tmp_path, monkeypatch, ended):
+def test_an_interrupt_stops_rerating_games_and_the_resumed_run_is_bit_identical(
+    tmp_path, monkeypatch, undisturbed, ended
+):
     folder = tmp_path / "run"
-    monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)
-    monkeypatch.setattr(EndlessWhenRerated, "has_signalled", True)
-    _, whole = trained(generations=3, world=EndlessWhenRerated, run_dir=tmp_path / "whole")
     if ended:
-        trained(generations=2, world=EndlessWhenRerated, run_dir=folder)
+        monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)
+        monkeypatch.setattr(EndlessWhenRerated, "has_signalled", True)
+        trained(**{**SHORT, "generations": 2}, run_dir=folder)
     monkeypatch.setattr(EndlessWhenRerated, "is_endless", True)
     monkeypatch.setattr(EndlessWhenRerated, "has_signalled", False)
     how = {"pop": False, "resume": folder} if ended else {"run_dir": folder}
-    trained(generations=3, world=EndlessWhenRerated, **how)
+    trained(**SHORT, **how)
     assert EndlessWhenRerated.has_signalled
     rows = (folder / "metrics.csv").read_text().splitlines()[1:]
     assert {row.split(",")[0] for row in rows} == {"1", "2"}
     monkeypatch.setattr(EndlessWhenRerated, "is_endless", False)
-    _, fitness = trained(generations=3, world=EndlessWhenRerated, pop=False, resume=folder)
-    assert fitness == whole
+    _, fitness = trained(**SHORT, pop=False, resume=folder)
+    assert fitness == undisturbed
