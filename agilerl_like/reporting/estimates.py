@@ -70,8 +70,7 @@ def operator_gains(history: RunHistory) -> dict[str, list[float]]:
     gains: dict[str, list[float]] = {}
     for row, before in enumerate(history.before):
         own = history.rows[row]
-        is_new = before >= 0 and history.rows[before]["uid"] != own["uid"]
-        if is_new and math.isfinite(gain := fitness[row] - fitness[before]):
+        if history.is_birth(row) and math.isfinite(gain := fitness[row] - fitness[before]):
             gains.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(gain)
     unchanged = gains.pop("None", None)
     ordered = dict(sorted(gains.items(), key=lambda item: -len(item[1])))
@@ -87,11 +86,9 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
     fitness, operators = history.column(FITNESS), _operators(history)
     row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(history.rows)}
     effects: dict[str, list[float]] = {}
-    for number, before in enumerate(history.before):
-        own = history.rows[number]
+    for number, own in enumerate(history.rows):
         parent = row_of.get((own["generation"], own["parent_uid"]), -1)
-        is_new = before >= 0 and history.rows[before]["uid"] != own["uid"]
-        if is_new and parent >= 0 and math.isfinite(effect := fitness[number] - fitness[parent]):
+        if history.is_birth(number) and parent >= 0 and math.isfinite(effect := fitness[number] - fitness[parent]):
             effects.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(effect)
     unchanged = effects.pop("None", None)
     ordered = dict(sorted(effects.items(), key=lambda item: -len(item[1])))

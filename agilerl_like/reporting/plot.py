@@ -216,7 +216,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
 
 def _label_mutations(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray) -> None:
     rows = history.rows
-    born = [i for i in history.lineage if history.before[i] >= 0 and rows[history.before[i]]["uid"] != rows[i]["uid"]]
+    born = [i for i in history.lineage if history.is_birth(i)]
     changed = [i for i in born if rows[i]["mutation"] not in ("", "None") and math.isfinite(y[i])]
     shares = axes.transLimits.transform(np.stack([x, y], axis=-1))
     for i in changed[-_LABELS:]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_metrics
 from agilerl_like.reporting.records import OffspringRecord, rank
 from agilerl_like.storage import safe_folder
@@ -66,6 +67,22 @@ class RunHistory:
             before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in own]
             last_seen.update((row["uid"], index) for index, row in enumerate(own, start))
         return before
+
+    def is_birth(self, row: int) -> bool:
+        """Whether a row is the first of a member that has a parent."""
+        return self.before[row] >= 0 and self.rows[self.before[row]]["uid"] != self.rows[row]["uid"]
+
+    @cached_property
+    def _births_by_uid(self) -> dict[float, OffspringRecord]:
+        return {birth.uid: birth for birth in self.births if not birth.survives}
+
+    def mutations_of(self, row: int) -> str:
+        """Return the mutations of the row's member at its birth as text; without its record, their names."""
+        own = self.rows[row]
+        birth = self._births_by_uid.get(own["uid"])
+        if birth is None:
+            return "" if own["mutation"] == "None" else own["mutation"]
+        return ", ".join(filter(None, map(formatting.mutation, birth.mutations)))
 
     @cached_property
     def best_row(self) -> int:

@@ -1,6 +1,6 @@
 """A headless Chromium, driven through pipes by the DevTools protocol; it needs no package.
 
-`python tests/reporting/browser.py PAGE PICTURE [WIDTH HEIGHT]` photographs a page.
+`python tests/reporting/browser.py PAGE PICTURE [WIDTH HEIGHT]` photographs a page, in a report all of its charts.
 """
 
 import base64
@@ -90,15 +90,19 @@ class Browser:
         """Load a page in a window of this size, and wait until it is loaded."""
         self.console.clear()
         self._is_loaded = False
-        mobile = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.resize(width, height)
         self.call("Page.navigate", url=url)
         while not self._is_loaded:
             self._next()
 
+    def resize(self, width, height=900):
+        """Change the size of the window; a narrow one is a telephone's."""
+        mobile = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+
     def evaluate(self, expression):
-        """Return the value of a JavaScript expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of a JavaScript expression in the page, or that which its promise brings."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -135,4 +139,5 @@ if __name__ == "__main__":
     width, height = (int(text) for text in sys.argv[3:5] or ("1220", "650"))
     with Browser() as browser:
         browser.open(Path(sys.argv[1]).resolve().as_uri(), width)
+        browser.evaluate("window.drawAll && drawAll().then(views => views.length)")
         Path(sys.argv[2]).write_bytes(browser.picture(width, height))
