@@ -74,23 +74,27 @@ NOTEBOOKS = [
         "decision_transformer",
         "images",
         "learners",
+        "memory",
         "reading_a_report",
         "replay",
+        "teams",
     )
 ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, monkeypatch, tmp_path):
-    """Cells run in this process, which is faster than a kernel; test_tutorials.py has three notebooks in kernels."""
+    """Cells run in this process, which is faster than a kernel; test_tutorials.py has a notebook in a kernel."""
     if path.stem == "images" and find_spec("minatar") is None:
         pytest.skip("its environment is in the extra `minatar`")
+    if path.stem == "teams" and find_spec("mpe2") is None:
+        pytest.skip("its environments are in the extra `multi-agent`")
     if path.stem == "connect_four" and find_spec("pygame") is None:
         pytest.skip("its environment is in the extra `games`")
     answers = cycle(["9", "four", *"4352617"])  # of a person who plays against the agent
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TUTORIAL_STEPS", "2048")
+    monkeypatch.setenv("TUTORIAL_STEPS", "1024")
     namespace = {"__name__": path.stem}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":

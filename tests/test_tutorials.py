@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from scripts import run_script
 
 from agilerl_like.cli import main
 from agilerl_like.registry import registered
@@ -21,24 +22,14 @@ ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "2048", "OMP_NUM_THREADS": "1", "
 @pytest.mark.skipif(find_spec("Box2D") is None, reason="LunarLander is in the extra `box2d`")
 def test_the_hand_written_loop(tmp_path):
     budget = ["--max-steps", "4096", "--evo-steps", "2048", "--population", "2"]
-    command = [sys.executable, TUTORIALS / "hand_written_loop.py", *budget]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "4096 steps each" in done.stdout
-    assert "best: lr" in done.stdout
-    assert "loaded again it scores" in done.stdout.splitlines()[-1]
-
-
-def run(script, tmp_path, *options):
-    """Execute a script of the tutorials and return its standard output."""
-    command = [sys.executable, TUTORIALS / script, *options]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed = run_script(TUTORIALS / "hand_written_loop.py", tmp_path, *budget)
+    assert "4096 steps each" in printed
+    assert "best: lr" in printed
+    assert "loaded again it scores" in printed.splitlines()[-1]
 
 
 def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
-    run("own_selection.py", tmp_path)
+    run_script(TUTORIALS / "own_selection.py", tmp_path)
     written = yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))
     assert written["selection"]["name"] == "rank"
     assert written["selection"]["decay"] == 0.3
@@ -50,21 +41,19 @@ def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
 
 
 def test_an_encoder_of_a_script_is_named_in_net_config(tmp_path):
-    loaded = run("own_encoder.py", tmp_path).splitlines()[-1]
+    loaded = run_script(TUTORIALS / "own_encoder.py", tmp_path).splitlines()[-1]
     assert loaded.startswith("PPO(index=")
 
 
 def test_a_memory_of_a_script_is_named_in_memory_config(tmp_path):
-    loaded = run("own_memory.py", tmp_path).splitlines()[-1]
+    loaded = run_script(TUTORIALS / "own_memory.py", tmp_path).splitlines()[-1]
     assert "trace 48" in loaded
 
 
 @pytest.mark.skipif(find_spec("nbclient") is None, reason="notebooks are executed with the extra `notebook`")
-@pytest.mark.parametrize("name", ["evolve_cartpole", "memory", "teams"])  # test_pages.py executes the others
-def test_notebooks(name, tmp_path):
-    path = TUTORIALS / f"{name}.ipynb"
-    if name == "teams" and find_spec("mpe2") is None:
-        pytest.skip("its environments are in the extra `multi-agent`")
+def test_a_notebook_shows_one_table_of_each_run_and_its_plot(tmp_path):
+    """It runs in a kernel; test_pages.py executes the others, in its own process."""
+    path = TUTORIALS / "evolve_cartpole.ipynb"
     script = (
         "import re, sys, nbformat, nbclient\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"
