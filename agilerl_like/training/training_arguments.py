@@ -67,7 +67,10 @@ class TrainingArguments:
         if self.fitness not in get_args(Fitness) and not is_info:
             raise unknown_name("fitness", self.fitness, (*get_args(Fitness), "info.NAME"))
         if self.opponents not in get_args(Opponents):
-            raise unknown_name("opponents", self.opponents, get_args(Opponents))
+            raise ConfigurationError(
+                f"opponents={self.opponents!r} is unknown; allowed are 'self', 'past', 'population', a team and "
+                "functions"
+            )
         for name in ("max_updates", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):

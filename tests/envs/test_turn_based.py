@@ -1,6 +1,9 @@
 """Environments whose agents take turns."""
 
+import math
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 
 import game_envs as games
 import numpy as np
@@ -115,9 +118,18 @@ def test_ids_and_modules_of_pettingzoo_are_served():
         assert step.ended.item()
 
 
+def test_a_module_itself_is_served():
+    pytest.importorskip("pygame")
+    env = make_multi_agent_vect_envs(import_module("pettingzoo.classic.tictactoe_v3"), backend="sync")
+    assert env.agent_ids == ("player_1", "player_2")
+    with pytest.raises(ConfigurationError, match=r"in math.*'parallel_env' is unknown"):
+        make_multi_agent_vect_envs(math, backend="sync")
+
+
 def test_an_id_whose_package_is_missing_names_it():
-    with pytest.raises(ConfigurationError, match=r"classic/hanabi-v5.*needs a package"):
-        make_multi_agent_vect_envs("classic/hanabi-v5")
+    if find_spec("pyspiel") is None:
+        with pytest.raises(ConfigurationError, match=r"classic/hanabi-v5.*needs a package"):
+            make_multi_agent_vect_envs("classic/hanabi-v5")
     with pytest.raises(ConfigurationError, match="did you mean 'classic/tictactoe-v3'"):
         make_multi_agent_vect_envs("classic/tictactoe-v4")
 

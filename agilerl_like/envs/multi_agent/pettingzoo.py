@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any, Literal, cast, get_args
 
 import gymnasium as gym
@@ -53,7 +54,7 @@ _MAKER, _WRAPPER = f"{__name__}:make_packed_env", f"{__name__}:add_wrapper"
 
 
 def make_multi_agent_vect_envs(
-    env: MultiAgentSource,
+    env: MultiAgentSource | ModuleType,
     num_envs: int = 1,
     *,
     backend: MultiAgentBackend = "auto",
@@ -73,10 +74,10 @@ def make_multi_agent_vect_envs(
     """Make `num_envs` copies of a multi-agent env that step together.
 
     `env` is a factory of PettingZoo parallel envs (`simple_spread_v3.parallel_env`) or AEC envs (`tictactoe_v3.env`);
-    or the name of one: "package.module:factory", "package.module" with a `parallel_env` or an `env` in it, or an id of
-    PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3") or a game of OpenSpiel
-    ("openspiel/kuhn_poker"). Of an AEC env, agents that take turns do so here (`turn_based.py`); with
-    `is_parallelizable` in its metadata they act at once. `extra_wrappers` wrap each
+    a module with a `parallel_env` or an `env` in it (`tictactoe_v3`), or "package.module"; or the name of a factory,
+    "package.module:factory", an id of PettingZoo's registry ("butterfly/pistonball-v6", "classic/connect_four-v3"), or
+    a game of OpenSpiel ("openspiel/kuhn_poker"). Of an AEC env, agents that take turns do so here (`turn_based.py`);
+    with `is_parallelizable` in its metadata they act at once. `extra_wrappers` wrap each
     parallel env: a callable, an import path, {"name": import path, **kwargs}, or a sequence of these.
     `training_wrappers` wrap it once more in training only, so that fitness is the environment's own reward; they must
     keep all spaces.
@@ -100,7 +101,7 @@ def make_multi_agent_vect_envs(
         raise unknown_name("backend", backend, get_args(MultiAgentBackend))
     return MultiAgentVectorEnv.from_config(
         multi_agent_env_config(
-            env if isinstance(env, str) else _import_path_of(env),
+            _import_path_of(env),
             num_envs,
             backend=backend,
             extra_wrappers=_as_tuple(extra_wrappers),
@@ -383,9 +384,9 @@ def _check_source(env: object) -> None:
             f"env={env} is {kind} itself, which cannot be copied; allowed is a factory: "
             "simple_spread_v3.parallel_env, or lambda: MyEnv()"
         )
-    if not isinstance(env, str) and not callable(env):
+    if not isinstance(env, str | ModuleType) and not callable(env):
         raise ConfigurationError(
-            f"env={env!r}; allowed are a factory, 'package.module:factory', 'package.module' and ids"
+            f"env={env!r}; allowed are a factory, a module, 'package.module:factory', 'package.module' and ids"
         )
 
 
@@ -453,14 +454,18 @@ def _as_tuple(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tupl
     return (cast(MultiAgentWrapper, wrappers),) if one else tuple(cast(Iterable[MultiAgentWrapper], wrappers))
 
 
-def _import_path_of(factory: Callable[..., Any]) -> MultiAgentSource:
-    """Return the import path of a module's `parallel_env`, whose `__module__` is PettingZoo's; else the factory."""
+def _import_path_of(source: MultiAgentSource | ModuleType) -> MultiAgentSource:
+    """Return the name of a module, and of its `parallel_env`, whose `__module__` is PettingZoo's; else the source."""
+    if isinstance(source, ModuleType):
+        return source.__name__
+    if isinstance(source, str):
+        return source
     modules = [
         name
         for name, module in list(sys.modules.items())
-        if getattr(module, "__dict__", {}).get("parallel_env") is factory and name != "__main__"
+        if getattr(module, "__dict__", {}).get("parallel_env") is source and name != "__main__"
     ]
-    return f"{min(modules, key=len)}:parallel_env" if modules else factory
+    return f"{min(modules, key=len)}:parallel_env" if modules else source
 
 
 def _check_equal_spaces(make: Callable[[], VectorEnv]) -> VectorEnv:
