@@ -49,3 +49,16 @@ def _first_of(rng: np.random.Generator, *choices: np.ndarray) -> int:
     """Return one of the flagged columns of the first flags that have any."""
     flagged = next(flags for flags in choices if flags.any())
     return int(rng.choice(np.flatnonzero(flagged)))
+
+
+CALL, RAISE, CHECK = 0, 1, 3  # actions of texas_holdem; the other one folds
+
+
+def call(observation: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> int:
+    """Call or check in texas_holdem."""
+    return CALL if mask[CALL] else CHECK
+
+
+def raise_(observation: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> int:
+    """Raise in texas_holdem, as long as it is allowed; else call or check."""
+    return RAISE if mask[RAISE] else call(observation, mask, rng)

@@ -2,12 +2,15 @@
 
 Each game trains by its bundled configuration. The best agent then plays fresh games without exploration, equally many
 from each side, against players that move at random and against the untrained agent, which also plays the games against
-random moves. In connect_four it plays two more: one that looks a move ahead completes a line if it can, and one that
-looks two moves ahead otherwise prevents the opponent's line; else both move at random. Ratings: the fittest agent of
-each generation, as rated by the run, beside its mean score in a round robin.
+scripted players. In connect_four there are two more: one that looks a move ahead completes a line if it can, and one
+that looks two moves ahead otherwise prevents the opponent's line; else both move at random. In texas_holdem there are
+one that always calls and one that always raises: random moves fold a third of the time, so that whoever does not earns.
+Both seats play the same deals. Ratings: the fittest agent of each generation, as rated by the run, beside its mean
+score in a round robin.
 
     python -m benchmarks.games
     python -m benchmarks.games --games connect_four --repetitions 1 --seed 1 --output -
+    python -m benchmarks.games --rows a.jsonl b.jsonl  # publishes what single runs wrote with --output FOLDER/README.md
 """
 
 import argparse
@@ -27,7 +30,7 @@ from agilerl_like import IPPO, Run, play_games
 from agilerl_like.cli.train import train_config
 from agilerl_like.config import build, load
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, random_moves
-from benchmarks.game_players import complete_line, complete_or_prevent
+from benchmarks.game_players import call, complete_line, complete_or_prevent, raise_
 from benchmarks.harness import Run as Round
 from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.tables import ROOT, Goal, markdown
@@ -58,8 +61,8 @@ class Played:
     """Mean return of each side, by opponent."""
     winnings_error: Mapping[str, float]
     """Standard error of the mean over sides."""
-    untrained: Mapping[str, float]
-    """Winnings of the first untrained agent: mean over sides and standard error, against random moves."""
+    untrained: Mapping[str, Mapping[str, float]]
+    """Winnings of the first untrained agent: mean over sides and standard error, by opponent."""
     spearman: float | None
     ratings: Sequence[Sequence[float]] = field(default_factory=list)
     """Rating in the run, and mean score in the round robin, of the fittest agent of each generation."""
@@ -75,7 +78,7 @@ class Played:
 OPPONENTS: Mapping[str, Mapping[str, ScriptedPolicy]] = {
     "tictactoe": {"random": random_moves},
     "connect_four": {"random": random_moves, "one move ahead": complete_line, "two moves ahead": complete_or_prevent},
-    "texas_holdem": {"random": random_moves},
+    "texas_holdem": {"random": random_moves, "calls": call, "raises": raise_},
 }
 RATED = ("connect_four",)
 GAMES = {"tictactoe": 200, "connect_four": 200, "texas_holdem": 2000}
@@ -131,7 +134,10 @@ def measure(case: Case, seed: int) -> Played:
         env_steps = int(run.metrics()[-1]["time/total_timesteps"])
     opponents = {**OPPONENTS[case.game], "untrained": untrained}
     games = {name: play_games(best, other, setup.env, case.games, seed) for name, other in opponents.items()}
-    before = play_games(untrained, random_moves, setup.env, case.games, seed).returns
+    before = {
+        name: play_games(untrained, other, setup.env, case.games, seed).returns
+        for name, other in OPPONENTS[case.game].items()
+    }
     scores = round_robin(rated, setup.env, seed) if len(rated) > 1 else []
     ratings = [agent.fitness[-1] for agent in rated]
     return Played(
@@ -143,7 +149,7 @@ def measure(case: Case, seed: int) -> Played:
         lost={name: (its.returns < its.others).mean(1).tolist() for name, its in games.items()},
         winnings={name: its.returns.mean(1).tolist() for name, its in games.items()},
         winnings_error={name: error(its.returns) for name, its in games.items()},
-        untrained={"mean": float(before.mean()), "error": error(before)},
+        untrained={name: {"mean": float(its.mean()), "error": error(its)} for name, its in before.items()},
         spearman=round(spearman(ratings, scores), 3) if scores else None,
         ratings=[[round(rating, 1), round(score, 4)] for rating, score in zip(ratings, scores, strict=bool(scores))],
         found=best.architecture.describe(),
@@ -167,7 +173,7 @@ def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[
             percents(run.result.won[name]),
             percents(run.result.lost[name]),
             interval(statistics.mean(run.result.winnings[name]), run.result.winnings_error[name]),
-            interval(**run.result.untrained) if name == "random" else "",
+            interval(**run.result.untrained[name]) if name in run.result.untrained else "",
             f"{run.result.spearman:.2f}" if run.result.spearman is not None and name == "random" else "",
             f"{run.result.seconds:,.0f}",
         )
@@ -181,7 +187,8 @@ def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[
         "Training by the bundled configurations; then fresh games of the best agent without exploration, from each "
         f"side ({counts}). Shares are those as first and as second player. An opponent that looks one move ahead "
         "completes a line if it can; two moves ahead, it otherwise prevents the opponent's; else both move at random. "
-        "Winnings are returns with a 95 % interval. "
+        "In texas_holdem one always calls and one always raises. "
+        "Winnings are returns with a 95 % interval; both sides play the same seeds. "
         "Spearman: ratings of the fittest agents of all generations, as the run computed them, and their mean scores "
         f"in a round robin of {ROUND_ROBIN_GAMES} games of each. Env steps are those of all members.",
         "",
@@ -227,7 +234,7 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
         values = [percents(one_.lost["random"]) for one_ in its]
         flags = [one_.lost["random"][0] == 0 and one_.lost["random"][1] <= 0.05 for one_ in its]
         goal("tictactoe, lost against random", "0% as first, <= 5% as second", values, flags)
-    for name in ("random", "untrained"):
+    for name in ("random", "calls", "untrained"):
         if its := by_game.get("texas_holdem", []):
             means = [(statistics.mean(one_.winnings[name]), one_.winnings_error[name]) for one_ in its]
             flags = [mean - 1.96 * error > 0 for mean, error in means]
@@ -235,16 +242,28 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
     return found
 
 
+def place(run: Round[Played]) -> tuple[int, int]:
+    """Return a run's place in the table: by game, then by seed."""
+    return [*GAMES].index(run.case), run.seed
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), metavar="GAME")
     parser.add_argument("--fresh-games", type=int, metavar="N", help="from each side; by default depends on the game")
+    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="rows to publish, without measuring any")
     parser.add_argument("--settings", nargs="*", default=[], metavar="WORD", help="as of `agilerl-like train`")
     quick = {"settings": ["--training.max-steps=8192", "--training.evo-steps=8192"], "fresh_games": 10}
     options = options_of(parser, argv, repetitions=3, quick=quick, threads=1, timeout=3 * 3600)
     if options.one:
         torch.set_num_threads(options.threads)
         print_result(measure(Case(**json.loads(options.one)), options.seed))
+        return
+    if options.rows:
+        told = [json.loads(line) for path in options.rows for line in path.read_text().splitlines()]
+        runs = sorted((Round(**{**one_, "result": Played(**one_["result"])}) for one_ in told), key=place)
+        options.games = [game for game in GAMES if any(run.case == game for run in runs)]
+        publish("games", section(runs, options), runs, goals(runs), options)
         return
     runs = [
         run

@@ -1,10 +1,12 @@
-"""The scripted player of connect_four, and the rank correlation."""
+"""The scripted players of connect_four and texas_holdem, the rank correlation, and the publication of rows."""
+
+import json
 
 import numpy as np
 import pytest
 
-from benchmarks.game_players import LINES, complete_line, complete_or_prevent, winning_columns
-from benchmarks.games import ranks, spearman
+from benchmarks.game_players import LINES, call, complete_line, complete_or_prevent, raise_, winning_columns
+from benchmarks.games import main, ranks, spearman
 
 RNG = np.random.default_rng(0)
 
@@ -63,3 +65,47 @@ def test_full_columns_are_not_chosen():
 def test_ranks_of_equal_numbers_are_their_mean():
     assert ranks([3.0, 1.0, 3.0]).tolist() == [1.5, 0.0, 1.5]
     assert spearman([1, 2, 3], [10, 20, 15]) == pytest.approx(0.5)  # 1 - 6 (0 + 1 + 1) / (3 * 8)
+
+
+@pytest.mark.parametrize(
+    ("mask", "called", "raised"),
+    [([1, 1, 1, 0], 0, 1), ([0, 1, 1, 1], 3, 1), ([1, 0, 1, 0], 0, 0), ([0, 0, 1, 1], 3, 3)],
+)
+def test_two_players_of_texas_holdem_never_fold(mask, called, raised):
+    """Actions are call, raise, fold and check."""
+    observation = np.zeros(72)
+    assert call(observation, np.array(mask), RNG) == called
+    assert raise_(observation, np.array(mask), RNG) == raised
+
+
+def row(game, seed, won):
+    names = ("random", "calls", "untrained")
+    result = {
+        "game": game,
+        "seed": seed,
+        "env_steps": 1000,
+        "seconds": 1.0,
+        "won": {name: [won, 1.0] for name in names},
+        "lost": {name: [0.0, 0.0] for name in names},
+        "winnings": {name: [0.5, 0.7] for name in names},
+        "winnings_error": dict.fromkeys(names, 0.1),
+        "untrained": {"random": {"mean": 0.25, "error": 0.1}},
+        "spearman": None,
+    }
+    run = {"case": game, "side": "ours", "round": 0, "seed": seed, "threads": 1, "others": 0.0, "result": result}
+    return json.dumps(run) + "\n"
+
+
+def test_rows_of_single_runs_are_published_together(tmp_path):
+    """In the order of games and seeds; of tictactoe the shares lost are a goal, which both reach."""
+    (tmp_path / "a.jsonl").write_text(row("texas_holdem", 1, 0.6) + row("tictactoe", 2, 0.9))
+    (tmp_path / "b.jsonl").write_text(row("tictactoe", 1, 0.8))
+    page = tmp_path / "page" / "README.md"
+    page.parent.mkdir()
+    main(["--rows", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--output", str(page)])
+    told = [json.loads(line) for line in (page.parent / "results" / "games.jsonl").read_text().splitlines()]
+    assert [(one["case"], one["seed"]) for one in told] == [("tictactoe", 1), ("tictactoe", 2), ("texas_holdem", 1)]
+    text = page.read_text()
+    assert "| tictactoe | 1 | 1,000 | random | 80.0% and 100.0% |" in text
+    assert "| tictactoe, lost against random | 0% as first, <= 5% as second, 2 of 2 seeds |" in text
+    assert "| 0.0% and 0.0% | +0.60 ± 0.20 | +0.25 ± 0.20 |" in text  # a mean of both sides, and 1.96 times 0.1
