@@ -4,9 +4,9 @@ Each game trains by its bundled configuration. The best agent then plays fresh g
 from each side, against players that move at random and against the untrained agent, which also plays the games against
 scripted players. In connect_four there are two more: one that looks a move ahead completes a line if it can, and one
 that looks two moves ahead otherwise prevents the opponent's line; else both move at random. In texas_holdem there are
-one that always calls and one that always raises: random moves fold a third of the time, so that whoever does not earns.
-Both seats play the same deals. Ratings: the fittest agent of each generation, as rated by the run, beside its mean
-score in a round robin.
+one that always calls and one that always raises: random moves fold a third of the time, and a player that never does
+earns from that. Both seats play the same deals. Ratings: the fittest agent of each generation, as rated by the run,
+beside its mean score in a round robin.
 
     python -m benchmarks.games
     python -m benchmarks.games --games connect_four --repetitions 1 --seed 1 --output -
