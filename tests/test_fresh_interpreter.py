@@ -20,6 +20,25 @@ TRAIN = ["train", "CartPole-v1", "--environment.num-envs", "4", "--population.si
          "--training.max-steps", "256", "--training.evo-steps", "128", "--training.eval-loop", "1",
          "--algorithm.learn-step", "64", "--algorithm.batch-size", "32",
          "--algorithm.recurrent", "true", "--network.memory_config", "{cell: GRU}"]  # fmt: skip
+BLOCKED = {
+    "atari": (["ale_py"], 'make_vect_envs("ALE/Pong-v5", 1)'),
+    "box2d": (["Box2D"], 'make_vect_envs("LunarLander-v3", 1)'),
+    "cmaes": (["cmaes"], "CMAES(*spaces)"),
+    "envpool": (["envpool"], 'make_vect_envs("CartPole-v1", 1, backend="envpool")'),
+    "export": (["onnxruntime", "onnxscript"], 'PPO(*spaces).export("policy.onnx")'),
+    "games": (["chess"], 'make_multi_agent_vect_envs("classic/chess-v6", 1)'),
+    "gymnax": (["gymnax"], 'make_vect_envs("CartPole-v1", 1, backend="gymnax")'),
+    "hub": (["huggingface_hub"], 'from_hub("user/name")'),
+    "minari": (["minari"], 'export_trajectories(PPO(*spaces), played, "cartpole/a-v0", format="minari")'),
+    "mujoco": (["mujoco"], 'make_vect_envs("Hopper-v5", 1)'),
+    "openspiel": (["pyspiel"], 'make_multi_agent_vect_envs("openspiel/kuhn_poker", 1)'),
+    "optuna": (["optuna"], 'importlib.import_module("agilerl_like.training.optuna_study")'),
+    "plot": (["matplotlib"], "reporting.plot_run(run)"),
+    "tensorboard": (["tensorboard"], 'reporting.tracker_reporter("tensorboard", run)'),
+    "video": (["imageio_ffmpeg"], 'record_film(PPO(*spaces), "CartPole-v1", "film.mp4")'),
+    "wandb": (["wandb"], 'reporting.tracker_reporter("wandb", run)'),
+}
+"""What needs each extra, and the modules without which it fails; the extras that commands need are in STAGES."""
 STAGES = f"""
 import json, sys, time, torch
 start = time.process_time()
@@ -35,6 +54,23 @@ sys.path.remove("")  # as for the command `agilerl-like`
 codes += [main(["train", path]) for path in ("nowhere:make", "own:mkae")]
 sys.modules["pygame"] = sys.modules["minigrid"] = None
 codes += [main(["train", env]) for env in ("butterfly/cooperative_pong-v6", "MiniGrid-Empty-5x5-v0")]
+from pathlib import Path
+import importlib
+import gymnasium
+from agilerl_like import *
+from agilerl_like import reporting
+def played():
+    raise AssertionError("an episode was played")
+env, run = gymnasium.make("CartPole-v1"), next(Path("runs").iterdir())
+spaces, found["errors"] = (env.observation_space, env.action_space), {{}}
+for extra, (blocked, code) in {BLOCKED!r}.items():
+    for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
+        del sys.modules[name]
+    sys.modules.update(dict.fromkeys(blocked))
+    try:
+        eval(code)
+    except ConfigurationError as error:
+        found["errors"][extra] = str(error)
 print()
 print(json.dumps(found | {{"codes": codes}}))
 """
@@ -84,3 +120,8 @@ def test_error_for_a_missing_path_gives_advice(found):
 def test_a_missing_extra_is_one_line_that_installs_it(found):
     for line, extra in zip(found["lines"][3:], ("multi-agent", "minigrid"), strict=True):
         assert f"pip install 'agilerl-like[{extra}]'" in line
+
+
+@pytest.mark.parametrize("extra", BLOCKED)
+def test_what_needs_a_missing_extra_names_it(found, extra):
+    assert f"pip install 'agilerl-like[{extra}]'" in found["errors"][extra]

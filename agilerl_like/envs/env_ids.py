@@ -168,7 +168,7 @@ def configuration_errors(env: EnvSource | EnvSpec, kwargs: Mapping[str, Any]) ->
 
 def _install_hint(env: EnvSource, fault: BaseException) -> str:
     spec = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
-    entry = None if spec is None else spec.entry_point
-    if isinstance(entry, str) and entry.startswith("gymnasium.envs.box2d"):
-        return install_hint("Box2D", fault)
-    return install_hint(missing_module_name(fault), fault)
+    entry = "" if spec is None else str(spec.entry_point)
+    # gymnasium's error names no module
+    of_gymnasium = next((name for name in ("box2d", "mujoco") if entry.startswith(f"gymnasium.envs.{name}")), "")
+    return install_hint(of_gymnasium or missing_module_name(fault), fault)

@@ -49,6 +49,7 @@ EXTRAS = {
     "minatar": "minatar",
     "MinAtar": "minatar",
     "minigrid": "minigrid",
+    "mujoco": "mujoco",
     "MiniGrid": "minigrid",
     "mpe2": "multi-agent",
     "pygame": "multi-agent",

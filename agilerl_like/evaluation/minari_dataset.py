@@ -18,6 +18,12 @@ ROOT = "MINARI_DATASETS_PATH"
 """Environment variable with the folder of all datasets."""
 
 
+def check_minari() -> None:
+    """Raise ConfigurationError if Minari is not installed."""
+    if importlib.util.find_spec("minari") is None or importlib.util.find_spec("h5py") is None:
+        raise ConfigurationError("format='minari' needs more packages: pip install 'agilerl-like[minari]'")
+
+
 def write_minari(path: Path, trajectories: Sequence[Any], spec: EnvSpec | None, agent: Any) -> None:
     """Write trajectories as the dataset `path.name` in the folder `path.parent`.
 
@@ -25,10 +31,8 @@ def write_minari(path: Path, trajectories: Sequence[Any], spec: EnvSpec | None, 
     describes the env, from which `recover_environment` makes it.
 
     Raises:
-        ConfigurationError: Minari is not installed, the name is not one of a dataset, or the dataset exists.
+        ConfigurationError: the name is not one of a dataset, or the dataset exists.
     """
-    if importlib.util.find_spec("minari") is None or importlib.util.find_spec("h5py") is None:
-        raise ConfigurationError("format='minari' needs more packages: pip install 'agilerl-like[minari]'")
     import minari
     from minari.data_collector import EpisodeBuffer
 

@@ -17,7 +17,7 @@ from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of, single_env_spec_of
-from agilerl_like.evaluation.minari_dataset import write_minari
+from agilerl_like.evaluation.minari_dataset import check_minari, write_minari
 from agilerl_like.evaluation.policies import SampledPolicy, SeededEpisodes, play_with
 from agilerl_like.evaluation.returns import agents_of
 from agilerl_like.networks.sampling import Sampling
@@ -83,6 +83,8 @@ def export_trajectories(
         raise unknown_name("format", format, get_args(Format))
     if format == "npz" and path.suffix != ".npz":
         raise ConfigurationError(f"path={str(path)!r}; allowed is a file that ends in .npz")
+    if format == "minari":
+        check_minari()  # before the episodes are played
     if not all(isinstance(agent, RLAlgorithm) for agent in players):
         raise ConfigurationError("trajectories of teams are not written; allowed are agents of one policy, such as PPO")
     generations = [generation] * len(players) if isinstance(generation, int) else list(generation)
