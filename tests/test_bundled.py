@@ -1,8 +1,5 @@
 """Configurations that come with the package, and what a name stands for."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -82,20 +79,6 @@ def test_a_name_that_stands_for_nothing_is_refused(name, message):
 
 def test_no_two_files_have_one_name():
     assert len({one.stem for one in bundled_configs()}) == len(bundled_configs())
-
-
-def test_configurations_are_found_in_an_installed_package(tmp_path):
-    """A wheel has them inside of the package; the build itself is tried by hand, for it needs a network."""
-    installed = tmp_path / "installed" / "agilerl_like"
-    installed.mkdir(parents=True)
-    for part in (CONFIGS.parent / "agilerl_like").iterdir():
-        (installed / part.name).symlink_to(part)
-    (installed / "configs" / "ppo").mkdir(parents=True)
-    (installed / "configs" / "ppo" / "only.yaml").write_text("# Balance a pole.\nenvironment: {id: CartPole-v1}\n")
-    environment = {**os.environ, "PYTHONPATH": str(installed.parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "agilerl_like", "configs"]
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[0] == "ppo/only  CartPole-v1  Balance a pole."
 
 
 @pytest.mark.parametrize(
