@@ -100,7 +100,6 @@ def family_tree(run: RunHistory) -> Spec:
     faint = {"condition": {"test": "datum.kept", "value": 1}, "value": 0.3}
     outline = {"color": DARK, "strokeWidth": thick + 3, "strokeCap": "round"}
     best = {"filter": "datum.lineage"}
-    details = {"member": "member", "generation": "generation", "shown": "fitness", "birth": "birth"}
     layers = [
         _rule("from", "start", "origin", {"color": GREY}, opacity=faint),
         _rule("from", "start", "origin", outline, transform=[best]),
@@ -112,7 +111,7 @@ def family_tree(run: RunHistory) -> Spec:
             {"strokeWidth": thick, "invalid": "show"},
             opacity=faint,
             color=_fitness_colour(run, {"title": "fitness", "gradientLength": 150}),
-            tooltip=[{"field": field, "title": title} for field, title in details.items()],
+            tooltip=_tooltip({"member": "member", "generation": "generation", "shown": "fitness", "birth": "birth"}),
         ),
     ]
     for mark in ({"stroke": "#fff", "strokeWidth": 3}, {"fill": DARK}):  # text with a halo
@@ -214,6 +213,7 @@ def schedule(run: RunHistory, name: str, field: str, title: str) -> Spec:
         y["sort"] = [*map(_choice, categories)]
     points = {"type": "circle", "size": 16, "opacity": 1, "invalid": "show"}
     line = {"type": "line", "color": DARK, "orient": "vertical"}
+    details = {"member": "member", "generation": "generation", field: "value", "fitness": "fitness"}
     return {
         **ROWS,
         "title": {"text": title, "anchor": "start", "fontSize": 13},
@@ -223,7 +223,7 @@ def schedule(run: RunHistory, name: str, field: str, title: str) -> Spec:
             {
                 "transform": [{"filter": f"isValid(datum.{field})"}],
                 "mark": points,
-                "encoding": {"color": _fitness_colour(run, None)},
+                "encoding": {"color": _fitness_colour(run, None), "tooltip": _tooltip(details)},
             },
             {"transform": [{"filter": "datum.lineage"}], "mark": line, "encoding": {"order": {"field": "generation"}}},
         ],
@@ -322,6 +322,10 @@ def fitness_range(fitness: np.ndarray) -> tuple[float, float]:
 def _fitness_colour(run: RunHistory, legend: Spec | None) -> Spec:
     scale = {"scheme": "viridis", "domain": [*fitness_range(run.column(FITNESS))], "clamp": True}
     return {"field": "fitness", "type": "quantitative", "scale": scale, "legend": legend}
+
+
+def _tooltip(titles: Mapping[str, str]) -> list[Spec]:
+    return [{"field": field, "title": title} for field, title in titles.items()]
 
 
 def _generations(run: RunHistory) -> Spec:

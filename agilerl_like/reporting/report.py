@@ -123,7 +123,7 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str]) -> str:
         for name, run in zip(names, runs, strict=True)
     ]
     head = ["run", "ended", "generations", "steps", "best fitness", "time", "best agent"]
-    figure = _chart(charts.comparison(runs, grid, estimates))
+    figure = _chart("best fitness so far of every run", charts.comparison(runs, grid, estimates))
     return _section("Runs side by side", note, f"{figure}{_table(head, rows)}")
 
 
@@ -164,7 +164,9 @@ def _family_tree(run: RunHistory) -> str:
         "Each line is a member; an edge leads from a parent to its clone, with what was mutated in it. Dark outline: "
         "the best agent's lineage; faint: no descendant in the last generation; red: the fitness is not finite. Hold "
         "the pointer over a line for its fitness and mutations.",
-        _chart(charts.family_tree(run), min_width=5 * len(run.generations)),  # pixels of a generation
+        _chart(
+            f"family tree of {run.name}", charts.family_tree(run), min_width=5 * len(run.generations)
+        ),  # pixels of a generation
     )
 
 
@@ -204,14 +206,14 @@ def _lineage(run: RunHistory) -> str:
 
 
 def _fitness(run: RunHistory) -> str:
-    return _section("Fitness", "", _chart(charts.fitness_fan(run)))
+    return _section("Fitness", "", _chart("fitness by generation", charts.fitness_fan(run)))
 
 
 def _schedules(run: RunHistory) -> str:
     named = [(n, name) for n, name in enumerate(run.hyperparameters) if np.isfinite(run.column(name)).any()]
     if not named:
         return ""
-    panels = "".join(_chart(charts.schedule(run, name, f"h{n}", name[3:])) for n, name in named[:PANELS])
+    panels = "".join(_chart(name[3:], charts.schedule(run, name, f"h{n}", name[3:])) for n, name in named[:PANELS])
     return _section(
         "Hyperparameters",
         "Points: every member, coloured by fitness; line: what the best agent's lineage trained with.",
@@ -227,10 +229,11 @@ def _architectures(run: RunHistory) -> str:
             last = own["architecture"]
             rows.append([f"{own['generation']:.0f}", last, f"{own['parameters']:,.0f}"])
     table = _table(["from generation", "architecture", "weights"], rows, numeric=(2,))
+    weights = _chart("weights", charts.schedule(run, "parameters", "weights", "weights"))
     return _section(
         "Architecture",
         "Weights of every member's networks, and the architectures of the best agent's lineage.",
-        f'<div class="panels">{_chart(charts.schedule(run, "parameters", "weights", "weights"))}{table}</div>',
+        f'<div class="panels">{weights}{table}</div>',
     )
 
 
@@ -251,7 +254,7 @@ def _operators(run: RunHistory) -> str:
         "parent's one generation before. That holds a generation of training, which an unchanged clone shows alone, "
         "and the luck that parents are chosen for and lose again. Beside the parent: the same member less its parent "
         "in the same generation, where that one survived; it holds neither.",
-        f'<div class="rows">{_chart(charts.intervals(estimates))}</div>{table}',
+        f'<div class="rows">{_chart("gains of mutations", charts.intervals(estimates))}</div>{table}',
     )
 
 
@@ -265,7 +268,7 @@ def _importance(run: RunHistory) -> str:
         for effect in found.effects
     ]
     table = _table(["hyperparameter", "importance", "good values", "tried"], rows, numeric=(1,))
-    figure = _chart(charts.intervals({effect.name: effect.importance for effect in found.effects}))
+    figure = _chart("importance", charts.intervals({effect.name: effect.importance for effect in found.effects}))
     return _section(
         title,
         "Share of the variance of the gains of one generation, among the members of that generation, that the "
@@ -293,7 +296,10 @@ def _time(run: RunHistory) -> str:
         return ""
     ordered = dict(sorted(parts.items(), key=lambda item: -item[1]))
     rows = [[part, f"{seconds:.1f} s", f"{seconds / whole:.0%}"] for part, seconds in ordered.items()]
-    figure, table = _chart(charts.time_by_part(ordered)), _table(["part", "time", "share"], rows, numeric=(1, 2))
+    figure, table = (
+        _chart("time by part", charts.time_by_part(ordered)),
+        _table(["part", "time", "share"], rows, numeric=(1, 2)),
+    )
     return _section("Time by part", "", f'<div class="panels">{figure}{table}</div>')
 
 
@@ -340,10 +346,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Seque
     return f'<div class="wide"><table>{top}{body}</table></div>'
 
 
-def _chart(spec: charts.Spec, *, min_width: int = 0) -> str:
-    """A place for a chart, as wide as the page, in which the script draws it."""
+def _chart(label: str, spec: charts.Spec, *, min_width: int = 0) -> str:
+    """A place for a chart, as wide as the page, in which the script draws it; screen readers read the label."""
     size = f"min-width:{min_width}px;min-height:{spec['height'] + 60:.0f}px"
-    return f'<div class="wide"><div class="chart" style="{size}">{_json({"width": "container", **spec})}</div></div>'
+    drawn = _json({"width": "container", "description": label, **spec})
+    return f'<div class="wide"><div class="chart" style="{size}">{drawn}</div></div>'
 
 
 def _json(content: Any, name: str = "") -> str:

@@ -1,6 +1,6 @@
 // Draws the charts of a report when they come near to the window, each with the rows of its run.
 const OPTIONS = {
-  mode: "vega-lite", // a file on disk has no other loader than this page
+  mode: "vega-lite", // the specifications have no $schema
   renderer: "canvas",
   actions: {export: true, source: false, compiled: false, editor: false},
   config: {
