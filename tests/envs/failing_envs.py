@@ -173,3 +173,20 @@ def registered(env_id, entry_point):
         yield
     finally:
         del gym.registry[env_id]
+
+
+class NothingLeft(FailingEnv):
+    """Allows nothing from its second step on, if it was seeded with 13."""
+
+    def reset(self, *, seed=None, options=None):
+        self.allowed = np.full(15, seed != 13)
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(15, np.bool_)}
+
+    def step(self, action):
+        observation, *rest, _ = super().step(action)
+        return observation, *rest, {"action_mask": self.allowed | (observation[1] < 2)}
+
+
+class Unmade(FailingEnv):
+    def __init__(self):
+        raise ZeroDivisionError("this env cannot be made")

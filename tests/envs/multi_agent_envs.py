@@ -128,3 +128,24 @@ class Manifold(ParallelEnv):
 
     def state(self):
         return self.random.uniform(-1, 1, (2, 2))
+
+
+class NothingLeft(Scripted):
+    """Masks all actions of agent b after the first tick, if seeded with 13."""
+
+    def __init__(self):
+        super().__init__(a="oooT", b="oooT")
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        infos["b"]["action_mask"] = np.full(8, self.episode != 1300)
+        return *rest, infos
+
+
+class Unequal(Scripted):
+    made = 0
+
+    def __init__(self):
+        super().__init__(a="oT")
+        Unequal.made += 1
+        self.action_spaces = {"a": Discrete(2 + Unequal.made % 2)}

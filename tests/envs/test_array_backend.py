@@ -1,10 +1,10 @@
 """The numpy and the torch backend are equivalent, and tensors are not read."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from image_envs import Photographer
 
 from agilerl_like.envs import ObservationEncoder, VecEnvAdapter, make_vect_envs
 from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend, array_backend_of
@@ -65,34 +65,6 @@ def test_other_array_types_are_refused_with_advice():
     assert isinstance(array_backend_of({"policy": torch.zeros(2)}), TorchBackend)
     with pytest.raises(ConfigurationError, match=r"builtins\.list.*JaxToTorch"):
         array_backend_of([0.0])
-
-
-class Photographer(gym.Env):
-    """Observes its position as an image, a number and a category; truncated after some steps, or ended by an action."""
-
-    observation_space = Dict(
-        {
-            "eye": Box(0, 255, (3, 2, 3), np.uint8),
-            "body": Tuple([Box(-np.inf, np.inf, (2,), np.float64), Discrete(5, start=1)]),
-        }
-    )
-    action_space = Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time = 0
-        return self._look(), {}
-
-    def step(self, action):
-        self.time += 1
-        return self._look(), 1.0, bool(action == 0), self.time == 4, {}
-
-    def _look(self):
-        random = self.np_random
-        return {
-            "eye": random.integers(0, 256, (3, 2, 3), dtype=np.uint8),
-            "body": (random.standard_normal(2), 1 + int(random.integers(5))),
-        }
 
 
 def alone(seeds, actions):

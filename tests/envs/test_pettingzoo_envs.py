@@ -158,21 +158,9 @@ def test_env_groups_equal_the_rows_of_one_step():
     halves.close()
 
 
-class NothingLeft(envs.Scripted):
-    """Masks all actions of agent b after the first tick, if seeded with 13."""
-
-    def __init__(self):
-        super().__init__(a="oooT", b="oooT")
-
-    def step(self, actions):
-        *rest, infos = super().step(actions)
-        infos["b"]["action_mask"] = np.full(8, self.episode != 1300)
-        return *rest, infos
-
-
 @needs_workers
 def test_an_empty_mask_names_the_env_also_in_an_env_group():
-    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(NothingLeft, 4, backend="workers", num_workers=2))
+    env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.NothingLeft, 4, backend="workers", num_workers=2))
     env.set_num_members(2)
     for stuck in range(4):
         env.reset([13 if row == stuck else row for row in range(4)])
@@ -379,15 +367,6 @@ class Speaking(envs.Scripted):
         self.observation_spaces = {"a": Text(5)}
 
 
-class Unequal(envs.Scripted):
-    made = 0
-
-    def __init__(self):
-        super().__init__(a="oT")
-        Unequal.made += 1
-        self.action_spaces = {"a": Discrete(2 + Unequal.made % 2)}
-
-
 def nothing():
     return None
 
@@ -422,7 +401,7 @@ def picky(level):
             {"env": partial(envs.Scripted, a="oT"), "with_state": True},
             "with_state=True needs an env with a state_space",
         ),
-        ({"env": Unequal, "num_envs": 2}, "the copies of env have unequal spaces"),
+        ({"env": envs.Unequal, "num_envs": 2}, "the copies of env have unequal spaces"),
     ],
 )
 def test_mistakes_are_one_clear_error(given, message):
@@ -432,7 +411,7 @@ def test_mistakes_are_one_clear_error(given, message):
 
 @needs_workers
 def test_unequal_spaces_in_workers_are_named():
-    env = make_multi_agent_vect_envs(Unequal, 4, backend="workers", num_workers=1)
+    env = make_multi_agent_vect_envs(envs.Unequal, 4, backend="workers", num_workers=1)
     with pytest.raises(EnvStepError, match=r"PackedSpace\(a: Discrete\(2\)\)"):
         env.reset(seed=0)
 

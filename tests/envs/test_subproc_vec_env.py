@@ -77,7 +77,7 @@ def layouts(draw):
     )
 
 
-@settings(max_examples=9)
+@settings(max_examples=6)
 @given(layouts(), st.integers(0, 99))
 def test_results_equal_sync(layout, seed):
     num_members, num_envs, num_workers, mode = layout
@@ -384,20 +384,8 @@ def test_lost_steps_are_not_valid(env_of, mode):
     same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
-class NothingLeft(failing_envs.FailingEnv):
-    """Allows nothing from its second step on, if it was seeded with 13."""
-
-    def reset(self, *, seed=None, options=None):
-        self.allowed = np.full(15, seed != 13)
-        return super().reset(seed=seed)[0], {"action_mask": np.ones(15, np.bool_)}
-
-    def step(self, action):
-        observation, *rest, _ = super().step(action)
-        return observation, *rest, {"action_mask": self.allowed | (observation[1] < 2)}
-
-
 def test_an_env_whose_mask_allows_nothing_is_named_by_its_row(env_of):
-    env = VecEnvAdapter(env_of([NothingLeft] * 4, num_workers=2))
+    env = VecEnvAdapter(env_of([failing_envs.NothingLeft] * 4, num_workers=2))
     env.set_num_members(2)
     assert env.columns == (slice(0, 1), slice(1, 2))  # rows 0 and 2, 1 and 3
     for stuck in range(4):
@@ -566,15 +554,10 @@ def test_a_failure_that_repeats_after_a_restart_is_a_defect_of_the_environment(e
     assert env.closed
 
 
-class Unmade(failing_envs.FailingEnv):
-    def __init__(self):
-        raise ZeroDivisionError("this env cannot be made")
-
-
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (lambda: Unmade(), "env 1: worker 0 failed: .*this env cannot be made"),
+        (failing_envs.Unmade, "env 1: worker 0 failed: .*this env cannot be made"),
         (failing_envs.OfOtherWidth, r"env 1: .*the env has Box\(.*\(3,\).*the first one has Box\(.*\(2,\)"),
         (failing_envs.BrokenAtReset, r"env 1 \(seeded with 6\): .*no episode can start"),
     ],

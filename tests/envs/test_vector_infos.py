@@ -1,32 +1,19 @@
 """Infos of megabytes per step: one warning, with their size and the largest key."""
 
 import warnings
+from functools import partial
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from image_envs import Talkative
 
 from agilerl_like.envs import VecEnvAdapter, make_vect_envs
 from agilerl_like.envs.vector_infos import LARGE, approx_bytes
 
 
-class Talkative(gym.Env):
-    observation_space, action_space = Box(-1, 1, (1,), np.float32), Discrete(2)
-
-    def __init__(self, size):
-        self.size = size
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(1, np.float32), 0.0, False, False, {"frame": np.zeros(self.size, np.uint8), "t": 1.0}
-
-
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_large_infos_are_warned_of_once(backend):
-    vector = make_vect_envs(make_env=lambda: Talkative(LARGE // 2), num_envs=2, backend=backend, num_workers=1)
+    vector = make_vect_envs(make_env=partial(Talkative, LARGE // 2), num_envs=2, backend=backend, num_workers=1)
     env = VecEnvAdapter(vector)
     env.reset([1, 2])
     with pytest.warns(RuntimeWarning, match=r"the infos of a step take 8.39 MB, of which 'frame' takes 8.39 MB"):
@@ -37,7 +24,7 @@ def test_large_infos_are_warned_of_once(backend):
 
 
 def test_small_infos_are_not_warned_of():
-    env = VecEnvAdapter(make_vect_envs(make_env=lambda: Talkative(1000), num_envs=2, backend="sync"))
+    env = VecEnvAdapter(make_vect_envs(make_env=partial(Talkative, 1000), num_envs=2, backend="sync"))
     env.reset([1, 2])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
