@@ -1,4 +1,5 @@
 import gc
+import os
 import signal
 from pathlib import Path
 
@@ -12,7 +13,9 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell, and so in all that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("project", deadline=None, derandomize=True)
+# the same examples in each run; hypothesis' own number of them is for the nightly run
+EXAMPLES = 100 if os.environ.get("RELIABILITY_TIER") == "nightly" else 40
+settings.register_profile("project", deadline=None, derandomize=True, max_examples=EXAMPLES)
 settings.load_profile("project")
 
 
@@ -20,6 +23,12 @@ def pytest_collection_finish():
     """Exclude modules and collected tests from garbage collections, which took 6.5 % of the tests' time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """Change into an empty folder: runs without a folder save checkpoints in the working directory, as AgileRL's do."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True, scope="module")

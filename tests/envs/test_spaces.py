@@ -71,7 +71,7 @@ spaces = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(space=spaces)
 def test_a_space_round_trips_through_strict_json(space):
     text = json.dumps(space_to_json(space), allow_nan=False)
@@ -338,7 +338,7 @@ def expected(space, array, *, swapped):
     return array.reshape(*leading, -1).astype(np.float32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(space=spaces_of_agents(), seed=st.integers(0, 9), swapped=st.booleans())
 def test_leaves_read_every_array_back_exactly(space, seed, swapped):
     members, samples = 2, 3

@@ -102,7 +102,7 @@ def reference(rows, paid, terminated, truncated, waits, values, next_values):
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(lives())
 def test_an_agents_steps_lead_to_its_own_next_steps(life):
     rows, paid, terminated, truncated, waits, values, next_values = life
