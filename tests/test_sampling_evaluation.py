@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from small_runs import SMALL
 
 from agilerl_like import PPO, ConfigurationError, evaluate, make_vect_envs
 from agilerl_like.networks import make_distribution
 from agilerl_like.networks.sampling import Sampling
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 DRAWS = 10_000
 LOGITS = torch.tensor([0.0, math.log(2), math.log(4)])
 

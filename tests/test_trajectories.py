@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from small_runs import SMALL
 
 from agilerl_like import DQN, IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
-
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
 def agents_for(env_id, size=2, **settings):

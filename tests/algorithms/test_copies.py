@@ -7,11 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, Mutations
 
 SEEN, THREE = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(3)
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SETTINGS = {"seed": 1, "net_config": SMALL, "num_envs": 2, "learn_step": 32, "batch_size": 8}
 WAYS = {
     "copy": copy.copy,

@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -20,7 +21,6 @@ from agilerl_like import (
 from agilerl_like.hpo import Mutation, Offspring
 
 SEES, ACTS = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2,))
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(
     action_std_init=RLParameter(-2, 1),
     action_std_min=RLParameter(-3, -1),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
 from torch import nn
 
 from agilerl_like import (
@@ -33,7 +34,6 @@ from agilerl_like.training.probe import solve
 SEES, HEARS = Box(-1, 1, (3,)), Box(-1, 1, (5,))
 OBSERVED = {"speaker_0": SEES, "listener_0": HEARS, "listener_1": HEARS}
 ACTED = {"speaker_0": Discrete(3), "listener_0": Box(-1, 1, (2,)), "listener_1": Box(-1, 1, (2,))}
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
 def a_team(index=0, **more):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
 from pettingzoo.utils.conversions import parallel_to_aec
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -24,7 +25,6 @@ from agilerl_like import (
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.storage import safe_folder
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 WORLD = MULTI_AGENT_PROBES["EarlyDeath"].make
 SEES = {"blue_1": Box(-1, 1, (3,)), "red_0": Box(-1, 1, (5,)), "blue_0": Box(-1, 1, (3,))}
 DOES = {"blue_1": Discrete(3), "red_0": MultiDiscrete([2, 3]), "blue_0": Discrete(3)}

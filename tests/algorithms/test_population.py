@@ -2,6 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import (
     PPO,
@@ -23,7 +24,6 @@ from agilerl_like.training.collector import Collector, PhaseTimer
 
 BOX = gymnasium.make("CartPole-v1").observation_space
 TWO = gymnasium.spaces.Discrete(2)
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(8, 64), gamma=RLParameter(0.9, 0.999))
 
 

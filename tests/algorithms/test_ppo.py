@@ -5,6 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import (
     PPO,
@@ -26,7 +27,6 @@ from agilerl_like.learning.sequences import SINGLE_STEP
 from agilerl_like.modules.layers import NoisyLinear
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
 def agent_of(action_space=None, observation_space=BOX, **kwargs):

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, HyperparameterConfig, RLParameter
 from agilerl_like.algorithms.on_policy_algorithm import warn_of_unbootstrapped
@@ -17,7 +18,6 @@ from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 DISCRETE = gymnasium.spaces.Discrete(3)
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
 def agent_of(**settings):

@@ -10,6 +10,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_runs import StopAfter
 
 from agilerl_like import (
     HyperparameterConfig,
@@ -29,7 +30,6 @@ from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.export.numpy_policy import load_numpy_policy
 from agilerl_like.learning.q_learning_update import QLearningUpdate
 from agilerl_like.learning.replay_buffer import Batch
-from agilerl_like.reporting.callback import Callback
 from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -39,9 +39,7 @@ RUN = {"max_steps": 320, "evo_steps": 80, "eval_loop": 1, "eval_steps": 20, "ver
 STATES, ACTIONS = 5, 3
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 # -- the update
@@ -94,7 +92,7 @@ def batch_of(rows, rates, masked):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems())
 def test_an_update_is_that_of_one_transition_after_another(problem):
     rows, rates, masked, some = problem
@@ -314,15 +312,6 @@ def evolution():
         "selection_strategy": TournamentSelection(tournament_size=2, elitism=True),
         "mutation": Mutations(no_mutation=0.0, architecture=0.1, parameters=0.2, rl_hp=0.7),
     }
-
-
-class StopAfter(Callback):
-    def __init__(self, generation):
-        self.generation = generation
-
-    def on_generation(self, context, record):
-        if record.generation == self.generation:
-            context.stop("far enough")
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.distributed.process_group import Shard, Transfer, device_of_rank, plan_transfers, shard_members
@@ -16,14 +17,10 @@ from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.session import check_processes
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints without a path are in the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 class Births(Reporter):

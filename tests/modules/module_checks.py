@@ -6,6 +6,11 @@ from agilerl_like.modules import ParamStack
 from agilerl_like.modules.layers import Activation
 
 
+def normal(*shape, seed=0):
+    """Return normal numbers in double precision."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def advance_unequally(members):
     """Advance what fades in by another share for each member."""
     for share, member in enumerate(members):

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gymnasium.spaces import Box
+from module_checks import normal
 from torch import nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -31,10 +32,6 @@ GEOMETRIES = {
     2: Geometry((3, 2), (2, 1), (1, 0)),
     3: Geometry((2, 3, 3), (1, 2, 1), (0, 1, 2)),
 }
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(geometry, *members, inputs=4, outputs=5, seed=1):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import ParamStack
@@ -20,10 +21,6 @@ from agilerl_like.modules.layers import (
     RunningNorm,
     check_activation,
 )
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def scramble_(module, seed):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from module_checks import check_stack
+from module_checks import check_stack, normal
 
 from agilerl_like.modules import EvolvableMLP, MLPSpec, ParamStack
 from agilerl_like.modules.param_stack import layout, views
@@ -36,10 +36,6 @@ def members_of(spec, count=4):
                 module.update_count_flags()
         members.append(mlp.double())
     return members
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.fixture(params=SPECS)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.param_stack import ParamStack
@@ -18,10 +19,6 @@ from agilerl_like.modules.weight_transfer import transfer_weights_
 
 CELLS = ("LSTM", "GRU", "minGRU")
 SMALL = {"min_hidden_state_size": 1, "hidden_state_size": 5}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(spec, inputs=3, *, seed=0):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from module_checks import advance_unequally, check_stack
+from module_checks import advance_unequally, check_stack, normal
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
@@ -20,10 +20,6 @@ from agilerl_like.modules.weight_transfer import transfer_weights_
 SHAPE = (3, 7, 6)
 SMALL = {"min_channel_size": 2, "max_channel_size": 12, "max_blocks": 3, "scale_factor": 2}
 NAMES = st.sampled_from(sorted(ACTIVATIONS))
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(spec, shape=SHAPE, outputs=3, *, seed=0):

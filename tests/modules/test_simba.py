@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from module_checks import check_stack
+from module_checks import check_stack, normal
 from torch import nn
 
 from agilerl_like.errors import ConfigurationError
@@ -16,10 +16,6 @@ from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
 from agilerl_like.modules.weight_transfer import transfer_weights_
 
 SMALL = {"min_mlp_nodes": 2, "hidden_size": 6, "scale_factor": 2}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(spec, inputs=4, num_outputs=3, *, seed=0):

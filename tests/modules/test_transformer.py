@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import EvolvableTransformer, ParamStack, TransformerSpec
@@ -15,10 +16,6 @@ from agilerl_like.modules.weight_transfer import transfer_weights_
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 SMALL = {"d_model": 6, "num_heads": 2, "d_mlp": 5, "num_layers": 2, "context": 4, "min_d_mlp": 1}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(spec, inputs=3, *, seed=0):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.own_time import own_time
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
 STEPS = 8
 THERE = [*[[True, True]] * 2, *[[True, False]] * 3, *[[True, True]] * 3]

@@ -7,20 +7,17 @@ import signal
 
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.cli import main
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
 from agilerl_like.training import train_on_policy
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 MEMBERS, ENVS, EVO_STEPS, GENERATIONS = 3, 2, 64, 4
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints of runs without a folder are written to the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def train(callbacks=(), *, generations=GENERATIONS, folder=None, resume=None, verbose=False, **options):

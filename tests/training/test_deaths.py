@@ -6,15 +6,13 @@ import game_envs as games
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
-
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-
 
 LIVES = {"a_0": "oo..o.oT", "a_1": "ooT", "a_2": "..oooooT"}
 STEPS = 7

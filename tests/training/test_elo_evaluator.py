@@ -10,6 +10,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Discrete
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -38,13 +39,7 @@ from agilerl_like.training.elo_evaluator import (
 from agilerl_like.training.evaluator import INITIAL_RATING, EvalResult, Opponent
 from agilerl_like.training.sides import group_sides, player_sides
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints without a path are written to the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def team(index=0, seed=0, **more):

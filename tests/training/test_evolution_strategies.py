@@ -6,6 +6,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+from small_runs import StopAfter
 
 from agilerl_like import CMAES, Mutations, OpenAIES, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.population import Population
@@ -15,7 +16,6 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.foreign_settings import convert
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
 from agilerl_like.learning.gradient_sync import GradientSync
-from agilerl_like.reporting.callback import Callback
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 PART = {"hidden_size": [8], "min_mlp_nodes": 4}
@@ -39,17 +39,6 @@ def evolution():
         "selection_strategy": TournamentSelection(tournament_size=2, elitism=True),
         "mutation": Mutations(no_mutation=0.2, architecture=0.3, parameters=0.2, activation=0.0, rl_hp=0.3),
     }
-
-
-class StopAfter(Callback):
-    """Stops a run after a generation."""
-
-    def __init__(self, generation):
-        self.generation = generation
-
-    def on_generation(self, context, record):
-        if record.generation == self.generation:
-            context.stop("far enough")
 
 
 @pytest.mark.parametrize("kind", [OpenAIES, CMAES])

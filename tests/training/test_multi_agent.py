@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -19,15 +20,11 @@ from agilerl_like import (
 )
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 WORLD = "agilerl_like.envs.multi_agent.probe_envs:early_death"
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints without a path are written to the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def trained(processes=1, *, generations=4, size=4, pop=True, **more):
@@ -70,8 +67,16 @@ def assert_same(some, others):
         assert all(torch.equal(other_tensors[name][key], tensor) for key, tensor in named.items())
 
 
-def test_teams_are_trained_tested_and_evolved():
-    teams, fitness = trained()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Teams of a whole run, and their fitness."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("whole"))
+        return trained(run_dir="run")
+
+
+def test_teams_are_trained_tested_and_evolved(whole):
+    teams, fitness = whole
     assert isinstance(teams, MultiAgentPopulation)
     assert any(team.index > 3 for team in teams)  # there were offspring
     assert len({team.learners["speaker"].updates for team in teams} | {0}) > 1
@@ -79,8 +84,8 @@ def test_teams_are_trained_tested_and_evolved():
     assert np.allclose(fitness, 2.4)
 
 
-def test_a_resumed_multi_agent_run_is_bit_identical(tmp_path):
-    whole, _ = trained(run_dir=tmp_path / "whole")
+def test_a_resumed_multi_agent_run_is_bit_identical(whole, tmp_path):
+    whole, _ = whole
     trained(generations=2, run_dir=tmp_path / "half")
     resumed, _ = trained(pop=False, resume=tmp_path / "half")
     assert_same(whole, resumed)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import gymnasium
 import pytest
 import torch
+from small_runs import SMALL, StopAfter
 
 from agilerl_like import DQN, PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_off_policy
 from agilerl_like.config import load
@@ -15,7 +16,6 @@ from agilerl_like.reporting.callback import Callback
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 SETTINGS = {
     "net_config": SMALL,
     "num_envs": 4,
@@ -29,10 +29,7 @@ SETTINGS = {
 RUN = {"max_steps": 320, "evo_steps": 80, "eval_loop": 1, "eval_steps": 30, "verbose": False, "checkpoint": 160}
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    """Runs without a folder save their checkpoints in the working directory, as AgileRL's do."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 class Countdown(gymnasium.Env):
@@ -79,17 +76,6 @@ def assert_equal(one, other):
     for left, right in zip(tensors_of(one), tensors_of(other), strict=True):
         assert left.keys() == right.keys()
         assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-class StopAfter(Callback):
-    """Stops a run after a generation."""
-
-    def __init__(self, generation):
-        self.generation = generation
-
-    def on_generation(self, context, record):
-        if record.generation == self.generation:
-            context.stop("far enough")
 
 
 @pytest.mark.parametrize(("memory", "stop"), [("own", 3), ("shared", 2)])  # after a checkpoint, and at one

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import (
     PPO,
@@ -30,7 +31,6 @@ from agilerl_like.reporting import Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(
     lr=RLParameter(1e-4, 1e-2), ent_coef=RLParameter(1e-4, 1e-1), learn_step=RLParameter(32, 128)
 )

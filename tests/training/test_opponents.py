@@ -8,6 +8,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -23,13 +24,7 @@ from agilerl_like import (
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.training.opponents import opponent_rows
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints without a path are written to the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def population(env, size=2, seed=0, **more):

@@ -8,6 +8,7 @@ import gymnasium
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
+from small_runs import SMALL
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from agilerl_like.config.loader import Draft
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 RANGES = HyperparameterConfig(lr=RLParameter(0.1, 1.0))
 SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(3)
 

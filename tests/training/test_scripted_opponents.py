@@ -6,6 +6,7 @@ import game_envs as games
 import numpy as np
 import pytest
 from duel_envs import Duel
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -19,14 +20,10 @@ from agilerl_like import (
 )
 from agilerl_like.envs.multi_agent.scripted import random_moves
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 BOTH = {"red_0": "player", "blue_0": "player"}
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Checkpoints without a path are written to the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def population(env, size=2, **more):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from duel_envs import CHOICES, Duel, Roles
 from gymnasium.spaces import Box, Dict, Discrete
+from small_runs import SMALL
 
 from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, MultiAgentStepSync
@@ -13,7 +14,6 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 PARTS = ("states", "actions", "log_probs", "rewards", "dones", "values")
 
 
