@@ -83,13 +83,6 @@ def test_resumed_run_equals_the_uninterrupted_one(file, tmp_path, capsys):
     assert lineage(parts) == lineage(whole)
 
 
-def test_two_processes_do_the_same_run(run, file, tmp_path):
-    assert main(["train", file, "--run.name", "divided", "--run.processes", "2"]) == 0
-    divided = tmp_path / "runs" / "divided"
-    assert lineage(divided) == lineage(run)
-    assert metrics(divided) == metrics(run)
-
-
 def test_eval_plays_the_best_team(run, capsys):
     assert main(["eval", str(run), "--episodes", "40", "--seed", "1", "--trust"]) == 0
     said = capsys.readouterr().out

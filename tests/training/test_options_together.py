@@ -1,6 +1,7 @@
 """PPO's options together: in resumed, sharded and compiled runs, in teams, and beside members that have others."""
 
 import contextlib
+import shutil
 from functools import partial
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.spaces import Box, Dict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -33,22 +35,20 @@ from agilerl_like.reporting import Callback
 pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
 
 STEPS = 5
-SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 TINY = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": []}, "latent_dim": 8}
 SETTINGS = {"num_envs": 2, "learn_step": 40, "batch_size": 20, "lr": 3e-3, "net_config": SMALL}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), gamma=RLParameter(0.9, 0.99))
 
 
-class Killed(BaseException):
-    """Ends a run without saving it."""
+class CopyFolder(Callback):
+    """Copies the folder of a run in the midst of a generation: a kill at that moment would leave it so."""
 
-
-class Kill(Callback):
-    """Ends a run as a kill does, in the midst of a generation."""
+    def __init__(self, folder, copy):
+        self.folder, self.copy = folder, copy
 
     def on_update(self, run, metrics):
-        if run.generation == 2:
-            raise Killed
+        if run.generation == 2 and not self.copy.exists():
+            shutil.copytree(self.folder, self.copy)
 
 
 class Aim(gymnasium.Env):
@@ -160,10 +160,9 @@ def train(options, *, source=Aim, run_dir=None, resume=None, envs=None, **more):
 
 
 def twice(train_run, folder):
-    """Return the members of a whole run, and of one that is killed and resumed."""
-    whole = train_run(run_dir=folder / "whole")
-    with pytest.raises(Killed):
-        train_run(run_dir=folder / "parts", callbacks=[Kill()])
+    """Return the members of a whole run, and of one that is resumed as after a kill."""
+    whole = train_run(run_dir=folder / "whole", callbacks=[CopyFolder(folder / "whole", folder / "parts")])
+    assert [path.name for path in (folder / "parts" / "checkpoints").iterdir()] == ["gen-000001"]  # of three
     return whole, train_run(resume=folder / "parts")
 
 
@@ -323,6 +322,8 @@ def test_teams_on_instances_resume_and_train_in_two_processes_to_the_bit(tmp_pat
         others.append(team_state(members[0].clone()))
         for kind, other in zip(("resumed", "shared", "cloned"), others, strict=True):
             assert [name for name, x in one.items() if not torch.equal(x, other[name])] == [], kind
+    assert results(tmp_path / "shared")[0] == results(tmp_path / "whole")[0]
+    assert Run.open(tmp_path / "shared").lineage() == Run.open(tmp_path / "whole").lineage()
     rows = Run.open(tmp_path / "whole").metrics()
     assert {"eval/fitness_by_instance/1", "eval/info/count"} <= rows[0].keys()
     assert {float(row["eval/info/count"]) for row in rows} == {STEPS}
