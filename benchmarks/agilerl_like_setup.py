@@ -13,11 +13,17 @@ from gymnasium.vector import VectorEnv
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.config import build
+from agilerl_like.config.bundled import find_config
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig
 from agilerl_like.hpo import PopulationView, next_generation
 from agilerl_like.reporting import GenerationRecord, Reporter
+from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.loop import RunResult
+from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks import measurement as m
 
 EnvSource = str | Callable[..., Any] | VecEnvConfig
@@ -195,3 +201,23 @@ def flop_per_step(agent: RLAlgorithm) -> int:
     """
     forward = sum(2 * inputs * outputs for inputs, outputs in linear_layers(agent))
     return forward * (1 + 3 * int(agent.genome.hyperparameters["update_epochs"]))
+
+
+def train_bundled(name: str, options: Sequence[str]) -> tuple[RunResult, float]:
+    """Train a bundled configuration with command-line options for values of it, without a run folder.
+
+    Returns:
+        What the run returned, and the CPU seconds that it took.
+    """
+    experiment = build(find_config(name).override(options).validate())
+    start = time.process_time()
+    result = evolve_on_policy(
+        experiment.env_setup,
+        experiment.population,
+        experiment.plan(),
+        output_paths=OutputPaths(),
+        callbacks=CallbackList([]),
+    )
+    seconds = time.process_time() - start
+    experiment.env.close()
+    return result, seconds

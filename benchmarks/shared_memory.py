@@ -10,18 +10,13 @@ target; 20 fresh episodes of the best agent are its return. The sides of a round
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from agilerl_like.config import build
-from agilerl_like.config.bundled import find_config
-from agilerl_like.reporting.callback import CallbackList
-from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_arguments import OutputPaths
+from benchmarks.agilerl_like_setup import train_bundled
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.tables import markdown, median_and_range
 
@@ -62,17 +57,7 @@ def measure(case: Case, seed: int) -> Reward:
     """Train a population for its whole budget."""
     options = ["--algorithm.memory", case.memory, "--training.max-steps", str(case.steps)]
     options += ["--training.evo-steps", str(case.steps // 10), "--training.target", "none", "--seed", str(seed)]
-    experiment = build(find_config(CONFIGS[case.env][0]).override(options).validate())
-    cpu = time.process_time()
-    result = evolve_on_policy(
-        experiment.env_setup,
-        experiment.population,
-        experiment.plan(),
-        output_paths=OutputPaths(),
-        callbacks=CallbackList([]),
-    )
-    seconds = time.process_time() - cpu
-    experiment.env.close()
+    result, seconds = train_bundled(CONFIGS[case.env][0], options)
     summary = result.summary
     fitness = [round(float(value), 1) for value in result.fitness]
     return Reward(case.env, case.memory, summary.env_steps, round(seconds, 1), round(summary.best.fitness, 1), fitness)

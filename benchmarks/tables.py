@@ -22,6 +22,7 @@ SCRIPTS = (
     "processes",
     "network_speed",
     "memory_speed",
+    "memory_tasks",
     "mutation_cost",
     "gpu",
     "jax_program",
