@@ -31,14 +31,14 @@ def files_below(folder):
     return {name for name in found if "__pycache__" not in name}
 
 
-def test_it_holds_package_configurations_and_licenses_and_nothing_else(wheel):
+def test_it_holds_package_configurations_and_license_and_nothing_else(wheel):
     names = {*zipfile.ZipFile(wheel).namelist()}
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
     configs = files_below("configs")
     assert "configs/ppo/cartpole.yaml" in configs
     assert names - metadata == files_below("agilerl_like") | {f"agilerl_like/{name}" for name in configs}
     licenses = {name.partition("/licenses/")[2] for name in metadata} - {""}
-    assert licenses == {"LICENSE", "agilerl_like/reporting/page/LICENSES"}
+    assert licenses == {"LICENSE"}
 
 
 def test_its_command_reads_its_own_configurations(wheel, tmp_path):

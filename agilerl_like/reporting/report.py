@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -29,16 +30,12 @@ from agilerl_like.reporting.estimates import (
 from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import SummaryRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
+from agilerl_like.reporting.vega_scripts import vega_scripts
 from agilerl_like.storage.durable_io import replace_file
 
 REPORT = "report.html"
 PAGE = Path(__file__).parent / "page"
-"""Style and scripts of a report; LICENSES has those of Vega, Vega-Lite and Vega-Embed."""
-SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")
-VEGA_NOTICE = (
-    "/* vega 6.2.0, vega-lite 6.4.3, vega-embed 7.0.2: Copyright (c) University of Washington Interactive Data Lab, "
-    "BSD-3-Clause, and packages that they contain; agilerl_like/reporting/page/LICENSES has all licenses. */"
-)
+"""Style of a report, and the script that draws."""
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 """What a browser lets the page load: nothing from outside. Vega compiles its expressions, which is called eval."""
 LISTED = 20
@@ -67,7 +64,11 @@ class HtmlReporter(Reporter):
     def finish(self, summary: SummaryRecord) -> None:
         """Write the report; without rows of metrics.csv, which a full disk may have prevented, there is none."""
         with contextlib.suppress(ConfigurationError, CheckpointError):
-            report_run(self._run_dir)
+            history = read_history(self._run_dir)
+            try:
+                write_report([history], self._run_dir / REPORT)
+            except ConfigurationError as error:
+                warnings.warn(f"the run has no {REPORT}: {error}", stacklevel=2)
 
 
 def report_html(runs: Sequence[RunHistory]) -> str:
@@ -82,7 +83,7 @@ def report_html(runs: Sequence[RunHistory]) -> str:
         for name, run in zip(names, runs, strict=True):
             summary = f"<summary><h2 style='display:inline'>{escape(name)}</h2></summary>"
             body.append(f"<details>{summary}{_run_sections(run)}</details>")
-    scripts = "".join(f"<script>{(PAGE / name).read_text(encoding='utf-8')}</script>" for name in SCRIPTS)
+    style, draw = ((PAGE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="generator" content="agilerl-like">'
@@ -90,9 +91,9 @@ def report_html(runs: Sequence[RunHistory]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         # an empty icon: without one a browser requests favicon.ico
         f'<link rel="icon" href="data:,"><title>{escape(title)} · agilerl-like</title>'
-        f"<style>{(PAGE / 'style.css').read_text(encoding='utf-8')}</style></head>"
+        f"<style>{style}</style></head>"
         f"<body><noscript>The charts need JavaScript.</noscript>{''.join(body)}"
-        f"<script>{VEGA_NOTICE}</script>{scripts}</body></html>\n"
+        f"<script>(() => {{{vega_scripts()}}})();</script><script>{draw}</script></body></html>\n"
     )
 
 
