@@ -250,7 +250,7 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
         """Make the agent from the constructor's `locals()`."""
         num_envs = given["num_envs"] if given["num_agents"] is None else given["num_agents"]
         net_config = {**self.default_net_config, **(given["net_config"] or {})}
-        self._init_supported({**given, "num_envs": num_envs}, net_config)
+        self._init_given({**given, "num_envs": num_envs}, net_config)
 
     def check(self) -> None:
         super().check()

@@ -1,4 +1,4 @@
-"""Independent PPO: a PPO learner for each group of agents; see de Witt et al. 2020, arXiv:2011.09533.
+"""Independent PPO: a PPO learner for each group of agents (de Witt et al. 2020, arXiv:2011.09533).
 
 The agents of a group share a policy and count as further rows of each env, so everything is computed as in PPO. A
 learner of A agents reads A rows in each step of each env, so its `learn_step` is A times the algorithm's, and all
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,6 @@ from agilerl_like.algorithms.agent_groups import (
     Spaces,
     agent_ids_of,
     assign_groups,
-    check_factors,
     check_names,
     net_config_by_group,
     own_networks_by_group,
@@ -44,12 +43,12 @@ from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_multi_agent_spec, read_space, to_builtin
 from agilerl_like.algorithms.settings import settings_to_json, validated
+from agilerl_like.algorithms.team_settings import TeamSettings
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_critics
-from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards, check_agents
+from agilerl_like.envs.multi_agent.group_env import Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
@@ -59,9 +58,9 @@ from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.safe_folder import with_prefix
 
 NO_HISTORY = {"mut": "None", "fitness": [], "scores": [], "steps": [0]}
-"""A learner's history in its document: only the whole algorithm has one."""
+"""Empty history in a learner's document, because only the whole algorithm has a history."""
 NO_COUNTERS = {"updates": 0, "draws": 0, "variations": 0}
-"""The counters of the whole algorithm in its document: only its learners have some."""
+"""Zero counters in the algorithm's document, because only its learners count."""
 
 
 class IPPO(OnPolicyAlgorithm):
@@ -70,13 +69,13 @@ class IPPO(OnPolicyAlgorithm):
     Args:
         observation_spaces: by agent; or a list in the order of `agent_ids`.
         action_spaces: likewise.
-        agent_ids: every agent that may appear; left out, the keys of the spaces.
+        agent_ids: every agent that may appear; None: the keys of the spaces.
         index: identity of the team in its population.
         hp_config: which settings may evolve, and in which ranges; all groups share them.
         net_config: of `PPO`, for all groups, or by group.
         critic_config: of `PPO`, for all groups; for one group it is a key of the group's `net_config`.
-        groups: the group of each agent; left out, `group_of` infers it from the name. Agents of a group need equal
-            spaces and share a policy.
+        groups: the group of each agent; None: `group_of` infers it from the name. Agents of a group share a policy and
+            need equal spaces.
         rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
             all agents' rewards.
         death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
@@ -88,12 +87,12 @@ class IPPO(OnPolicyAlgorithm):
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         state_space: the space of `env.state()`, for `critic_observation="state"`.
         num_envs: envs that this team acts in at once.
-        device: where its tensors live.
-        seed: names all its random streams; drawn from the operating system if left out.
+        device: device of all tensors; `accelerator` overrides it.
+        seed: names all random streams; None: drawn from the operating system.
         mut: label of the last mutation.
         actor_networks, critic_networks: the user's own networks (see `PPO`), by group or agent; groups that are not
             named have those of `net_config`.
-        action_batch_size, torch_compiler, wrap: accepted for AgileRL's sake.
+        action_batch_size, torch_compiler, wrap: AgileRL's; ignored.
         settings: those of `PPO`. `learn_step` counts env steps, in which every agent acts once. Entries of
             `critic_observation` are "policy", "state" and "joint", all agents' observations.
 
@@ -146,16 +145,19 @@ class IPPO(OnPolicyAlgorithm):
         )
         settings, factors = split_by_group(settings, group_factors)
         config = validated(PPOConfig, settings)
-        self._init_team(
+        team = TeamSettings(
             observed,
             acted,
             assign_groups(ids, groups, observed, acted),
             rewards,
             death,
             agent_id_one_hot,
-            frozen_groups,
+            (frozen_groups,) if isinstance(frozen_groups, str) else tuple(frozen_groups),
             factors,
             state_space,
+        )
+        self._init_team(
+            team,
             settings=config,
             index=index,
             hp_config=hp_config,
@@ -183,56 +185,33 @@ class IPPO(OnPolicyAlgorithm):
             )
         self._finish_init(mut)
 
-    def _init_team(
-        self,
-        observation_spaces: Mapping[str, gymnasium.Space],
-        action_spaces: Mapping[str, gymnasium.Space],
-        groups: Mapping[str, tuple[str, ...]],
-        rewards: Rewards,
-        death: Death,
-        agent_id_one_hot: bool,
-        frozen_groups: Sequence[str],
-        group_factors: Mapping[str, Mapping[str, float]],
-        state_space: gymnasium.Space | None,
-        **arguments: Any,
-    ) -> None:
-        """Set everything but the learners."""
+    def _init_team(self, team: TeamSettings, **arguments: Any) -> None:
+        """Set everything but the learners; `arguments` are those of `_init_settings`."""
         self._init_settings(
-            gymnasium.spaces.Dict(dict(observation_spaces)), gymnasium.spaces.Dict(dict(action_spaces)), **arguments
+            gymnasium.spaces.Dict(dict(team.observation_spaces)),
+            gymnasium.spaces.Dict(dict(team.action_spaces)),
+            **arguments,
         )
         self.learners = {}
-        self.agent_ids = tuple(observation_spaces)
-        self._groups = dict(groups)
-        if rewards not in get_args(Rewards):
-            raise unknown_name("rewards", rewards, get_args(Rewards))
-        if death not in get_args(Death):
-            raise unknown_name("death", death, get_args(Death))
-        if not isinstance(agent_id_one_hot, bool):
-            raise ConfigurationError(f"agent_id_one_hot={agent_id_one_hot!r} must be True or False")
-        self.rewards: Rewards = rewards
-        self.death: Death = death
-        self.agent_id_one_hot = agent_id_one_hot
-        for group in [frozen_groups] if isinstance(frozen_groups, str) else frozen_groups:
-            if group not in self._groups:
-                raise unknown_name("frozen_groups entry", group, self._groups)
-        if {*frozen_groups} == {*self._groups}:
-            raise ConfigurationError(f"frozen_groups={[*frozen_groups]} are all groups, so that nothing would learn")
-        self.frozen_groups = tuple(frozen_groups)
-        check_factors(group_factors, self._groups)
-        self.group_factors = {name: dict(its) for name, its in group_factors.items()}
-        """Of each hyperparameter named, the factor by group."""
-        self.agent_groups = {
-            group: AgentGroup(ids, observation_spaces[ids[0]], action_spaces[ids[0]], agent_id_one_hot=agent_id_one_hot)
-            for group, ids in self.groups.items()
+        self.agent_ids = tuple(team.observation_spaces)
+        self._groups = dict(team.groups)
+        self.rewards: Rewards = team.rewards
+        self.death: Death = team.death
+        self.agent_id_one_hot = team.agent_id_one_hot
+        self.frozen_groups = team.frozen_groups
+        self.group_factors: Mapping[str, Mapping[str, float]] = {
+            name: dict(its) for name, its in team.group_factors.items()
         }
-        """Converts between each group's agents and its learner's rows."""
-        self.state_space = state_space
+        """Of each hyperparameter named, the factor by group."""
+        self.state_space = team.state_space
         """The space of `env.state()`, if critics observe it."""
-        self.central_critics = make_central_critics(self.agent_groups, self.critic_observation, state_space)
+        self.agent_groups = team.agent_groups()
+        """Converts between each group's agents and its learner's rows."""
+        self.central_critics = make_central_critics(self.agent_groups, self.critic_observation, team.state_space)
         """What each group's critic observes, if it is not what the policy observes."""
 
     def _learner_space(self, group: str) -> gymnasium.Space:
-        """Return the space of what a group's policy and critic observe."""
+        """Return the space of the observations of a group's policy and critic."""
         central = self.central_critics.get(group)
         return self.agent_groups[group].single_observation_space if central is None else central.space
 
@@ -287,8 +266,8 @@ class IPPO(OnPolicyAlgorithm):
 
         `observation_space` and `action_space` are AgileRL's names of the spaces by agent.
 
-        With `sample_hyperparameters` every team but the first starts from a draw of `hp_config`'s ranges.
-        All other arguments are the constructor's.
+        With `sample_hyperparameters` every team but the first starts from a draw of `hp_config`'s ranges. All other
+        arguments are the constructor's.
 
         Raises:
             ConfigurationError: `size` is below 1, spaces are missing or given twice, or as the constructor.
@@ -348,9 +327,9 @@ class IPPO(OnPolicyAlgorithm):
         """Do one PPO update of every group and return their mean losses.
 
         `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks` and `acting`: flags `[N]` of
-        the agents that were there to act, as `infos[agent]["acting"]` had them before the step. Without it an agent is
-        absent where its reward is NaN (AgileRL's placeholder), and counts as acting everywhere else, even when dead.
-        `train_multi_agent_on_policy` knows it from the env.
+        the agents that were present, as `infos[agent]["acting"]` had them before the step. Without `acting` an agent is
+        absent where its reward is NaN (AgileRL's placeholder), and acts everywhere else, even after its end;
+        `train_multi_agent_on_policy` takes the flags from the env.
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
@@ -366,7 +345,7 @@ class IPPO(OnPolicyAlgorithm):
         }
 
     def _check_hand_written(self, method: str) -> None:
-        """Raise ConfigurationError if critics observe what the arguments of hand-written loops do not have."""
+        """Raise ConfigurationError if critics have observations that the arguments of hand-written loops lack."""
         if self.central_critics:
             raise ConfigurationError(
                 f"{method} has no input for critic_observation={self.critic_observation!r}; allowed are "
@@ -409,39 +388,15 @@ class IPPO(OnPolicyAlgorithm):
     # -- copies and files
 
     def _init_copy(self, other: IPPO, index: int, seed: int | None = None) -> None:
-        observed, acted = other.observation_space, other.action_space
-        self._init_team(
-            {agent: observed[agent] for agent in other.agent_ids},  # a Dict space may sort its keys
-            {agent: acted[agent] for agent in other.agent_ids},
-            other.groups,
-            other.rewards,
-            other.death,
-            other.agent_id_one_hot,
-            other.frozen_groups,
-            other.group_factors,
-            other.state_space,
-            **other._arguments(),
-            index=index,
-            seed=other.seed if seed is None else seed,
-        )
+        seed = other.seed if seed is None else seed
+        self._init_team(TeamSettings.of(other), **other._arguments(), index=index, seed=seed)
         self.learners = {group: learner.copy_for(self) for group, learner in other.learners.items()}
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         document = {
             **self._metadata(),
             **NO_COUNTERS,
-            "agent_ids": list(self.agent_ids),
-            "groups": [[group, list(ids)] for group, ids in self.groups.items()],  # JSON objects have no order
-            "spaces": {
-                group: [space_to_json(space[ids[0]]) for space in (self.observation_space, self.action_space)]
-                for group, ids in self.groups.items()
-            },
-            "rewards": self.rewards,
-            "agent_id_one_hot": self.agent_id_one_hot,
-            **({} if self.rewards == "individual" else {"death": self.death}),
-            **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
-            **({"group_factors": self.group_factors} if self.group_factors else {}),
-            **({} if self.state_space is None else {"state_space": space_to_json(self.state_space)}),
+            **TeamSettings.of(self).to_document(),
             "learners": {group: {**NO_HISTORY, **learner.document()} for group, learner in self.learners.items()},
         }
         tensors = {
@@ -457,7 +412,7 @@ class IPPO(OnPolicyAlgorithm):
 
     @property
     def _custom_networks(self) -> Any:
-        """The user's own networks by group, if there are any: their code is in no file."""
+        """The user's own networks by group, if there are any, whose code is not saved."""
         own = {group: learner.custom_networks for group, learner in self.learners.items()}
         return {group: spec for group, spec in own.items() if spec is not None} or None
 
@@ -487,18 +442,9 @@ class IPPO(OnPolicyAlgorithm):
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any], device: str | torch.device, networks: Any) -> IPPO:
-        book = read_multi_agent_spec(document)
         team = cls.__new__(cls)
         team._init_team(
-            book.observation_spaces,
-            book.action_spaces,
-            book.groups,
-            document["rewards"],
-            document.get("death", "continue" if document["rewards"] == "individual" else "end"),
-            document["agent_id_one_hot"],
-            document.get("frozen_groups", ()),
-            document.get("group_factors", {}),
-            None if document.get("state_space") is None else read_space(document["state_space"]),
+            TeamSettings.from_document(document),
             settings=validated(PPOConfig, document["settings"]),
             index=read_count(document, "index"),
             hp_config=HyperparameterConfig.from_json(document["hp_config"]),
@@ -536,7 +482,7 @@ class IPPO(OnPolicyAlgorithm):
         wanted = {name: getattr(learner, name) for name in found.keys() - document["settings"].keys()}
         for name, value in {**to_builtin(settings_to_json(learner.settings())), **wanted}.items():
             if name in found and found[name] != value:
-                raise ValueError(f"learners: {group}.{name}={found[name]!s:.100}; that of its team is {value!s:.100}")
+                raise ValueError(f"learners: {group}.{name}={found[name]!s:.100}; its team has {value!s:.100}")
 
     # -- AgileRL's other names
 
@@ -612,7 +558,7 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(
-                        f"{name}={getattr(team, name)} must be that of every team of a population; another one has "
+                        f"{name}={getattr(team, name)} must be equal for all teams of a population; another one has "
                         f"{getattr(self.agents[0], name)}"
                     )
 

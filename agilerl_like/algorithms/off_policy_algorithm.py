@@ -51,7 +51,7 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
     def _init_off_policy(self, given: Mapping[str, Any]) -> None:
         """Make the agent from the constructor's `locals()`."""
         net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
-        self._init_supported(given, {**self.net_defaults, **net_config})
+        self._init_given(given, {**self.net_defaults, **net_config})
 
     def value(self, obs: Any) -> np.ndarray:
         """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 import gymnasium
 import numpy as np
@@ -29,6 +28,7 @@ from agilerl_like.algorithms.evolvable_algorithm import (
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES
+from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
 from agilerl_like.algorithms.settings import COMMON
@@ -154,12 +154,12 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             agent.set_training_mode(training)
 
     def reset_noise(self) -> None:
-        """Drop the action noise drawn ahead, so that what follows does not depend on how much of it was used."""
+        """Discard the action noise drawn ahead, so that later noise does not depend on how much of it was used."""
         for learners in self.by_group.values():
             learners.reset_noise()
 
     def set_members(self, agents: list[AlgorithmT]) -> None:
-        """Replace the members; those that stay keep the action noise drawn ahead for them."""
+        """Replace the members; the action noise drawn ahead for members that stay is kept."""
         changed = [i for i, (new, old) in enumerate(zip(agents, self.agents, strict=True)) if new is not old]
         self.agents = agents
         for learners in self.by_group.values():
@@ -175,18 +175,18 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             learner.finish_blend()
 
     def team_settings(self) -> dict[str, Any]:
-        """Return further settings of a multi-agent algorithm by the constructor's names."""
+        """Return the settings that only multi-agent algorithms have, by the constructor's names."""
         return {}
 
     # -- experience
 
     @property
     def keeps_experience(self) -> bool:
-        """Whether the members' buffers outlive resets of the envs."""
+        """Whether the members' buffers are kept when the envs are reset."""
         return any(its.keeps_experience for its in self.by_group.values())
 
     def experience_state(self) -> list[dict[str, Tensor]]:
-        """Return what a checkpoint stores of each member's experience, by place; nothing if there is none."""
+        """Return the part of each member's experience that checkpoints store, by place; empty if there is none."""
         by_group = [(group, its.experience_state()) for group, its in self.by_group.items()]
         states: list[dict[str, Tensor]] = [{} for _ in self.agents]
         for group, stored in by_group:
@@ -263,7 +263,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     ) -> tuple[Offspring, ...]:
         """Replace each member by its offspring; return the offspring with the mutations that were applied.
 
-        `parents` are the agents that `parent_slot` refers to: the members themselves, if this is the whole population.
+        `parents` maps `parent_slot` to agents; None: the members themselves, if this is the whole population.
         All children are made before any member is replaced, so every parent is available to all of its children.
         """
         self.finish_blends()
@@ -320,7 +320,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     # -- files
 
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
-        """Return everything about the population: documents by name, and tensors by name."""
+        """Return the population's whole state: documents by name, and tensors by name."""
         best = None if self.best_of_run is None else self.best_of_run.to_documents()
         return population_documents([agent.to_documents() for agent in self.agents], self.fitness, best)
 
@@ -390,7 +390,7 @@ class Population(BasePopulation[RLAlgorithm[Any]]):
 
     @property
     def cohort(self) -> PopulationLearner | PerMemberLearner:
-        """What computes the members; rebuilt after a member got another network."""
+        """The cohort that computes the members; it is rebuilt after a member has got another network."""
         return self.learners.cohort
 
     @property
@@ -434,31 +434,16 @@ class Population(BasePopulation[RLAlgorithm[Any]]):
 
 
 class PopulationConstructor:
-    """Algorithms of one policy with the constructor `population`, for some action spaces."""
-
-    allowed_actions: ClassVar[str]
-    """The action spaces that `supports` is true for, in words."""
-
-    @classmethod
-    @abstractmethod
-    def supports(cls, action_space: gymnasium.Space) -> bool:
-        """Return whether agents can act in a space."""
-
-    def _init_supported(self: Any, given: Mapping[str, Any], net_config: Mapping[str, Any] | None) -> None:
-        """Make the agent as `_init_given`, if it can act in the action space."""
-        action_space = given["action_space"]
-        if not self.supports(action_space):
-            allowed = f"allowed is {self.allowed_actions}"
-            raise ConfigurationError(f"action_space={action_space} is not for {self.algo}; {allowed}")
-        self._init_given(given, net_config)
+    """Adds the constructor `population` to an algorithm of one policy."""
 
     @classmethod
     @check_argument_names
+    @reads_presets
     def population(
         cls,
         size: int,
-        observation_space: Any,
-        action_space: Any,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
         *,
         sample_hyperparameters: bool = False,
         **kwargs: Any,
@@ -486,16 +471,15 @@ def make_members(
     sample: bool,
     settings: dict[str, Any],
 ) -> list[AlgorithmT]:
-    """Make `size` agents of one algorithm and run seed; with `sample` all but the first draw their hyperparameters.
+    """Make `size` agents of one algorithm and run seed; with `sample` hyperparameters are drawn for all but the first.
 
-    The first one keeps the values given, moved into their ranges, so that they are part of the search; the others are
-    those of `founder_draws`.
+    The first one keeps the values given, moved into their ranges, so that they are part of the search.
     """
     if not isinstance(size, int) or size < 1:
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
     if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
-    if sample:  # the values given may lie outside of the ranges
+    if sample:  # values that are given may be outside of their ranges
         ranges = settings.get("hp_config") or {}
         settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
     make = cast("Callable[..., AlgorithmT]", kind)
@@ -522,7 +506,7 @@ def check_members_fit(field: str, size: int, agent: EvolvableAlgorithm) -> None:
 def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> list[dict[str, Any]]:
     """Return the hyperparameters of `count` initial members: a scrambled Sobol sequence over the ranges.
 
-    Its points fill the ranges more evenly than independent draws, of which two often lie side by side.
+    It covers the ranges more evenly than independent draws.
     """
     if not hp_config or not count:
         return [{} for _ in range(count)]
@@ -531,7 +515,7 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
 
 
 def _start_in(parameter: Parameter, value: Any) -> Any:
-    """Return the nearest value in a range, any for None; the constructor checks values of other types."""
+    """Return the value in a range that is nearest to `value`; for None, any. Values of other types are returned."""
     if isinstance(parameter, Choice):
         return value if parameter.matches(value, parameter.values) else parameter.values[0]
     if isinstance(parameter, NumberArray):
@@ -544,7 +528,7 @@ def _start_in(parameter: Parameter, value: Any) -> Any:
 def population_documents(
     members: Sequence[Stored], fitness: Sequence[float], best: Stored | None = None
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
-    """Return a population's documents and tensors by name, given what `to_documents` of each agent returned."""
+    """Return a population's documents and tensors by name, given those of each agent."""
     stored = {f"member-{place:03d}": member for place, member in enumerate(members)}
     stored |= {} if best is None else {BEST: best}
     facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
@@ -553,9 +537,9 @@ def population_documents(
 
 
 def replace_diverged(population: BasePopulation, diverged: Sequence[int], uids: Sequence[int]) -> list[tuple[int, int]]:
-    """Replace members that are not finite any more by clones of the best finite one, with the given uids.
+    """Replace members that have diverged by clones of the best finite one, with the given uids.
 
-    Returns (place, parent's place) for each.
+    Returns the place of each new member, and of its parent.
 
     Raises:
         PopulationDivergedError: all of them have diverged.
@@ -582,5 +566,5 @@ def replace_diverged(population: BasePopulation, diverged: Sequence[int], uids: 
 
 
 def sortable_fitness(fitness: float) -> float:
-    """Return the fitness for comparisons: the lowest if it is not finite."""
+    """Return a fitness that can be compared: minus infinity if it is not finite."""
     return fitness if np.isfinite(fitness) else -np.inf

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
-from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
@@ -29,11 +29,11 @@ from agilerl_like.networks.architecture import sequence_length, with_critic_conf
 from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
-class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
+class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
     """A PPO agent whose architecture and hyperparameters can evolve.
 
     The arguments are AgileRL's; `PPOConfig` has the meaning, default and range of each setting. Settings may be set as
-    attributes at any time and count from the next update on. A single agent computes and learns by the same code as a
+    attributes at any time, with effect from the next update. A single agent is computed by the same code as a
     population.
 
     Args:
@@ -52,9 +52,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
         mut: label of the last mutation.
         num_envs: envs that this agent acts in at once.
         device: device of all tensors; `accelerator` overrides it.
-        seed: names all random streams; drawn from the operating system if left out.
-        use_rollout_buffer: accepted, as AgileRL has it; rollouts are always buffered.
-        wrap: accepted for AgileRL's sake.
+        seed: names all random streams; None: drawn from the operating system.
+        use_rollout_buffer, wrap: AgileRL's; ignored, since rollouts are always buffered.
 
     Raises:
         ConfigurationError: a value is out of range, a key unknown, or a space not supported.
@@ -150,30 +149,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
             given["max_seq_len"] = sequence_length(net_config)
         self._init_given(given, with_critic_config(net_config, critic_config))
 
-    @classmethod
-    @check_argument_names
-    @reads_presets
-    def population(
-        cls,
-        size: int,
-        observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        *,
-        sample_hyperparameters: bool = False,
-        **kwargs: Any,
-    ) -> Population:
-        """Make a population of `size` agents of one run seed, each with weights and random streams of its own.
-
-        With `sample_hyperparameters` every member but the first starts from a draw of `hp_config`'s ranges; the first
-        keeps the values given, moved into their ranges. All other arguments are the constructor's.
-
-        Raises:
-            ConfigurationError: `size` is below 1, or as the constructor.
-        """
-        return Population(
-            make_members(cls, size, observation_space, action_space, sample=sample_hyperparameters, settings=kwargs)
-        )
-
     # -- acting
 
     def get_action(
@@ -183,8 +158,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
         In training mode actions are sampled, otherwise they are the most likely ones. Continuous actions are in the
         env's units and not clipped to its bounds, since their log-probability is that of the unclipped ones. A
-        recurrent agent takes `hidden_state` as `get_initial_hidden_state` and this method return it (left out: an
-        episode starts), and returns the next one as a fifth.
+        recurrent agent takes `hidden_state` as `get_initial_hidden_state` and this method return it (None: an episode
+        starts), and returns the next one as a fifth value.
         """
         return self.learner.get_action(obs, action_mask, hidden_state)
 
@@ -200,8 +175,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
         The actions are those that the env takes. `state` is what `predict` returned before, None at first;
         `episode_start` `[B]` is True where an episode starts, so that the hidden state is reset there. `action_masks`
-        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks and acts
-        without them warns once: its unmasked policy was never trained.
+        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks warns once if
+        it acts without them, because its unmasked policy was never trained.
 
         Raises:
             ConfigurationError: an observation, mask or `episode_start` does not fit.
@@ -234,15 +209,15 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm[PPOLearner]):
 
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
         lists over time of arrays `[E, …]`. `dones[t]` is 1 if step t *starts* an episode (the flag is taken before
-        the step), and `next_done` the same of the step that would follow. One done flag cannot tell a time limit from
-        an end; a `RolloutBuilder` in the place of the tuple can, and holds the other arguments, too. `action_masks` are
-        those that `get_action` was given, a list over time of arrays `[E, choices]`. `acting`, a list over time of
-        flags `[E]`, is False where no action
-        was taken: such rows are excluded from the update and may hold NaN.
+        the step), and `next_done` is the same flag of the step that would follow. One flag does not distinguish time
+        limits from terminations; a `RolloutBuilder` in place of the tuple does, and holds the other arguments, too.
+        `action_masks` are those that `get_action` was given, a list over time of arrays `[E, choices]`. `acting`, a
+        list over time of flags `[E]`, is False where no action was taken: such rows are excluded from the update and
+        may hold NaN.
 
-        A recurrent agent takes `hidden_state`, what `get_action` was given at the first of these steps; it is reset
-        where that step starts an episode. Left out, it is zero everywhere, which is wrong for a loop that continues
-        its episodes, and their hidden state, after an update.
+        A recurrent agent takes `hidden_state`, the state that `get_action` was given at the first of these steps; it is
+        reset where that step starts an episode. None means zero everywhere, which is wrong for a loop whose episodes,
+        and their hidden state, continue after an update.
 
         Raises:
             ConfigurationError: nothing to learn from, shapes that do not fit, or an illegal setting.

@@ -1,7 +1,7 @@
 """Presets: the defaults of other systems, in settings of this package.
 
-`PPO(…, preset="sb3")` has SB3's defaults for all settings that are not given. Values are converted where the same word
-means another thing: half or the whole squared error, steps of one or of all environments, the size or the number of
+`PPO(…, preset="sb3")` has SB3's defaults for all settings that are not given. Values are converted where a setting has
+another meaning there: half or the whole squared error, steps of one or of all environments, the size or the number of
 minibatches, the epsilon of Adam. `foreign_settings` converts single names.
 """
 
@@ -28,7 +28,7 @@ class Value(NamedTuple):
 
     value: Any
     source: str
-    """The setting there that it comes from, or what the code there does."""
+    """The setting of the system that it comes from, or what the system's code does."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Preset:
     """The defaults of a system."""
 
     system: str
-    """The system, its version, and the place of the values."""
+    """The system, its version, and where the values are defined."""
     settings: Mapping[str, Value] = field(default_factory=dict)
     network: str = "the default for the observations"
-    """Its networks, which a preset does not set."""
+    """Description of the system's networks, which a preset does not set."""
     architecture: Mapping[str, Any] = field(default_factory=dict)
-    """Its networks for vectors as settings here, which a converted file has if it has no others."""
+    """Settings of its networks for vectors, which a converted file has if it sets no others."""
     differences: tuple[str, ...] = ()
-    """What the system does in another way, whatever the settings."""
+    """Differences from the system that no setting removes."""
 
     def values(self) -> dict[str, Any]:
         """Return the values of the settings."""
@@ -372,9 +372,9 @@ def preset_values(
 ) -> dict[str, Any]:
     """Return the values of a preset for settings that are not given.
 
-    A setting that is given, or evolves, in place of another displaces that one; where it evolves it starts from the
-    preset's value, converted for `num_envs` environments. Values that the other settings make meaningless are left
-    out.
+    A setting that is given, or evolves, replaces an alternative to it, such as `num_steps` in place of `learn_step`;
+    one that evolves starts from the preset's value, converted for `num_envs` environments. Values that have no effect
+    with the other settings are left out.
     """
     values = PRESETS[check_preset(name)].values()
     for one, other in (("num_steps", "learn_step"), ("num_minibatches", "batch_size")):
@@ -399,9 +399,9 @@ def preset_values(
 
 
 ARGUMENTS = {"environment.num_envs": "num_envs", "run.device": "device", "seed": "seed"}
-"""Settings of other sections that are arguments of an agent."""
+"""Settings of other sections of a configuration that are arguments of an agent."""
 ELSEWHERE = {"environment": "make_vect_envs", "population": "population()"}
-"""Functions whose arguments the settings of a section are."""
+"""The function that takes the settings of a section as arguments."""
 
 
 def take_foreign(
@@ -409,8 +409,8 @@ def take_foreign(
 ) -> tuple[dict[str, Any], Conversion]:
     """Return the settings that have names of this package, and those of another system, converted.
 
-    `like: sb3` reads every setting as SB3 does, and has SB3's defaults for the others. With `preset: sb3` a setting
-    that has a name here keeps its meaning here, and names that only SB3 has are converted.
+    `like: sb3` reads every setting as SB3 does, with SB3's defaults for the others. With `preset: sb3` names of this
+    package keep their meaning, and names that only SB3 has are converted.
 
     Raises:
         ConfigurationError: the system is unknown, a setting has no equivalent, or the meaning of one is ambiguous.
@@ -482,22 +482,24 @@ def set_entry(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
 def reads_presets(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
     """Decorate a constructor or `population`: a preset gives the settings that the call does not.
 
-    Settings of the preset's system are converted; see `take_foreign`.
+    Settings of the preset's system are converted; see `take_foreign`. Algorithms without the setting `preset` are not
+    affected.
     """
     parameters = inspect.signature(function).parameters
     positional = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ResultT:
-        if "preset" not in kwargs and "like" not in kwargs:
+        cls: Any = args[0] if isinstance(args[0], type) else type(args[0])
+        settings = cls.config.__dataclass_fields__
+        if "preset" not in settings or ("preset" not in kwargs and "like" not in kwargs):
             return function(*args, **kwargs)
-        cls = args[0] if isinstance(args[0], type) else type(args[0])
-        own = {*inspect.signature(cls.__init__).parameters, *cls.config.__dataclass_fields__, *parameters}  # pyright: ignore[reportAttributeAccessIssue]  # an algorithm's class
+        own = {*inspect.signature(cls.__init__).parameters, *settings, *parameters}
         by_place = dict(zip(positional, args, strict=False))
         rest, found = take_foreign(kwargs, own, num_envs=cast(Any, {**by_place, **kwargs}.get("num_envs")))
         converted = as_arguments(found, cls.__name__)
         for name in converted.keys() & {*rest, *by_place}:
-            raise ConfigurationError(f"{name} is given twice: by its name here and by another one of {rest['preset']}")
+            raise ConfigurationError(f"{name} is given twice: by this name and by another one of {rest['preset']}")
         given = {**converted, **rest}
         filled = preset_values(
             given["preset"],

@@ -238,7 +238,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        self._init_supported(locals(), net_config)
+        self._init_given(locals(), net_config)
 
     def _initial_architecture(
         self, net_config: Mapping[str, Any] | None, encoding: Any, action_space: Any, settings: QLearningConfig

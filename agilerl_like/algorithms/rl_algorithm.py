@@ -1,11 +1,11 @@
-"""Algorithms of one policy: what a user does with a single agent, whatever it learns by."""
+"""The base of algorithms with one policy: construction, testing, copies and files of a single agent."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import gymnasium
 import numpy as np
@@ -36,7 +36,7 @@ RLAlgorithmT = TypeVar("RLAlgorithmT", bound="RLAlgorithm[Any]")
 
 
 class Dimension:
-    """A number that is an attribute of an agent, and a function of a space when read from the class."""
+    """An attribute that is a number for an agent, and a function of a space for the class."""
 
     def __init__(self, of_agent: Callable[[RLAlgorithm[Any]], int], of_space: Callable[[gymnasium.Space], int]) -> None:
         self._of_agent, self._of_space = of_agent, of_space
@@ -55,6 +55,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     """An algorithm with one learner: one actor and one critic."""
 
     learners: dict[str, LearnerT]
+    allowed_actions: ClassVar[str] = "Discrete, MultiDiscrete, MultiBinary or Box"
+    """The action spaces in which `supports` is true, for messages."""
 
     def _init_agent(
         self,
@@ -68,7 +70,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         mut: str | None = None,
         **identity: Any,
     ) -> None:
-        """Make settings and networks from the constructor's arguments; `identity` as in `_init_settings`."""
+        """Make settings and networks from the constructor's arguments; `identity` is passed to `_init_settings`."""
         encoding = encoder_of(observation_space, settings)
         networks = custom_spec(actor_network, critic_network)
         if networks is None:
@@ -82,14 +84,28 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         self.learners = {ONLY: learner}
         self._finish_init(mut)
 
+    @classmethod
+    def supports(cls, action_space: gymnasium.Space) -> bool:
+        """Return whether agents can act in a space; `allowed_actions` describes those that they can act in."""
+        return True
+
     def _init_given(self, given: Mapping[str, Any], net_config: Mapping[str, Any] | None) -> None:
-        """Make the agent from a constructor's `locals()`, with another `net_config` than the one given."""
+        """Make the agent from its constructor's `locals()`; `net_config` replaces the one given.
+
+        Raises:
+            ConfigurationError: a setting is unknown, or the agent cannot act in the action space.
+        """
+        action_space = given["action_space"]
+        if not self.supports(action_space):
+            raise ConfigurationError(
+                f"action_space={action_space} is not for {self.algo}; allowed is {self.allowed_actions}"
+            )
         for name in given["unknown"]:
             raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
         device, accelerator = given["device"], given["accelerator"]
         self._init_agent(
             given["observation_space"],
-            given["action_space"],
+            action_space,
             validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
             net_config,
             given.get("actor_network"),
@@ -173,8 +189,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
         `max_steps` truncates longer episodes. `callback(score, info)` is called for each episode with its return and
         the info of its last step, to which `episode_length` is added, in steps. `swap_channels` is True if the env's
-        images have their channels last, though the agent was made for channels first. `vectorized` is accepted for
-        AgileRL's sake.
+        images have their channels last although the agent was made for channels first. `vectorized` is AgileRL's and
+        ignored.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")
@@ -196,10 +212,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         return mean
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
-        """Read observations of another space that gives the networks the same input: images with channels last.
+        """Read observations of another space that encodes to the same rows, such as images with channels last.
 
         Raises:
-            ConfigurationError: the networks' input would differ.
+            ConfigurationError: the rows would differ.
         """
         self.learner.set_image_layout(space, swap_channels=swap_channels)
         self.observation_space, self.swap_channels = space, swap_channels
@@ -256,8 +272,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     ) -> RLAlgorithmT:
         """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
-        The code of a user's own networks is not in the file: such an agent needs modules of the same classes, whatever
-        their weights and architecture.
+        The code of a user's own networks is not saved: such an agent needs modules of the same classes, with any
+        weights and architecture.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
@@ -270,7 +286,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     # -- AgileRL's other names
 
     def clean_up(self) -> None:
-        """Release the observations that only mutations need."""
+        """Free the stored observations, which only mutations need."""
         self.learner.recent_observations = torch.zeros(0, 0)
 
     get_action_dim = Dimension(

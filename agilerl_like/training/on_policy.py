@@ -86,8 +86,8 @@ def train_on_policy(
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
     `TrainingArguments`). Without `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the
     same) there is no evolution; `evolution="auto"` stands for both and adapts to the population and the budget (see
-    `hpo/auto.py`). `fitness` is what selection compares; "rating" is for teams, and so
-    are `opponents` other than "self" (see `train_multi_agent_on_policy`).
+    `hpo/auto.py`). `fitness` is what selection compares; "rating" is for teams, and so are `opponents` other than
+    "self" (see `train_multi_agent_on_policy`).
 
     `env` is where members train: an env that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied, with as many rows for each member; the rows of any other are divided among the
@@ -95,8 +95,8 @@ def train_on_policy(
     can be made again. It may be `env` itself, whose training episodes are then reset after every evaluation. An
     `EnvSetup` in the place of an env makes the envs itself.
 
-    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` means that the env's images
-    have their channels last, though the agents were made for channels first.
+    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` is True if the env's images
+    have their channels last although the agents were made for channels first.
 
     The returned population is the last generation, as it was evaluated. Its `best` is the best agent of the whole run:
     a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
@@ -104,31 +104,30 @@ def train_on_policy(
     the last generation.
 
     `run_dir` is a folder for metrics.csv, lineage.jsonl, checkpoints, the last population, the best agent, and the
-    weights of all members at `history` points of the run; without it only what `checkpoint_path` and `save_elite` ask
-    for is written. A folder that holds an earlier run is refused,
-    unless `overwrite` is true: then that run's files are removed. With `checkpoint` and neither a `run_dir` nor a
-    `checkpoint_path`, populations are saved in the working directory, in folders named after env, algorithm and time,
-    as AgileRL does. The elite is saved to `elite_path`, by default the env's name and "-elite", if that or `save_elite`
-    is given.
+    weights of all members at `history` points of the run; without it only what `checkpoint_path` and `save_elite`
+    request is written. A folder that holds an earlier run is refused unless `overwrite` is true, which removes that
+    run's files. With `checkpoint` and neither a `run_dir` nor a `checkpoint_path`, populations are saved in the working
+    directory, in folders named after env, algorithm and time, as AgileRL does. The elite is saved to `elite_path`, by
+    default the env's name and "-elite", if that or `save_elite` is given.
 
     `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
     needed only for custom networks and hooks), with as many envs for each member as before; without a checkpoint the
     run starts. A run that has ended continues with a larger `max_steps` or, if it had reached its target, a higher one
-    or none; else its population is returned.
+    or none; otherwise its population is returned.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. "auto" measures for some hundred milliseconds whether several processes, or more
-    torch threads, would end the run sooner, and takes them for as long as it lasts. With an `accelerator` they are
-    those that `accelerate launch` started. All of them return the whole population; only the main one prints, logs,
-    saves and has callbacks.
+    torch threads, would end the run sooner, and uses them until it ends. With an `accelerator` they are those that
+    `accelerate launch` started. All of them return the whole population; only the main one prints, logs, saves and has
+    callbacks.
 
     `callbacks` receive the events of the run, and may stop it (see `reporting.Callback`); `reporters` receive its
     records only. With `log_every="update"` the run folder has an updates.csv with a row for each member and update, and
     records of generations have their updates. `trackers` are names of Accelerate's trackers ("mlflow", "trackio", …) or
     of registered ones, or {"name": …, its options}. `env_name` and `algo` are labels and inferred when left out;
     `init_hp` and `mut_p` are AgileRL's dictionaries for its logs, recorded with the run's settings; `INIT_HP` and
-    `MUT_P` are their older names.
-    `wandb_api_key`, of older releases, is ignored, or refused with `wb`: W&B finds a key itself.
+    `MUT_P` are their older names. `wandb_api_key`, of older releases, is ignored, or refused with `wb`: W&B finds a key
+    itself.
 
     Raises:
         ConfigurationError: before anything is trained.
@@ -143,12 +142,10 @@ def train_on_policy(
         raise ConfigurationError(
             "wandb_api_key is not taken: set the environment variable WANDB_API_KEY, or type `wandb login`"
         )
-    selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
-    env_setup, eval_setup = (
-        one if one is None or isinstance(one, EnvSetup) else SingleAgentEnvSetup(one) for one in (env, eval_env)
-    )
-    if env_setup is None:
+    if env is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
+    selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
+    env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env)
     population = _population(pop, env_setup)
     if swap_channels:
         for agent in cast(Population, population or ()):
@@ -157,16 +154,16 @@ def train_on_policy(
     name = env_name or env_name_of(env_setup.vec_env)
     plan = RunPlan(
         TrainingArguments(
-            max_steps,
-            evo_steps,
-            eval_loop,
-            eval_steps,
-            target,
-            fitness,
-            checkpoint,
-            eval_share,
-            history,
-            opponents,
+            max_steps=max_steps,
+            evo_steps=evo_steps,
+            eval_loop=eval_loop,
+            eval_steps=eval_steps,
+            target=target,
+            fitness=fitness,
+            checkpoint=checkpoint,
+            eval_share=eval_share,
+            history=history,
+            opponents=opponents,
             max_updates=max_updates,
             max_seconds=max_seconds,
         ),
@@ -200,14 +197,13 @@ def train_on_policy(
         own.append(WandbReporter(**(wandb_kwargs or {})))
     own += [tracker_reporter(tracker, log_dir) for tracker in trackers]
     if checkpoint is not None and run_dir is None and checkpoint_path is None:
-        label = algo or ("" if population is None else population[0].algo)
-        checkpoint_path = f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"  # AgileRL's name
+        checkpoint_path = _checkpoint_name(name, algo, population)
     output_paths = OutputPaths(
-        run_dir,
-        None if checkpoint_path is None else Path(checkpoint_path),
-        overwrite_checkpoints,
-        Path(elite_path or f"{name}-elite") if save_elite or elite_path is not None else None,
-        overwrite,
+        run_dir=run_dir,
+        checkpoint_path=None if checkpoint_path is None else Path(checkpoint_path),
+        overwrite_checkpoints=overwrite_checkpoints,
+        elite_path=Path(elite_path or f"{name}-elite") if save_elite or elite_path is not None else None,
+        overwrite=overwrite,
     )
     try:
         with torch_threads(choice.layout.threads):
@@ -245,9 +241,25 @@ def _search(
     return AutoSelection(), AutoExplorer()
 
 
+def _env_setup(env: gymnasium.vector.VectorEnv | EnvSetup) -> EnvSetup:
+    """Return the setup of an env, which may be one already."""
+    return env if isinstance(env, EnvSetup) else SingleAgentEnvSetup(env)
+
+
+def _checkpoint_name(name: str, algo: str | None, population: BasePopulation | None) -> str:
+    """Return AgileRL's name for populations of a run on an env that is called `name`."""
+    label = algo or ("" if population is None else population[0].algo)
+    return f"{name}-EvoHPO-{label}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
 def _population(
     pop: BasePopulation | Iterable[EvolvableAlgorithm] | EvolvableAlgorithm | None, env_setup: EnvSetup
 ) -> BasePopulation | None:
+    """Return the members as a population.
+
+    Raises:
+        ConfigurationError: they cannot act in the envs.
+    """
     agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
     population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
     if population is not None and not isinstance(population, env_setup.population):
@@ -261,6 +273,7 @@ def _population(
 def _run_dir(
     run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | None, *, overwrite: bool
 ) -> Path | None:
+    """Return the folder of a run; ConfigurationError if `resume` contradicts `run_dir` or `overwrite`."""
     if run_dir is not None and resume is not None and Path(run_dir) != Path(resume):
         raise ConfigurationError(
             f"resume={str(resume)!r} and run_dir={str(run_dir)!r} are two folders; pass one of them"
