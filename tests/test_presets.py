@@ -239,7 +239,7 @@ def test_a_setting_of_another_function_is_named_in_python():
         ConfigurationError, match=r"total_timesteps is training\.max_steps here, an argument of train_on"
     ):
         agent(like="sb3", total_timesteps=1000)
-    with pytest.raises(ConfigurationError, match="net_config is given twice: by its name here and by another one"):
+    with pytest.raises(ConfigurationError, match="net_config is given twice: by this name and by another one"):
         agent(like="sb3", net_config={}, policy_kwargs={"net_arch": [64, 64, 64]})
 
 

@@ -1,4 +1,4 @@
-"""Which agents share a policy, and their spaces; validated before a team is built."""
+"""Groups of agents that share a policy, and the agents' spaces; validated before a team is built."""
 
 from __future__ import annotations
 
@@ -76,8 +76,11 @@ def assign_groups(
     for agent in groups or ():
         if agent not in ids:
             raise unknown_name("groups agent", agent, ids)
-    home = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
-    found = {group: tuple(agent for agent in ids if home[agent] == group) for group in dict.fromkeys(home.values())}
+    group_by_agent = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
+    found = {
+        group: tuple(agent for agent in ids if group_by_agent[agent] == group)
+        for group in dict.fromkeys(group_by_agent.values())
+    }
     for group, members in found.items():
         if not isinstance(group, str) or not group or "." in group or "/" in group:
             raise ConfigurationError(f"groups: {group!r} must be a name without dots and slashes")
@@ -147,13 +150,13 @@ def _custom_spec(group: str, actor: nn.Module | None, critic: nn.Module | None) 
 
 
 MAPPINGS = ("schedules", "reward_transform")
-"""Settings whose values may be mappings themselves."""
+"""Settings whose value may be a mapping, which is not one by group."""
 
 
 def split_by_group(
     settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]]
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, float]]]:
-    """Return settings of single values, and the factors of groups that stand for values by group.
+    """Return settings with one value for all groups, and factors of groups that represent the values given by group.
 
     Groups without a value have the default.
 
@@ -166,10 +169,12 @@ def split_by_group(
             continue
         if name not in GROUP_HYPERPARAMETERS:
             raise ConfigurationError(
-                f"{name}={dict(given)}; allowed by group are {', '.join(GROUP_HYPERPARAMETERS)}, else one value for all"
+                f"{name}={dict(given)}; values by group are allowed for {', '.join(GROUP_HYPERPARAMETERS)} only"
             )
         if name in factors:
-            raise ConfigurationError(f"{name}={dict(given)} and group_factors have both values of groups; pass one")
+            raise ConfigurationError(
+                f"{name}={dict(given)} and group_factors both give values by group; pass one of them"
+            )
         single[name] = usual = getattr(PPOConfig, name)
         for value in given.values():
             validated(PPOConfig, {name: value})

@@ -31,16 +31,17 @@ def as_rollout(
 ) -> tuple[Rollout, Precomputed]:
     """Return the rollout of one agent, and the log-probabilities and values that its loop computed.
 
-    `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag cannot tell a time limit from an
-    end; every end counts as a termination. `hidden_state_before` returns the hidden state `[E, M, K, H]` before the
-    first step, given `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows where it is False took no
-    action, are excluded from the update, and may hold NaN; the step before such a row ends an episode.
+    `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag does not distinguish time limits
+    from terminations, so every end counts as a termination. `hidden_state_before` returns the hidden state
+    `[E, M, K, H]` before the first step, given `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows
+    where it is False took no action, are excluded from the update, and may hold NaN; the step before such a row ends an
+    episode.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
     """
     if experiences is None or len(experiences) != len(NAMES):
-        raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy collects them by itself")
+        raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy needs none")
     states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
     steps = len(states)
     named = dict(zip(NAMES[1:6], experiences[1:6], strict=True))
@@ -64,14 +65,14 @@ def as_rollout(
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
     waiting = _waiting(valid, ended)
-    paid = numbers("rewards", rewards)
-    if waiting is not None:  # what an agent is paid while it waits counts for its last step
+    total_rewards = numbers("rewards", rewards)
+    if waiting is not None:  # rewards while an agent waits are added to its last step
         meanwhile = _float_array("rewards", [np.nan_to_num(np.asarray(row, np.float32)) for row in rewards], shape)
-        paid = paid + waiting[0] * torch.from_numpy(meanwhile).to(paid).unsqueeze(1)
+        total_rewards = total_rewards + waiting[0] * torch.from_numpy(meanwhile).to(total_rewards).unsqueeze(1)
     rollout = Rollout.from_steps(
         observations=observations,
         actions=raw,
-        rewards=paid,
+        rewards=total_rewards,
         terminated=ended,
         ended=ended,
         valid=valid,

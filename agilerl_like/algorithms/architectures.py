@@ -1,4 +1,4 @@
-"""Encoders and architectures as an algorithm's settings describe them."""
+"""Observation encoders and architectures that an algorithm's settings describe."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from agilerl_like.networks.custom import CustomSpec
 def encoder_of(
     space: gymnasium.Space, settings: Any, critic_entries: str | Sequence[str] | None = None
 ) -> ObservationEncoder | AsymmetricEncoder:
-    """Return the encoder of a space, with images and critic's observations read as an algorithm's settings define.
+    """Return the encoder of a space, by the settings for images and for the critic's observations.
 
     Raises:
-        ConfigurationError: the space lacks what the critic is to observe.
+        ConfigurationError: the space lacks an entry of `critic_observation`.
     """
     named = {
         name: getattr(settings, name, getattr(LearnerHost, name)) for name in ("swap_channels", "normalize_images")
@@ -35,7 +35,7 @@ def encoder_of(
 def initial_architecture(
     net_config: Mapping[str, Any] | None, encoding: ObservationEncoder | AsymmetricEncoder, *, recurrent: bool
 ) -> NetworkSpec:
-    """Return the architecture of a `net_config` for what policy and critic observe."""
+    """Return the architecture that a `net_config` describes for the observations of policy and critic."""
     of_critic = encoding.critic.leaves if encoding.is_asymmetric else None
     return NetworkSpec.from_net_config(net_config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic)
 
@@ -54,7 +54,7 @@ def read_architecture(
     recurrent: bool,
     networks: CustomSpec | None,
 ) -> NetworkSpec:
-    """Read an architecture's `to_config`; `networks` are the user's own, if it has such.
+    """Read an architecture's `to_config`; `networks` are the user's own, if it was made of them.
 
     Raises:
         ConfigurationError: the user's networks are missing; or a value is illegal.
@@ -63,5 +63,5 @@ def read_architecture(
         of_critic = encoding.critic.leaves if config.get("critic_config") else None
         return NetworkSpec.from_net_config(config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic)
     if networks is None:
-        raise ConfigurationError("it has networks of its own; give them as actor_network and critic_network")
+        raise ConfigurationError("it has networks of the user's own; pass them as actor_network and critic_network")
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))

@@ -1,4 +1,4 @@
-"""Policies that always take the same action: what a member must earn more than, to have learned anything."""
+"""Policies that always take the same action: a baseline whose return a member exceeds only if it has learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = (0.0, 1.0, -1.0)
 
 
 def constant_action(distribution: Any, number: int) -> Tensor:
-    """Return the raw action `[size]` of a constant policy; numbers beyond the last action begin again."""
+    """Return the raw action `[size]` of constant policy number `number`, modulo the number of actions."""
     if isinstance(distribution, Categorical):
         return torch.tensor([number % count for count in distribution.nvec], dtype=distribution.raw_dtype)
     value = LEVELS[number % len(LEVELS)] if isinstance(distribution, Gaussian) else number % 2

@@ -1,7 +1,7 @@
-"""Checks a round of evaluation episodes: for numbers that are not finite, and for episodes that do not end.
+"""Checks of a round of evaluation episodes: values that are not finite, and episodes that do not end.
 
 As in the collector, NaN or infinity in an observation or a reward is an error of the environment. Numpy arrays are
-checked at every step. A check of tensors waits for the device, so their sum is checked from time to time.
+checked at every step. A check of tensors waits for the device, so their sum is checked every few steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def never_stop() -> bool:
 class EpisodeGuard:
     """Checks one round, in which `members` share the rows of `env` in equal blocks.
 
-    `is_cut`: long episodes are truncated. `should_stop` is called at every step.
+    With `is_cut` long episodes are truncated, and none is reported. `should_stop` is called at every step.
     """
 
     def __init__(self, env: Any, members: int, *, is_cut: bool, should_stop: Callable[[], bool]) -> None:

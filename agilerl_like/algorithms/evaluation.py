@@ -1,11 +1,11 @@
-"""Evaluation episodes: every member plays the same seeds, and no episode is cut short because another one was faster.
+"""Evaluation episodes: every member plays the same seeds, and the length of an episode does not affect which count.
 
-Taking the first episodes that end, from any env, would favour short ones. So each env plays one episode of a given
+Counting the first episodes that end, in any env, would favour short ones. So each env plays one episode of a given
 seed, its later steps are ignored, and the next round starts when all episodes have ended.
 
-Agents are evaluated in groups that share a policy; a single agent is a group of one. After each step of numpy envs, and
-after some steps of tensor envs, the loop checks whether all episodes have ended: that check waits for the device, and
-surplus steps are ignored anyway.
+Agents are evaluated in groups that share a policy; a single agent is a group of one. Whether all episodes have ended is
+checked after each step of numpy envs, but only after every few steps of tensor envs, because that check waits for the
+device.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Policy = Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]
 `[N, …]` and the next hidden states."""
 
 TENSOR_CHECK_STEPS = 16
-"""Steps of tensor envs between two checks for episodes that still run."""
+"""Steps of tensor envs between two checks whether any episode is running."""
 MAX_RETRIES = 3
-"""How often the episodes of a member are repeated if all of them were lost."""
+"""How often a member's episodes are repeated if all of them were lost with their worker processes."""
 
 Played = tuple[np.ndarray, ...]
 """Returns by agent `[A, P, K]`, lengths `[P, K]`, flags of lost episodes `[P, K]`, and their last infos `[P, K]`."""
 LOST = 2
-"""Index of the flags in it."""
+"""Index of the flags of lost episodes in `Played`."""
 
 
 class EvalEnv(Protocol):
@@ -169,13 +169,13 @@ class Actor(Protocol):
 
 
 class HasActor(Protocol):
-    """What agents act with: a `GroupPolicy`, or `ScriptedAgents`."""
+    """What makes an `Actor` for each round: a `GroupPolicy`, or `ScriptedAgents`."""
 
     def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> Actor: ...
 
 
 class GroupPolicy(NamedTuple):
-    """What the agents of one group act with."""
+    """The policy of the agents of one group, with the conversions of its inputs and outputs."""
 
     policy: Policy
     encoding: ObservationEncoder
@@ -183,7 +183,7 @@ class GroupPolicy(NamedTuple):
     layout: RowLayout = SingleAgentRows()
 
     def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> Actor:
-        """Return what acts in a round; `row_seeds` are not read, because the policy does not explore."""
+        """Return the group's actor for a round; `row_seeds` are unused, because the policy does not explore."""
         return _GroupActor(self, env.array_backend)
 
 
@@ -219,10 +219,9 @@ def evaluate(
 ) -> Episodes:
     """Play one episode for each of `seeds` and each of `members`, whose envs are equal blocks of the env's rows.
 
-    `groups` are the policies of all agents of the env. If the rows differ (see `envs.distinct_envs`), seeds are
-    added until every kind is played equally often, and all members play the same kinds on the same seeds. Of K
-    instances (`VecEnvConfig.instances`) each is played on all seeds, K times as many episodes; episode number i is
-    of instance i modulo K.
+    `groups` are the policies of all agents of the env. If the rows differ (see `envs.distinct_envs`), seeds are added
+    until every kind of row is played equally often, and all members play the same kinds on the same seeds. Each of K
+    instances (`VecEnvConfig.instances`) is played on all seeds; episode number i is of instance i modulo K.
 
     `max_steps` cuts longer episodes. `with_infos` stores the info of each episode's last step. `should_stop` is called
     at every step. `openings` replace the first moves of multi-agent games.
@@ -251,7 +250,7 @@ def evaluate(
 
 
 def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:
-    """Return the seeds, and as many more as give every kind of row equally many, if a member has rows of all kinds."""
+    """Return the seeds, with further ones until every kind of row has equally many, if a member has all kinds."""
     if envs % instances:
         return seeds
     missing = round_up_to_sets(len(seeds), instances) - len(seeds)
@@ -261,8 +260,8 @@ def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence
 def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int) -> Played:
     """Play an episode for each of `seeds`, as many at a time as a member has envs.
 
-    Members all of whose episodes were lost with their worker processes have no result, through no fault of theirs: they
-    play again on other seeds, at most `MAX_RETRIES` times.
+    A member whose episodes were all lost with their worker processes has no result, so it plays again on other seeds,
+    at most `MAX_RETRIES` times.
     """
 
     def all_of(seeds: Sequence[int]) -> Played:
@@ -293,7 +292,7 @@ def _play_round(
     row_seeds = [seeds[i % len(seeds)] for i in range(envs)] * members
     observations = env.reset(row_seeds)
     guard.check(observation=observations)
-    backend = env.array_backend  # known from the first reset on
+    backend = env.array_backend  # set by the first reset
     actors = [group.actor(env, row_seeds) for group in groups]
     playing = backend.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
     returns = [backend.zeros(env.num_envs, dtype=np.float64) for _ in env.agent_ids]

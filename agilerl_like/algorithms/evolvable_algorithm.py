@@ -1,7 +1,7 @@
 """The base of all algorithms: a member of a population, with a genome, a history, copies and checkpoints.
 
-An algorithm consists of learners, one for each group of agents that share a policy; a single agent is one group. What
-concerns weights is delegated to them.
+An algorithm consists of learners, one for each group of agents that share a policy; a single agent is one group.
+Operations on weights are delegated to the learners.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from agilerl_like.storage import safe_folder
 
 AlgorithmT = TypeVar("AlgorithmT", bound="EvolvableAlgorithm")
 planned_members: ContextVar[int] = ContextVar("planned_members", default=1)
-"""Members of the population that is being made: all of them have to fit in memory."""
+"""Number of members of the population under construction, all of which have to fit in memory."""
 
 
 class StepCounts(list[int]):
@@ -54,8 +54,8 @@ class StepCounts(list[int]):
 class EvolvableAlgorithm(LearnerHost, ABC):
     """One member: attributes `fitness`, `scores` and `steps` are lists with an entry for each test, as in AgileRL.
 
-    `steps` begins with 0 and counts the env steps of all runs that trained it. `index` names the member's random
-    streams, so no other member influences it.
+    `steps` begins with 0 and counts the env steps of all runs that trained the member. `index` names its random
+    streams, so its results do not depend on other members.
     """
 
     algo: ClassVar[str]
@@ -82,7 +82,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         device: str | torch.device,
         seed: int | None,
     ) -> None:
-        """Set everything but the learners; the constructor, copies and `from_documents` share it."""
+        """Set everything but the learners, for the constructor, copies and `from_documents`."""
         self.observation_space, self.action_space = observation_space, action_space
         self.index = check_index(index)
         self.hp_config = with_types(self.config, hp_config)
@@ -104,7 +104,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             setattr(self, ATTRIBUTES.get(name, name), getattr(settings, name))
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments of `_init_settings` that a copy has in common with this agent."""
+        """Return the arguments of `_init_settings` that are equal for a copy."""
         return {
             "settings": self.config(**self.settings()),
             "hp_config": self.hp_config,
@@ -116,7 +116,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def steps(self) -> StepCounts:
         """Env steps trained so far, an entry for each test.
 
-        A whole number may be assigned and added (`agent.steps += n`), as AgileRL counts since 2.8: it goes to the last
+        A whole number may be assigned and added (`agent.steps += n`), as in AgileRL since 2.8; it is added to the last
         entry.
         """
         return self._steps
@@ -157,7 +157,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     @abstractmethod
     def to_documents(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return everything about this agent, as JSON data and as tensors."""
+        """Return the agent's whole state, as JSON data and as tensors."""
 
     @classmethod
     @abstractmethod
@@ -188,11 +188,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     @property
     def _custom_networks(self) -> CustomSpec | None:
-        """The user's own networks, if any: their code is in no file."""
+        """The user's own networks, if any, whose code is not saved."""
         return next(iter(self.learners.values())).custom_networks
 
     def _finish_init(self, mut: str | None) -> None:
-        """Check the settings and that memory suffices, and draw the initial weights: the end of every constructor."""
+        """Finish a constructor: check the settings and the memory needed, and draw the initial weights."""
         self.check()
         self._check_memory()
         for learner in self.learners.values():
@@ -262,7 +262,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     @property
     def genome(self) -> Genome:
-        """Everything that offspring inherit besides weights."""
+        """What offspring inherit besides weights: hyperparameters and architecture."""
         numbers = {k: v for k, v in self.settings().items() if isinstance(v, int | float) and not isinstance(v, bool)}
         return Genome({**numbers, **self.hyperparameters}, self.architecture)
 
@@ -292,7 +292,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 learner.bound_std_(self.action_std_init - before[0])
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
-        """Set a genome's hyperparameters and apply its mutations to weights and moments; return what was done."""
+        """Set a genome's hyperparameters and apply mutations to weights and moments; return those that were applied."""
         self._set_hyperparameters(genome.hyperparameters)
         done = tuple(self._mutate_learner(change) for change in changes)
         self.mut = ", ".join(change.label for change in done) or "None"
@@ -305,8 +305,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def clone(self: AlgorithmT, index: int | None = None, wrap: bool = True) -> AlgorithmT:
         """Return an independent copy: weights, moments, normalizers, hyperparameters and history.
 
-        Another `index` gives it random streams of its own; the same one makes it act identically. `wrap` is accepted
-        for AgileRL's sake.
+        Another `index` gives it random streams of its own; the same one makes it act identically. `wrap` is ignored; it
+        is AgileRL's.
         """
         copy = self._copy(self.index if index is None else check_index(index))
         copy._own_networks()
@@ -327,7 +327,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return child, done
 
     def _copy(self: AlgorithmT, index: int) -> AlgorithmT:
-        """Return a copy that still shares networks with this agent, since a mutation may replace them."""
+        """Return a copy that shares networks with this agent until `_own_networks`; a mutation may replace them."""
         copy = type(self).__new__(type(self))
         copy._init_copy(self, index)
         copy._copy_history(self)
@@ -412,11 +412,10 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Become the agent that was saved at a path, except for `index`, `seed` and hooks; the spaces must be equal.
+        """Load the state of a saved agent into this one, except for `index`, `seed` and hooks; spaces must be equal.
 
-        So members of a population that load one file keep random streams of their own, and runs that start from one
-        file with several seeds differ. `load` also restores index and seed, to continue exactly as the saved agent
-        would have.
+        Members of a population that load one file therefore keep random streams of their own, and runs that start from
+        one file with several seeds differ. `load` also restores index and seed, and continues as the saved agent would.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces differ.
@@ -462,7 +461,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         where: str,
         networks: CustomSpec | None = None,
     ) -> AlgorithmT:
-        """Build the agent that `to_documents` described; `networks` are the user's own, if it has such.
+        """Build the agent that `to_documents` described; `networks` are the user's own, if it was made of them.
 
         Raises:
             CheckpointError: the parts do not fit together.
@@ -470,7 +469,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         try:
             found = document.get("algorithm") if isinstance(document, Mapping) else None
             if found != cls.algo:
-                raise ValueError(f"it holds algorithm={found!r:.100}; wanted is {cls.algo!r}")
+                raise ValueError(f"it holds algorithm={found!r:.100}; expected is {cls.algo!r}")
             agent = cls._from_document(document, device, networks)
             sections = agent._sections(document, tensors)
             for group, (its_document, its_tensors) in sections.items():
@@ -491,7 +490,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     # -- AgileRL's other names
 
     def recompile(self) -> None:
-        """Do nothing: nothing compiled needs to be renewed."""
+        """Do nothing: compiled code is renewed when shapes change."""
         return
 
 
@@ -507,12 +506,12 @@ def genome_to_json(genome: Genome) -> dict[str, Any]:
 
 
 def genome_from_json(agent: EvolvableAlgorithm, data: Mapping[str, Any]) -> Genome:
-    """Read what `genome_to_json` wrote of an agent of the same algorithm and spaces."""
+    """Read what `genome_to_json` wrote for an agent of the same algorithm and spaces."""
     return Genome(data["hyperparameters"], agent._read_architecture(data["architecture"]))
 
 
 class UnsavedState(NamedTuple):
-    """What no file holds of an agent; all members of a population have it in common."""
+    """The state of an agent that is not saved; it is the same for all members of a population."""
 
     networks: CustomSpec | None
     """The code of the user's own networks."""
@@ -525,7 +524,7 @@ class UnsavedState(NamedTuple):
 
     @classmethod
     def of(cls, agent: EvolvableAlgorithm) -> UnsavedState:
-        """Return that of an agent."""
+        """Return the unsaved state of an agent."""
         functions, hooks = SettingFunctions.of(agent), tuple(agent._hooks)
         return cls(agent._custom_networks, functions, hooks, agent._seed_is_drawn)
 

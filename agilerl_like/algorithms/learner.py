@@ -23,9 +23,7 @@ from agilerl_like.hpo import Mutation, Mutations
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.modules.layers import NoisyLinear
 from agilerl_like.modules.memory_module import MemoryModule
-from agilerl_like.modules.param_stack import (
-    layout,
-)
+from agilerl_like.modules.param_stack import layout
 from agilerl_like.networks.network_mutation import (
     MutatedNetwork,
     MutationSource,
@@ -78,7 +76,7 @@ class Learner(ActingLearner, StoredLearner):
     # -- mutation
 
     def mutate(self, change: Mutation) -> Mutation:
-        """Apply a mutation to weights and moments; return what was done, which may be less."""
+        """Apply a mutation to weights and moments; return the mutation that was carried out, which may be smaller."""
         if change.kind not in ("architecture", "activation", "parameters"):
             return change
         self.variations += 1  # two mutations without an update between them must not draw the same numbers
@@ -105,10 +103,10 @@ class Learner(ActingLearner, StoredLearner):
         return Mutation(change.kind, change.operator, result.arguments)
 
     def after_mutation(self, source: MutationSource, operator: str, result: MutatedNetwork) -> None:
-        """Change what follows a network besides, such as its target; a hook for algorithms that have such."""
+        """Adapt what depends on the network, such as its target network; called after a mutation of structure."""
 
     def _sample_states(self, stream: torch.Generator) -> Tensor:
-        """Normalized states on which a mutation is measured: of the last rollout, random ones before the first."""
+        """Return normalized observations on which a mutation is measured: recent ones, or random ones if none exist."""
         if len(self.recent_observations):
             recent = self.network.some_of(self.recent_observations)
             return self.network.observation_norm(recent.to(self.device))

@@ -1,4 +1,4 @@
-"""How a learner acts: random streams, observations, action masks and hidden states."""
+"""A learner's random streams, actions, action masks and hidden states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose
 
 RNG_STRIDE = 2**32
-"""More draws than any run makes between two checkpoints."""
+"""Upper bound of the draws between two checkpoints."""
 
 
 class ActingLearner(LearnerBase):
@@ -46,7 +46,7 @@ class ActingLearner(LearnerBase):
         return self._last_noise
 
     def advance_rng(self) -> None:
-        """Skip ahead in the action noise, so that a continued run differs from what followed the checkpoint before."""
+        """Skip action noise, so that a run that restarts from a checkpoint draws other noise than before."""
         self.draws += RNG_STRIDE
 
     # -- acting
@@ -160,7 +160,7 @@ class ActingLearner(LearnerBase):
         return dict(zip(self.hidden_state_names, state.unbind(1), strict=True))
 
     def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> SequenceInfo:
-        """One step of each episode of a batch, with the hidden state before it."""
+        """Return the info of one step of each episode of a batch, with the hidden state before it."""
         given = {} if hidden_state is None else hidden_state
         if not isinstance(given, Mapping):
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The state of a learner: its network and moments, the cohort that computes them, counters, settings and copies."""
+"""The state of a learner: network and moments, the cohort that computes them, counters, settings, and copies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from agilerl_like.algorithms.evaluation import RowLayout, SingleAgentRows
 from agilerl_like.algorithms.learner_host import LearnerHost
-from agilerl_like.algorithms.serialization import (
-    MetaBuild,
-)
+from agilerl_like.algorithms.serialization import MetaBuild
 from agilerl_like.algorithms.settings import number_range
 from agilerl_like.envs.critic_observation import POLICY, AsymmetricEncoder, make_observation_encoder
 from agilerl_like.envs.spaces import ObservationEncoder, check_action_space
@@ -61,7 +59,7 @@ def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *ke
 
 
 class LearnerBase:
-    """A network with its moments and counters, and what the algorithm's settings are for this group of agents."""
+    """A network with its moments and counters, and the algorithm's settings as they apply to one group of agents."""
 
     algo: ClassVar[str]
     """Name of the algorithm in its document."""
@@ -90,26 +88,26 @@ class LearnerBase:
         self.num_agents = num_agents
         """Agents that share this policy; each is a further row of every env."""
         self.group_number = group_number
-        """Position of the group in its algorithm, which names its random streams; None for an algorithm of one."""
+        """Position of the group in its algorithm, which names its random streams; None if there is one group only."""
         self.layout = layout
         """Converts between the group's agents and the rows that this learner reads."""
         self.factors = factors
         """Factors of hyperparameters for this group of agents."""
         self.max_steps: int | None = None
         """Env steps of each member in the run; None in hand-written loops."""
-        self._max_seq_len = max_seq_len  # where the algorithm leaves it open
+        self._max_seq_len = max_seq_len  # if the algorithm's setting is None
         self.updates = 0
         self.draws = 0
         self.variations = 0
         self.env_steps = 0
-        """Env steps of the rollouts so far, those included that were not learned from."""
+        """Env steps of all rollouts so far, including those that were not learned from."""
         self._random_steps_taken = 0  # in a hand-written loop, since its last rollout
         self.return_statistics = ReturnStatistics.new()
         """The scale by which rewards are divided with `normalize_reward`."""
         self.recent_observations = torch.zeros(0, 0)
         """Encoded observations of the last rollout, on which mutations are measured."""
         self.learned_with_masks = False
-        """Whether any rollout that it learned from had action masks."""
+        """Whether any rollout had action masks."""
         self._warned_of_masks = False
         self._last_noise: Tensor | None = None  # of the previous step of a hand-written loop
         self._memory_changes: list[tuple[NetworkSpec, UnitMaps]] = []  # since the last `transfer_state`
@@ -124,7 +122,7 @@ class LearnerBase:
     def algorithm(self) -> LearnerHost:
         """The algorithm that this learner belongs to.
 
-        The reference is weak: a cycle would keep the networks of replaced members until garbage is collected.
+        The reference is weak, because a cycle would keep the networks of replaced members until garbage collection.
 
         Raises:
             ReferenceError: the algorithm was deleted; a learner cannot be used without it.
@@ -173,12 +171,12 @@ class LearnerBase:
 
     @property
     def scheduled(self) -> tuple[str, ...]:
-        """The settings whose value in an update differs from the member's own."""
+        """Names of the settings that a schedule changes during the run."""
         host = self.algorithm
         return tuple(dict.fromkeys((*host.schedules, *([] if host.lr_schedule is None else ["lr"]))))
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        """Raise ConfigurationError unless a run of so many env steps of each member suits the settings.
+        """Raise ConfigurationError if a run of `max_steps` env steps of each member is illegal with the settings.
 
         `longest_episode` is None if it is unknown.
         """
@@ -201,7 +199,7 @@ class LearnerBase:
 
     @property
     def hp_config(self) -> HyperparameterConfig:
-        """The algorithm's ranges, in this learner's rows."""
+        """The algorithm's ranges, with `learn_step` counted in this learner's rows."""
         ranges = self.algorithm.hp_config
         steps = number_range(ranges, "learn_step")
         if self.group_number is None or steps is None:
@@ -209,7 +207,7 @@ class LearnerBase:
         return HyperparameterConfig(**{**ranges, "learn_step": steps.times(self.num_agents)})
 
     def settings(self) -> dict[str, Any]:
-        """Return the algorithm's settings, with rows counted for this group and open values resolved."""
+        """Return the algorithm's settings, with rows counted for this group and inferred values filled in."""
         max_seq_len = self._max_seq_len if self.algorithm.max_seq_len is None else self.algorithm.max_seq_len
         its_own = {"learn_step": self.learn_step, "swap_channels": self.rollout_encoding.swap_channels}
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
@@ -243,7 +241,7 @@ class LearnerBase:
 
     @property
     def custom_networks(self) -> CustomSpec | None:
-        """The user's own networks, if any: their code is in no file."""
+        """The user's own networks, if any, whose code is not saved."""
         encoder = self.architecture.encoder
         return encoder if isinstance(encoder, CustomSpec) else None
 
@@ -254,7 +252,7 @@ class LearnerBase:
 
     @property
     def footprint(self) -> int:
-        """Bytes that learning needs at least: weights, gradients, moments and the rollout."""
+        """A lower bound of the bytes that learning needs: weights, gradients, moments and the rollout."""
         return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(
             self.rollout_encoding
         )
@@ -347,10 +345,10 @@ class LearnerBase:
             self._cohort.train(training)
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
-        """Read observations of another space that gives the networks the same input: images with channels last.
+        """Read observations of another space that encodes to the same rows, such as images with channels last.
 
         Raises:
-            ConfigurationError: the networks' input would differ.
+            ConfigurationError: the rows would differ.
         """
         names = self.rollout_encoding.names if isinstance(self.rollout_encoding, AsymmetricEncoder) else POLICY
         encoding = make_observation_encoder(
@@ -397,9 +395,10 @@ class LearnerBase:
     # -- copies
 
     def copy_for(self: LearnerBaseT, algorithm: LearnerHost) -> LearnerBaseT:
-        """Return another algorithm's learner with the same state, which still uses this network.
+        """Return a learner of another algorithm with the same state, which shares this learner's network.
 
-        Its weights must not be changed before `own_network`; a mutation that builds a new network spares that copy.
+        Its weights must not be changed before `own_network`, which copies them; a mutation that builds a new network
+        makes that copy unnecessary.
         """
         copy = type(self)(
             algorithm,

@@ -1,4 +1,4 @@
-"""How a learner is stored: a JSON document and named tensors, and their checks when they are read."""
+"""A learner as a JSON document and named tensors, and the checks of both when they are read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ from agilerl_like.envs.spaces import space_to_json
 from agilerl_like.hpo.schedules import ADAPTIVE
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rewards import ReturnStatistics
-from agilerl_like.modules.param_stack import (
-    layout,
-    update_count_flags,
-)
+from agilerl_like.modules.param_stack import layout, update_count_flags
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
@@ -93,7 +90,7 @@ class StoredLearner(LearnerBase):
     ) -> StoredLearnerT:
         """Build the learner that `document` describes, without a network.
 
-        `critic_entries` is what its critic observes, if not `critic_observation`.
+        `critic_entries` names the critic's observations, if they are not those of `critic_observation`.
         """
         settings = validated(algorithm.config, document["settings"])
         encoding = encoder_of(observation_space, settings, critic_entries)
@@ -107,9 +104,9 @@ class StoredLearner(LearnerBase):
         return read_architecture(config, self.rollout_encoding, recurrent=self.recurrent, networks=self.custom_networks)
 
     def check_tensors(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless stored tensors fit the architecture; none of them is read.
+        """Raise ValueError unless tensors in a file fit the architecture, without reading their data.
 
-        Tensors in memory are compared when they are copied, and a user's own network may not be buildable without data.
+        Tensors in memory are compared when they are copied, and a user's own network cannot be built without data.
         """
         if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
             with torch.device("meta"), MetaBuild(len(tensors)):
@@ -161,7 +158,7 @@ class StoredLearner(LearnerBase):
             raise ValueError(f"tensors {odd} are missing or too many")
         for name, facts in wanted.items():
             if found[name] != facts:
-                raise ValueError(f"{name} is {found[name]}; wanted is {facts}")
+                raise ValueError(f"{name} is {found[name]}; expected is {facts}")
         if weights_only:
             return
         shape, dtype = found["recent_observations"]
@@ -169,7 +166,7 @@ class StoredLearner(LearnerBase):
         rows_fit = shape[-1:] == (encoding.size,) and dtype == encoding.dtype and len(shape) in (2, 3)
         if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
             raise ValueError(
-                f"recent_observations is {found['recent_observations']}; wanted are at most {RECENT} rows of "
+                f"recent_observations is {found['recent_observations']}; expected are at most {RECENT} rows of "
                 f"{encoding.size} numbers of {encoding.dtype}"
             )
 

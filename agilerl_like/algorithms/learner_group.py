@@ -34,7 +34,7 @@ class Members(Protocol):
 
 
 class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
-    """P learners of one group, computed by one cohort: what the collector acts, stores and learns with.
+    """P learners of one group, computed by one cohort; the collector acts, stores steps and updates through it.
 
     A subclass defines what an algorithm stores and how it learns; it may override how it acts and explores.
     """
@@ -44,7 +44,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     metrics: ClassVar[tuple[str, ...]]
     """The metrics of an update that are reported; every report also has `healthy`."""
     keeps_experience: ClassVar[bool] = False
-    """Whether its buffer outlives resets of the envs, so that members stay on their process."""
+    """Whether its buffer is kept when the envs are reset, in which case members stay on their process."""
     details: ClassVar[tuple[str, ...]] = ()
     """Further metrics of an update that are computed if `detailed`."""
     detailed: bool = False
@@ -57,9 +57,9 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     has_networks: ClassVar[bool] = True
     """Whether the algorithm has networks, of which a `net_config` describes the architecture."""
     search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
-    """Ranges for environments without a configuration, where those of `any_environment.yaml` do not suit it."""
+    """Ranges for environments without a configuration that differ from those of `any_environment.yaml`."""
     one_process_reason: ClassVar[str] = ""
-    """Why `processes="auto"` means one process, if it does."""
+    """The reason why `processes="auto"` chooses one process; "" if several are possible."""
 
     def __init__(self, population: Members, group: str) -> None:
         self._population, self._group = population, group
@@ -105,7 +105,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     @property
     def cohort(self) -> PopulationLearner | PerMemberLearner:
-        """What computes the learners; rebuilt after a learner got another network."""
+        """The cohort that computes the learners; it is rebuilt after a learner has got another network."""
         attached = [] if self._cohort is None else self._cohort.learners
         if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
             if self.is_per_member:
@@ -116,7 +116,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     @property
     def is_per_member(self) -> bool:
-        """Whether each member is computed by itself."""
+        """Whether each member is computed separately."""
         return self[0].execution.per_member
 
     # -- acting
@@ -161,7 +161,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
             self._new_members |= set(places)
 
     def random_steps_left(self, steps_since_update: Sequence[int]) -> list[int]:
-        """Return for each member in how many of its next steps actions are uniformly random."""
+        """Return, for each member, the number of its next steps whose actions are uniformly random."""
         return [
             max(0, math.ceil((its.algorithm.random_steps - its.env_steps) / its.algorithm.num_envs) - since)
             for its, since in zip(self, steps_since_update, strict=True)
@@ -188,16 +188,17 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     # -- learning
 
     def steps_until_update(self, since: Sequence[int]) -> list[int]:
-        """Return in how many steps of its envs each member learns at the earliest, given those since its last update.
+        """Return the steps of its envs until each member's next update, given the steps since its last one.
 
-        A learner with rollouts of a fixed length learns then, and has missed its update where this is negative.
+        It is a lower bound for algorithms that override `due`. With rollouts of a fixed length it is exact, and
+        negative where the length has just become shorter than the steps taken.
         """
         return [learner.rollout_steps - steps for learner, steps in zip(self, since, strict=True)]
 
     def due(self, since: Sequence[int]) -> list[int]:
         """Return the places of the members that learn now, given the steps of their envs since their last update.
 
-        An algorithm that learns when its episodes end, and not after a number of steps, overrides both methods.
+        An algorithm whose updates depend on the ends of episodes overrides both methods.
         """
         return [place for place, left in enumerate(self.steps_until_update(since)) if left <= 0]
 
@@ -208,7 +209,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
         """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
 
     def experience_state(self) -> list[dict[str, Tensor]]:
-        """Return what a checkpoint stores of each member's buffer: nothing, unless an algorithm's outlives it."""
+        """Return the part of each member's buffer that checkpoints store; empty unless `keeps_experience`."""
         return []
 
     def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""What a learner reads from its algorithm: settings, with defaults where it lacks one, device and seed."""
+"""The attributes of an algorithm that its learners read: settings, device, seed and progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
 
 ATTRIBUTES: Mapping[str, str] = {"optimizer": "optimizer_name"}
-"""Settings whose attribute has another name."""
+"""Settings that are stored in an attribute of another name."""
 
 
 class SettingFunctions(NamedTuple):
-    """The settings of an algorithm that may be functions, which are sent and stored by name."""
+    """The settings of an algorithm that may be functions; files and other processes get their names only."""
 
     schedules: Mapping[str, Schedule]
     lr_schedule: Schedule | None
@@ -31,18 +31,18 @@ class SettingFunctions(NamedTuple):
 
     @classmethod
     def of(cls, algorithm: LearnerHost) -> SettingFunctions:
-        """Return those of an agent."""
+        """Return the settings of an agent that may be functions."""
         return cls(algorithm.schedules, algorithm.lr_schedule, algorithm.reward_transform)
 
     def set_in(self, algorithm: LearnerHost) -> None:
-        """Set the functions of an agent whose file could hold their names alone."""
+        """Set the functions of an agent that was loaded with their names."""
         algorithm.schedules = with_functions(algorithm.schedules, self.schedules)
         algorithm.lr_schedule = with_function(algorithm.lr_schedule, self.lr_schedule)
         algorithm.reward_transform = with_reward_function(algorithm.reward_transform, self.reward_transform)
 
 
 class LearnerHost:
-    """What a learner reads from its algorithm; the defaults hold for algorithms without such a setting."""
+    """The attributes that learners read; the defaults are for algorithms without such a setting."""
 
     config: ClassVar[type[Any]]
     """The dataclass of the settings; a value that is set as an attribute counts from the next update."""
@@ -88,7 +88,7 @@ class LearnerHost:
     reward_transform: Any = None
     state_dependent_std: bool = False
     optimizer_name: OptimizerName = "adam"
-    """The setting `optimizer`; the attribute of that name has the moments."""
+    """The setting `optimizer`, since the attribute `optimizer` has the moments."""
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

@@ -1,4 +1,4 @@
-"""AgileRL's data by agent (observations, infos, experiences) as the rows that a group's learner takes."""
+"""Conversion of AgileRL's data by agent (observations, infos, experiences) to the rows of a group's learner."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get_action_by_agent(
         learner = learners[group]
         if learner.recurrent:
             raise ConfigurationError(
-                f"group {group!r} is recurrent, and get_action of a team keeps no hidden state; call "
+                f"group {group!r} is recurrent, and get_action of a team has no hidden state; call "
                 f"team.learners[{group!r}].get_action(obs, hidden_state=…), or train with train_multi_agent_on_policy"
             )
         rows = [agents.rows_of_agent(agent, agents.as_batch(agent, obs[agent])) for agent in present]

@@ -1,4 +1,4 @@
-"""What PPO and independent PPO share: PPO's settings as live attributes, and the sizes of their rollouts."""
+"""The base of PPO and independent PPO: PPO's settings as attributes, and their checks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
 
 @cache
 def warn_of_unbootstrapped() -> None:
-    """Warn, once in a process."""
+    """Warn once in a process that time limits are not bootstrapped."""
     warnings.warn(
         "bootstrap_truncated=False treats time limits as terminations, as AgileRL and skrl do: values of states before "
         "a limit are too low; it is for comparisons",

@@ -1,7 +1,7 @@
-"""Openings: random legal first moves of games in which nothing else is random, so that there are different games.
+"""Openings: random legal first moves, which make games differ in environments without chance.
 
-In an environment without chance, agents that do not explore play one and the same game on every seed. An opening is
-drawn from the seed of a game alone, so all members, and both sides of a pair of games, play the same ones.
+In an environment without chance, agents that do not explore repeat the same game on every seed. An opening depends on
+the seed of a game only, so all members, and both sides of a pair of games, play the same openings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agilerl_like.seeding import Purpose, integers
 LONGEST = 4
 """Env steps of the longest opening."""
 TRIALS = 4
-"""Episodes that are compared to find out whether an environment has chance."""
+"""Episodes that are compared to detect whether an environment has chance."""
 TRIAL_STEPS = 200
 """Env steps of the longest of them."""
 
@@ -84,16 +84,16 @@ def _legal_move(space: Space, mask: np.ndarray | None, draw: float) -> Any:
 
 
 def has_chance(env: Any, seed: int) -> bool:
-    """Whether episodes of a multi-agent env differ by their seeds, as far as some episodes of random moves show."""
+    """Return whether `TRIALS` episodes of equal random moves differ by their seeds."""
     draws = np.random.default_rng(seed).random((TRIAL_STEPS, len(env.agent_ids)))
     episodes = [_episode(env, trial, draws) for trial in integers(TRIALS, seed, Purpose.OPPONENTS, 0, 2)]
     return any(len(other) != len(episodes[0]) or not _equal(tuple(other), tuple(episodes[0])) for other in episodes)
 
 
 def _episode(env: Any, seed: int, draws: np.ndarray) -> list[Tree]:
-    """Play random legal moves in the first row of an env; return what all agents saw and were paid in each step.
+    """Play random legal moves in the first row of an env; return all agents' observations and rewards of each step.
 
-    Where moves cannot be drawn, the only thing returned is the seed.
+    If a space has no finite choices, only the seed is returned.
     """
     observations, found = env.reset([seed] * env.num_envs), []
     for draw in draws:

@@ -246,11 +246,11 @@ NEEDED = (
     (("learn_step",), "num_steps", "None", lambda x: x is None),
     (("batch_size",), "num_minibatches", "None", lambda x: x is None),
 )
-"""Settings that mean something only for some values of another one: names, the other's name, and its values."""
+"""Settings that have an effect only for some values of another one: their names, the other's name, those values."""
 
 
 def check_combinations(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
-    """Raise ConfigurationError if a setting is given, or evolves, that the others make meaningless."""
+    """Raise ConfigurationError if a setting that has no effect with the others is given or evolves."""
     for names, other, allowed, is_allowed in NEEDED:
         choice = hp_config.get(other)
         if any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
@@ -286,7 +286,7 @@ def _check_adaptive_range(settings: dict[str, Any], hp_config: HyperparameterCon
 
 
 def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
-    """Raise ConfigurationError unless the smallest standard deviation can never be above the largest."""
+    """Raise ConfigurationError if the bounds of the standard deviation may contradict each other as they evolve."""
     lowest, highest = number_range(hp_config, "action_std_min"), number_range(hp_config, "action_std_max")
     low = settings["action_std_min"] if lowest is None else lowest.max
     high = settings["action_std_max"] if highest is None else highest.min
@@ -297,9 +297,9 @@ def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -
 def check_rollout(
     settings: dict[str, Any], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1, named: str = ""
 ) -> None:
-    """Raise ConfigurationError unless a minibatch is no larger than a rollout, and can stay so.
+    """Raise ConfigurationError unless a minibatch fits into a rollout, or can be made to fit as both evolve.
 
-    There are `agents` in each env; `named` describes them in a message.
+    There are `agents` in each env; `named` describes them in messages.
     """
     if not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigurationError(f"num_envs={num_envs!r} must be a positive integer")
@@ -337,8 +337,8 @@ def fit_batch_to_rollout(
 ) -> dict[str, int | float]:
     """Return hyperparameters whose minibatches fit into the rollout of `num_envs` envs of `agents` agents.
 
-    The minibatch shrinks if it may evolve, else the rollout grows; both stay in their ranges, in which `check_rollout`
-    has made sure of a solution.
+    The minibatch shrinks if it may evolve, otherwise the rollout grows. Both stay in their ranges, where
+    `check_rollout` has ensured that a solution exists.
     """
     values = dict(hyperparameters)
     rollout = rollout_steps(values, num_envs) * num_envs * agents

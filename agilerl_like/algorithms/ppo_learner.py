@@ -68,7 +68,7 @@ class PPOLearner(Learner):
 
     @property
     def modes(self) -> UpdateModes:
-        """The choices of an update that are one for all members."""
+        """The settings of an update that are the same for all members."""
         settings = self.algorithm.settings()
         return UpdateModes(**{name: settings[name] for name in UpdateModes._fields})
 
@@ -154,9 +154,8 @@ class PPOLearner(Learner):
         acting: Sequence[Any] | None = None,
     ) -> float:
         """Do one PPO update as `PPO.learn` describes."""
-        validated(
-            self.algorithm.config, self.algorithm.settings()
-        )  # any of them may have been set since the last update
+        host = self.algorithm
+        validated(host.config, host.settings())  # attributes may have been set since the last update
         if isinstance(experiences, RolloutBuilder):
             rollout, precomputed = experiences.rollout(self.encode, self.distribution, self._state_before_rollout)
             experiences.clear()
@@ -175,7 +174,7 @@ class PPOLearner(Learner):
         if learns and not bool(report["healthy"][0]):
             self.cohort.restore(self.row, snapshot)
             raise PopulationDivergedError(
-                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were put back"
+                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were restored"
             )
         self.after_rollout(rollout)
         return float(report["loss"][0])
@@ -191,11 +190,11 @@ class PPOLearner(Learner):
 
     @property
     def learns(self) -> bool:
-        """Whether the next rollout is learned from, or only changes the normalisers."""
+        """Whether the next rollout changes the weights, and not only the normalisers."""
         return self.env_steps >= self.algorithm.learning_starts
 
     def after_rollout(self, rollout: Rollout, row: int = 0) -> None:
-        """Count a rollout, of which this is member number `row`, and bound the standard deviation."""
+        """Count a rollout, in which `row` is this learner's, and bound the standard deviation."""
         self.env_steps += math.prod(rollout.rewards.shape[1:]) // self.num_agents
         self._random_steps_taken = 0
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
@@ -230,8 +229,8 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     def learn(self, places: Sequence[int], experience: LastSteps) -> dict[int, TensorDict]:
         """Update some members; `experience(places, steps)` returns their rollouts.
 
-        Members with rollouts and minibatches of equal size learn together, or each by itself with `per_member`. There
-        is no report of a rollout before `learning_starts`.
+        Members with rollouts and minibatches of equal size learn together; with `per_member` each learns separately.
+        Rollouts before `learning_starts` are not reported.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -281,9 +280,9 @@ def update_of(
 
 
 def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout:
-    """Return the rollout with rewards as the learners' settings transform, normalise and clip them.
+    """Return the rollout with its rewards transformed, normalised and clipped by the learners' settings.
 
-    The learners' statistics of returns are updated by it.
+    The learners' statistics of returns are updated.
     """
     settings = [learner.algorithm for learner in learners]
     if not any(its.reward_transform is not None or its.normalize_reward or its.reward_clip for its in settings):
@@ -311,12 +310,12 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
 
 
 def shuffle_of(learners: Sequence[PPOLearner]) -> Callable[[int, int], Tensor]:
-    """Return a function that draws the order of an epoch's samples from each learner's stream, `[P, samples]`."""
+    """Return the `Shuffle` that draws each row from that learner's random stream."""
     return lambda epoch, count: torch.stack([x.shuffle(epoch, count) for x in learners]).to(learners[0].device)
 
 
 FLOAT64 = ("beta1", "beta2", "adam_eps", "weight_decay")
-"""Hyperparameters that float32 would round before the optimizer's kernels compute with them."""
+"""Hyperparameters that are float64, because the optimizer's kernels take Python floats."""
 
 
 def hyperparams_of(learners: Sequence[PPOLearner]) -> Hyperparams:
@@ -330,6 +329,6 @@ def hyperparams_of(learners: Sequence[PPOLearner]) -> Hyperparams:
 
 
 def _non_finite(report: TensorDict) -> str:
-    """Name a metric of an update that is not finite."""
+    """Return name and value of a metric of an update that is not finite, or "a weight"."""
     values = {name: float(report[name][0]) for name in ("loss", "value_loss", "approx_kl", "grad_norm")}
     return next((f"{name}={value}" for name, value in values.items() if not math.isfinite(value)), "a weight")

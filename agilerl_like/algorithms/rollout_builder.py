@@ -1,4 +1,4 @@
-"""The rollout of a hand-written loop in which time limits are bootstrapped, as in `train_on_policy`."""
+"""A rollout of a hand-written loop, with time limits bootstrapped as in `train_on_policy`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class _Step(NamedTuple):
     value: np.ndarray | None
     mask: np.ndarray | None
     final: tuple[np.ndarray, Any]
-    """Rows that were truncated and not terminated, and what their actions led to."""
+    """Rows that were truncated and not terminated, and their last observations."""
 
 
 class RolloutBuilder:
     """Collects the steps of a hand-written loop; `agent.learn(builder)` does an update from them and empties it.
 
-    AgileRL's tuple has one done flag, which cannot tell a time limit from a termination. `add` takes both flags, and
-    the value of the last observation of a truncated episode is bootstrapped.
+    AgileRL's tuple has one done flag, which does not distinguish time limits from terminations. `add` takes both flags,
+    and the value of the last observation of a truncated episode is bootstrapped.
 
     How the envs reset is read from `env.metadata["autoreset_mode"]`, or given as `autoreset`. In "NextStep" the step
     after the end of an episode ignores its action, and is excluded from the update; in "SameStep" `infos` have the last
@@ -66,7 +66,7 @@ class RolloutBuilder:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all steps; the next one continues the running episodes."""
+        """Discard all steps; the next one continues the running episodes."""
         self._steps: list[_Step] = []
         self._next_obs: Any = None
         self._starts: np.ndarray | None = self._ended
@@ -95,9 +95,9 @@ class RolloutBuilder:
         """Add one step of E envs; arrays are `[E, …]`, `obs` and `next_obs` as the env returned them.
 
         `action` is that of `get_action`, not clipped. `infos` of `env.step` is needed with "SameStep", where it has
-        the last observations of ended episodes. `log_prob` and `value` are those of `get_action`; left out, they are
-        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken; left out, it
-        follows from `autoreset`. `hidden_state` is what `get_action` was given, of a recurrent agent.
+        the last observations of ended episodes. `log_prob` and `value` are those of `get_action`; None: they are
+        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken; None: it
+        follows from `autoreset`. `hidden_state` is the state that `get_action` of a recurrent agent was given.
 
         Raises:
             ConfigurationError: the last observation of a truncated episode is missing.
@@ -130,7 +130,7 @@ class RolloutBuilder:
         self._next_obs, self._ended = tree_map(lambda part: np.array(_host(part)), next_obs), ended
 
     def _last_observations(self, rows: np.ndarray, next_obs: Any, infos: Mapping[str, Any]) -> Any:
-        """Return what the last actions of truncated episodes led to, `[K, …]`; None without any."""
+        """Return the last observations `[K, …]` of truncated episodes; None without any."""
         if not len(rows):
             return None
         if self._mode is not AutoresetMode.SAME_STEP:
@@ -138,7 +138,7 @@ class RolloutBuilder:
         final = infos.get("final_obs")
         if final is None:
             raise ConfigurationError(
-                "infos has no final_obs, though an episode was truncated and the envs reset in the same step; "
+                "infos has no final_obs, although an episode was truncated and the envs reset in the same step; "
                 "allowed are the infos of env.step, which have the last observations of ended episodes"
             )
         if isinstance(final, np.ndarray) and final.dtype == object:
@@ -148,7 +148,7 @@ class RolloutBuilder:
     def rollout(
         self, encode: Encode, distribution: Any, state_before: Callable[[Any, Tensor], Tensor]
     ) -> tuple[Rollout, Precomputed | None]:
-        """Return the steps as a rollout, and the log-probabilities and values of the loop, if all steps have them.
+        """Return the steps as a rollout, and the loop's log-probabilities and values, if all steps have them.
 
         `state_before(hidden_state, starts)` returns the hidden state before the first step.
 

@@ -30,7 +30,7 @@ MAX_COUNT = 2**128
 MAX_SPACE_BYTES = 2**23
 """Upper bound of an observation's bytes in float32, of a space in a file: a frame of 1448 x 1448."""
 SUBSPACE_BYTES = 4000
-"""Bytes that count for each part of a composite space."""
+"""Bytes that are added for each part of a composite space."""
 
 
 def to_builtin(value: Any) -> Any:
@@ -45,7 +45,7 @@ def to_builtin(value: Any) -> Any:
 
 
 class MetaBuild(TorchFunctionMode):
-    """Context in which modules are built of tensors without memory; ValueError if they are far more than expected."""
+    """Context in which tensors of modules have no memory; ValueError if there are far more than expected."""
 
     def __init__(self, expected: int) -> None:
         super().__init__()
@@ -55,19 +55,19 @@ class MetaBuild(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         self._left -= 1
         if self._left < 0:
-            raise ValueError("its architecture has far more layers than its tensors are for")
+            raise ValueError("its architecture has far more layers than its tensors are of")
         return func(*args, **(kwargs | {"device": "meta"} if "device" in kwargs else kwargs))
 
 
 def read_text(document: Mapping[str, Any], name: str) -> str:
-    """Return a text; ValueError if it is something else."""
+    """Return a string; ValueError if the entry is none."""
     if not isinstance(document[name], str):
-        raise ValueError(f"{name}={document[name]!r:.100} must be a text")
+        raise ValueError(f"{name}={document[name]!r:.100} must be a string")
     return document[name]
 
 
 def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
-    """Return a flag, or `older` if the file is from before the flag existed; ValueError if it is something else."""
+    """Return a flag, or `older` if an earlier version wrote the file without it; ValueError if it is no flag."""
     flag = document.get(name, older)
     if not isinstance(flag, bool):
         raise ValueError(f"{name}={flag!r:.100} must be true or false")
@@ -75,7 +75,7 @@ def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
 
 
 def read_count(document: Mapping[str, Any], name: str) -> int:
-    """Return a counter; ValueError if it is something else."""
+    """Return a counter; ValueError if it is none."""
     return check_count(name, document[name])
 
 
@@ -103,7 +103,7 @@ def read_history(document: Mapping[str, Any]) -> History:
 
 
 def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a list with a number for each test, or a list of numbers, one for each group; ValueError for others."""
+    """Return a list with an entry for each test: a number, or a list with one for each group; ValueError for others."""
     entries = document[name]
     if not isinstance(entries, list):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
@@ -114,17 +114,17 @@ def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def read_floats(document: Mapping[str, Any], name: str) -> list[float]:
-    """Return a list of numbers; ValueError if it is something else."""
+    """Return a list of numbers; ValueError if it is none."""
     entries = document[name]
     if not isinstance(entries, list) or not all(type(entry) in (int, float) for entry in entries):
         raise ValueError(f"{name}={entries!r:.100} must be a list of numbers")
     if any(type(entry) is int and abs(entry) > MAX_COUNT for entry in entries):
-        raise ValueError(f"{name} has a number beyond all counting")
+        raise ValueError(f"{name} has an integer above 2**128")
     return [float(entry) for entry in entries]
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a counter that messages call `name`; ValueError if it is something else."""
+    """Return a counter, called `name` in messages; ValueError if it is none."""
     if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name}={value!r:.100} must be a whole number of at least 0")
     return value
@@ -150,15 +150,15 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
 # -- weights without the state of learning
 
 WEIGHTS_ONLY = "weights_only"
-"""Key of a flag in a learner's document: moments and recent observations are left out."""
+"""Key of a flag in a learner's document: moments and recent observations are not stored."""
 LEARNING_STATE = frozenset(("adam.exp_avg", "adam.exp_avg_sq", "adam.steps", "recent_observations"))
-"""Names of the tensors that learning continues from, and acting does not need."""
+"""Names of the tensors that learning needs and acting does not."""
 
 
 def without_learning_state(
     document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return an agent's document and tensors without moments and recent observations; it can be loaded, and act."""
+    """Return an agent's document and tensors without moments and recent observations, for an agent that only acts."""
     flagged = {**document, WEIGHTS_ONLY: True}
     if "learners" in document:
         flagged["learners"] = {group: {**one, WEIGHTS_ONLY: True} for group, one in document["learners"].items()}
@@ -199,7 +199,7 @@ def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
     """Return the folder to read and its kind; a run's folder has agents and populations in the subfolder `place`."""
     if (path / safe_folder.MANIFEST).exists():
         return path, "checkpoint" if safe_folder.folder_kind(path) == "checkpoint" else kind
-    is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # which a crash has left
+    is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # left by a crash
     return (path / place if is_run else path), kind
 
 
@@ -207,7 +207,7 @@ def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
 
 
 def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
-    """Return a space; ValueError if its observations are too large, since a few characters can describe a terabyte."""
+    """Return a space; ValueError if its observations are too large, since a short text can describe a terabyte."""
     if _space_bytes(data) > MAX_SPACE_BYTES:
         raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes")
     return space_from_json(data)
@@ -249,16 +249,16 @@ def read_multi_agent_spec(document: Mapping[str, Any]) -> StoredGroups:
     """Return the groups of a saved team; ValueError if they are inconsistent."""
     ids, listed, spaces = document["agent_ids"], document["groups"], document["spaces"]
     check_names("agent_ids", ids)
-    home = {agent: group for group, members in listed for agent in members}
+    group_of_agent = {agent: group for group, members in listed for agent in members}
     if sorted(agent for _, members in listed for agent in members) != sorted(ids):
-        raise ValueError("groups do not have each agent of agent_ids once")
+        raise ValueError("groups must have each agent of agent_ids exactly once")
     groups = {group: tuple(members) for group, members in listed}
     if not groups.keys() == spaces.keys() == document["learners"].keys():
-        raise ValueError("groups are not those that spaces and learners are of")
+        raise ValueError("groups, spaces and learners must have the same names")
     pairs = [(observed, acted) for observed, acted in map(spaces.get, groups)]
     read = iter(read_spaces(chain.from_iterable(pairs)))
     by_group = {group: (next(read), next(read)) for group in groups}
-    observed, acted = ({agent: by_group[home[agent]][part] for agent in ids} for part in (0, 1))
-    if [*assign_groups(ids, home, observed, acted).items()] != [*groups.items()]:
-        raise ValueError("groups are not in the order of their agents")
+    observed, acted = ({agent: by_group[group_of_agent[agent]][part] for agent in ids} for part in (0, 1))
+    if [*assign_groups(ids, group_of_agent, observed, acted).items()] != [*groups.items()]:
+        raise ValueError("groups must be in the order of their agents")
     return StoredGroups(groups, observed, acted)

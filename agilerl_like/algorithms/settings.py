@@ -1,4 +1,4 @@
-"""What the settings of every algorithm have in common: types, validation, and which of them may evolve.
+"""Types and validation of algorithms' settings, and the rules for which of them may evolve.
 
 An algorithm's settings are a frozen pydantic dataclass (`STRICT`) with a default for each. Python, YAML files, the
 command line and the documentation all read it.
@@ -110,7 +110,7 @@ NOT_EVOLVABLE = (
     "reward_transform",
     "initial_value",
 )
-"""Settings that are neither flags nor text, and have no range all the same."""
+"""Settings that are neither flags nor strings and still cannot have a range."""
 OF_NETWORKS = (
     "share_encoders",
     "recurrent",
@@ -128,12 +128,12 @@ ALWAYS_STORED = {
     *("normalize_images", "swap_channels", "recurrent", "max_seq_len", "bptt_sequence_type"),
     *("compile", "precision", "per_member"),
 }
-"""Settings that are in every document of an agent; the others are absent where they have their default, so that earlier
-versions read it."""
+"""Settings that every document of an agent has. The others are left out where they have their default, so that earlier
+versions can read the document."""
 
 
 def settings_to_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with schedules and functions as plain data, and without `schedules` where there are none."""
+    """Return settings with schedules and functions as plain data, and without `schedules` if there are none."""
     plain = dict(settings)
     for name, convert in (("lr_schedule", schedule_to_json), ("reward_transform", reward_transform_to_json)):
         if name in plain:
@@ -166,7 +166,7 @@ def evolvable_settings(config: type[Any]) -> tuple[str, ...]:
 
 @cache
 def choosable_settings(config: type[Any]) -> tuple[str, ...]:
-    """Return the names of the settings that may be a choice: those that each member has for itself."""
+    """Return the names of the settings that may be a `Choice`, because members may differ in them."""
     of_all = {*COMMON, *OF_NETWORKS, *NOT_EVOLVABLE} - {"max_seq_len", "betas", "lr_schedule"}
     return tuple(name for name in config.__dataclass_fields__ if name not in of_all)
 
@@ -218,7 +218,7 @@ def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> Configurat
 def check_ranges(
     config: type[Any], settings: Mapping[str, Any], hp_config: HyperparameterConfig, algorithm: str
 ) -> None:
-    """Raise ConfigurationError unless the ranges are those of settings that may evolve, and their bounds are legal."""
+    """Raise ConfigurationError unless all ranges are of settings that may evolve, with legal bounds."""
     for name, parameter in hp_config.items():
         check_can_evolve(config, name, parameter, algorithm)
         for label, value in parameter.legal_values().items():
@@ -235,16 +235,16 @@ def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorit
         )
     if isinstance(parameter, RLParameter) or name in choosable:
         return
-    reason = f"it is no setting of {algorithm}"
+    reason = f"it is not a setting of {algorithm}"
     if name == "activation":
         reason = (
-            "it belongs to the networks, whose weights fit one activation, and is no choice; mutation.activation "
+            "it belongs to the networks, whose weights fit one activation, and cannot be a choice; mutation.activation "
             "blends from one to another"
         )
     elif name in OF_NETWORKS:
-        reason = "it belongs to the networks, which a clone inherits, and is no choice"
+        reason = "it belongs to the networks, which a clone inherits, and cannot be a choice"
     elif name in known:
-        reason = "it is one for all members, which are computed together, and is no choice"
+        reason = "it is equal for all members, which are computed together, and cannot be a choice"
     raise ConfigurationError(f"hp_config.{name}: {reason}; allowed are {', '.join(choosable)}")
 
 
@@ -257,7 +257,7 @@ def number_range(hp_config: HyperparameterConfig, name: str) -> RLParameter | Ch
 def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
     """Return the ranges with dtype int for settings that are integers, and choices with values of the setting's type.
 
-    A value that the setting does not allow stays as it is, for `check_ranges` to name.
+    A value that the setting does not allow is not changed; `check_ranges` reports it.
     """
     typed = dict(hp_config or {})
     for name, parameter in typed.items():

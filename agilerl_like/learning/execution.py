@@ -2,8 +2,8 @@
 
 `compile` turns forward pass, loss, backward pass and clip of a minibatch into one function of a few fused kernels (on a
 GPU one CUDA graph, without the clip). Adam, which is one kernel on a CPU already, stays outside. Compiling takes 10 to
-30 seconds for every new combination of shapes, and a C++ compiler on a CPU, so it pays in long runs whose architectures
-stay. Where the limit on recompilations is reached, new shapes run uncompiled.
+30 seconds for every new combination of shapes, and on a CPU needs a C++ compiler, so it is for long runs of fixed
+architectures. New shapes run uncompiled once torch's limit on recompilations is reached.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Execution:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def compiled(self, function: FunctionT, device: torch.device) -> FunctionT:
-        """Return the function, compiled if `compile` is set; the compiled code serves all populations."""
+        """Return the function, compiled if `compile` is set; all populations share the compiled code."""
         return _compiled(function, device.type) if self.compile else function
 
 

@@ -1,4 +1,4 @@
-"""Protocols by which an algorithm brings its own experience buffer and its own update.
+"""The protocols of an algorithm's experience buffer and of its update.
 
 The collector writes every env step into an `ExperienceBuffer` that the algorithm made. An `Update` is what one call of
 `learn` does to some members; the population learner runs it on the rows in which their weights are stored.
@@ -33,7 +33,7 @@ class ExperienceBuffer(Protocol):
     """The env steps of P members with E envs each."""
 
     def begin(self) -> int:
-        """Return the place for the next step of all envs."""
+        """Return the index at which the next step of all envs is stored."""
         ...
 
     def part(self, columns: slice) -> ExperienceWriter:
@@ -49,14 +49,14 @@ class ExperienceBuffer(Protocol):
 
 
 class Update(Protocol):
-    """One update of P members in this order."""
+    """One update of P members, in the order of its tensors."""
 
     def of_members(self: UpdateT, members: Tensor) -> UpdateT:
         """Return the update of some members, in this order."""
         ...
 
     def alone(self: UpdateT, member: int, state_shape: tuple[int, int, int]) -> UpdateT:
-        """Return the update of one member in the memory layout that it would have without the others.
+        """Return the update of one member, with tensors in the memory layout of a population of one.
 
         `state_shape` `(M, K, H)` is that of its own hidden state.
         """

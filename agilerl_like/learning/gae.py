@@ -31,9 +31,9 @@ def gae(
     and contributes nothing. Flags are 0 or 1 in the dtype of `rewards`; `gamma` and `gae_lambda` broadcast.
 
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
-    or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}: its own time stands still. With
-    lambda 1 that is the discounted sum of rewards to the episode's end minus V(s_t). `n_step`, which broadcasts, sums
-    over so many steps only: with lambda 1 that is the n-step return.
+    or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}, because such a step takes none of
+    its own time. With lambda 1 the advantage is the discounted sum of rewards to the episode's end minus V(s_t).
+    `n_step`, which broadcasts, limits the sum to so many steps: with lambda 1 that gives the n-step return.
     """
     delta = (rewards + gamma * (1 - terminated) * next_values - values) * valid
     decay = gamma * gae_lambda * (1 - ended)
@@ -44,8 +44,8 @@ def gae(
 def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
     """Return `s` with `s[t] = terms[t] + decay[t] * s[t + 1]`; overwrites both arguments.
 
-    It takes log2(T) rounds instead of T: each doubles the stretch that `terms[t]` sums over and that `decay[t]` leads
-    across (Hillis and Steele 1986).
+    It takes log2(T) rounds instead of T: each round doubles the number of steps that `terms[t]` is the sum of, and
+    `decay[t]` the product (Hillis and Steele 1986).
     """
     stretch = 1
     while stretch < terms.shape[0]:
@@ -58,8 +58,8 @@ def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:
 def windowed_suffix_sum_(terms: Tensor, decay: Tensor, window: Tensor) -> Tensor:
     """Return the sums of `discounted_suffix_sum_` over `window` terms each; overwrites the first two arguments.
 
-    `terms[t]` becomes the sum over 1, 2, 4, ... terms, and those of the binary digits of `window`, which broadcasts,
-    are joined.
+    `terms[t]` becomes the sum over 1, 2, 4, ... terms; the sums that the binary digits of `window` select, which
+    broadcasts, are added up.
     """
     result, steps = torch.zeros_like(terms), len(terms)
     window, stretch = window.clamp(max=steps).long(), 1
@@ -74,5 +74,5 @@ def windowed_suffix_sum_(terms: Tensor, decay: Tensor, window: Tensor) -> Tensor
 
 
 def next_of(values: Tensor, last_values: Tensor) -> Tensor:
-    """Shift values `[T, …]` by one step, with `last_values` `[…]` behind the last."""
+    """Return values `[T, …]` shifted by one step; the last row is `last_values` `[…]`."""
     return torch.cat([values[1:], last_values.unsqueeze(0)])

@@ -1,7 +1,7 @@
 """Gradient synchronisation between processes that hold replicas of one member and step parts of its envs.
 
-Every replica has the whole rollout and computes the same advantages; each then takes its slice of every minibatch, and
-gradients are summed. The member is updated as in one process, up to rounding.
+Every replica has the whole rollout and computes the same advantages. Each computes the gradient of its slice of every
+minibatch, and the gradients are summed, so the member is updated as in one process, up to rounding.
 """
 
 from __future__ import annotations

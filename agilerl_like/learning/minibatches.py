@@ -1,8 +1,8 @@
 """Division of a rollout's sequences into minibatches, without the steps in which agents wait.
 
-Where agents take turns, half of the rows or more hold no action. A member whose agents wait learns from the other rows
-alone: as many minibatches as before, of fewer rows each. Members have different numbers of such rows, so minibatches
-are padded to the longest with rows of weight 0; a member's own division does not depend on the others.
+Where agents take turns, half of the rows or more hold no action. A member whose agents wait has as many minibatches as
+any other, but only of the rows with actions. Their number differs between members, so minibatches are padded to the
+longest with rows of weight 0; a member's own division does not depend on the other members.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ DEFAULT_BETAS: Mapping[str, tuple[float, float]] = {
 
 
 class RowRule(NamedTuple):
-    """The numbers of one row's steps besides its learning rate."""
+    """The hyperparameters of one row's steps, besides its learning rate."""
 
     beta1: float = BETAS[0]
     beta2: float = BETAS[1]
@@ -40,16 +40,16 @@ class RowRule(NamedTuple):
 
 
 class StepRule(NamedTuple):
-    """How gradients become steps."""
+    """How the optimizer turns gradients into steps, for all rows."""
 
     rows: Sequence[RowRule]
     name: OptimizerName = "adam"
-    """One for all rows."""
+    """The same for all rows."""
     lr_critic: Tensor | None = None
     """Learning rates `[P]` of the columns from `critic_at` on; None: those of all columns."""
     critic_at: int = 0
     numbers: Tensor | None = None
-    """`rows` as a tensor `[4, P]`, if there is one already."""
+    """`rows` as a tensor `[4, P]`, if the caller has made it."""
 
 
 class AdamStep(NamedTuple):
@@ -59,9 +59,9 @@ class AdamStep(NamedTuple):
     numbers: Tensor
     """The fields of `RowRule`, `[4, P, 1]`."""
     blocks: tuple[tuple[slice, Tensor, Tensor], ...]
-    """Columns, their learning rates, and these with the bias corrections."""
+    """Blocks of columns, their learning rates, and these times the bias corrections."""
     floor: Tensor
-    """Epsilon with the bias correction of the second moment."""
+    """Epsilon times the bias correction of the second moment."""
     groups: tuple[tuple[slice, float, RowRule, list[int]], ...]
     """On a CPU: the rows of equal learning rate and rule, for each block of columns."""
     steps: tuple[Tensor, ...]
@@ -218,7 +218,7 @@ def clip_(parts: Sequence[Tensor], max_norm: Tensor, *, together: bool = False) 
 
 
 def clip_scales(norms: Tensor, max_norm: Tensor, *, together: bool) -> Tensor:
-    """Return by what gradients of norms `[…, G, P]` are scaled, alike."""
+    """Return the factors by which gradients of norms `[…, G, P]` are scaled, of the same shape."""
     if together:
         norms = torch.linalg.vector_norm(norms, dim=-2, keepdim=True).expand_as(norms)
     return (max_norm / (norms + 1e-6)).clamp_(max=1.0)

@@ -1,12 +1,12 @@
 """A rollout in each agent's own time, in which the steps of an agent that waits for others take no time.
 
-An agent's step leads to its next own step: it is paid what the env pays the agent until then, and bootstrapped from the
-value of that next step. It ends if the agent ends while it waits. What is paid after an agent's end (with
-`death="continue"`, the reward of its team) counts towards its last step, discounted by one gamma for each env step,
-because the others' time continues.
+The successor of an agent's step is its next own step: the reward is the sum of its rewards until then, and the
+bootstrapped value is that of the next own step. The step ends the episode if the agent ends while it waits. Rewards
+after an agent's end (with `death="continue"`, those of its team) are added to its last step, discounted by one gamma
+for each env step, because the other agents' time continues.
 
-A step whose outcome is not known when the rollout ends, because the agent still waits, is not learned from. Its value
-still is what the step before it leads to.
+A step of an agent that still waits when the rollout ends has no known outcome and is excluded from the update. Its
+value is still the bootstrap value of the step before it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from agilerl_like.learning.rollout_buffer import Rollout
 
 
 class OwnTime(NamedTuple):
-    """Outcomes of an agent's steps until its next own step, `[T, P, E]`; the flags are a `Rollout`'s."""
+    """Rewards and flags of an agent's steps until its next own step, `[T, P, E]`; the flags are as in `Rollout`."""
 
     rewards: Tensor
     terminated: Tensor
     ended: Tensor
     valid: Tensor
     waited: Tensor | None = None
-    """1 where an agent took no action in the midst of its episode; None if none ever did."""
+    """1 where an agent waited, within its episode; None if no agent ever waited."""
     waits: Tensor | None = None
-    """1 where it takes none in the next step."""
+    """1 where the agent waits in the next step."""
 
     def at_next_step(self, next_values: Tensor) -> Tensor:
-        """Return the value of the state that each step leads to in its agent's own time."""
+        """Return the value of each step's successor in its agent's own time, `[T, P, E]`."""
         if self.waits is None:
             return next_values
         return discounted_suffix_sum_((1 - self.waits) * next_values, self.waits.clone())
 
 
 def own_time(rollout: Rollout, gamma: Tensor) -> OwnTime:
-    """Return the outcomes of a rollout's steps in each agent's own time; `gamma` broadcasts over `[T, P, E]`."""
+    """Return rewards and flags of a rollout in each agent's own time; `gamma` broadcasts over `[T, P, E]`."""
     rewards, terminated, ended, valid = (
         x.transpose(0, 1) for x in (rollout.rewards, rollout.terminated, rollout.ended, rollout.valid)
     )

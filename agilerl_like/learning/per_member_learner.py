@@ -1,8 +1,7 @@
-"""Members that are computed one by one, so that each one's results are bit-identical whatever the population.
+"""Members that are computed one by one, so that a member's results are bit-identical in every population.
 
-In a batched product with more rows, sums may be taken in another order, which changes the last bits. Every input of a
-member's own learner is therefore copied into the shape and strides that it would have alone, because memory layout also
-decides how a kernel computes.
+A batched product with more rows may sum in another order, which changes the last bits, and so may other strides. Every
+input of a member's own learner is therefore copied into the shape and strides of a population of one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from agilerl_like.networks.recurrent_state import resize_hidden
 
 
 class PerMemberLearner:
-    """P members with a `PopulationLearner` each; the same methods as one for all, but slower."""
+    """P members with a `PopulationLearner` each: the methods of one for all, which are slower here."""
 
     def __init__(self, learners: Sequence[PopulationLearner]) -> None:
         self.learners = list(learners)
@@ -39,7 +38,7 @@ class PerMemberLearner:
 
     @property
     def stacks(self) -> list[list[int]]:
-        """The members of each stack: one per stack."""
+        """The members of each stack: one each."""
         return [[place] for place in range(len(self))]
 
     @property

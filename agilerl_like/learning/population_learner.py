@@ -1,8 +1,8 @@
-"""Members that are computed together: one loss, one clip and one Adam for all, and as few forward passes as pay.
+"""Members that are computed together: one loss, one clip and one Adam for all, in as few forward passes as is fastest.
 
 A cohort owns the stacked weights and moments; its members hold views of their rows, so their weights are always
-current. If only some members are due to learn, their rows are copied, trained and written back. How unequal members
-are computed together is decided here and below; code above sees one population.
+current. If only some members are due to learn, their rows are copied, trained and written back. Which members share a
+forward pass is decided by `stack_planner`; the layers above see one population.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from agilerl_like.networks.recurrent_state import resize_hidden
 
 
 class PopulationLearner:
-    """P members that are computed together, in the order and number of stacks that is fastest.
+    """P members that are computed together, in the stacks that are fastest.
 
-    Members of unequal shape share a stack where that pays (see `stack_planner`); `build(place, spec)` makes the padded
-    network. Without it only equal members share a stack.
+    Members of unequal shape share a stack where that is faster (see `stack_planner`); `build(place, spec)` makes the
+    padded network. Without `build` only equal members share a stack.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PopulationLearner:
         self._order = None if in_order else torch.tensor(order, device=device)
         self._back = None if in_order else torch.argsort(torch.tensor(order, device=device))
         for place, optimizer in enumerate(optimizers):
-            self._move_in(place, optimizer)
+            self._store_moments(place, optimizer)
 
     def __len__(self) -> int:
         return len(self.networks)
@@ -103,7 +103,7 @@ class PopulationLearner:
         """Return values `[P, …]` of the stacked weights in the order of the members."""
         return _arranged(x, self._back)
 
-    def _places(self, place: int) -> Tensor:
+    def _columns(self, place: int) -> Tensor:
         """Return the columns of a member's own values in its row of weights or moments."""
         row = self._row[place]
         for here, stack in self.stacked.parts:
@@ -112,16 +112,17 @@ class PopulationLearner:
         raise IndexError(place)
 
     def moments(self, place: int) -> Adam:
-        """Return one member's moments, `[1, N]` as it would have alone; read-only, because they may be views."""
-        adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
+        """Return one member's moments `[1, N]`, without padding; read-only, because they may be views."""
+        adam, row, its = self.stacked.optimizer, self._row[place], self._columns(place)
         here, fills_it = slice(row, row + 1), len(its) == adam.exp_avg.shape[1]
         first, second = (
             rows[here] if fills_it else rows[here].index_select(1, its) for rows in (adam.exp_avg, adam.exp_avg_sq)
         )
         return Adam(first, second, adam.steps[here], adam.lr_scale[here], epsilon=adam.epsilon)
 
-    def _move_in(self, place: int, optimizer: Adam) -> None:
-        adam, row, its = self.stacked.optimizer, self._row[place], self._places(place)
+    def _store_moments(self, place: int, optimizer: Adam) -> None:
+        """Copy a member's moments `[1, N]` into its row."""
+        adam, row, its = self.stacked.optimizer, self._row[place], self._columns(place)
         for rows, own in ((adam.exp_avg, optimizer.exp_avg), (adam.exp_avg_sq, optimizer.exp_avg_sq)):
             rows[row].index_copy_(0, its, own[0])
         adam.steps[row], adam.lr_scale[row] = optimizer.steps[0], optimizer.lr_scale[0]

@@ -43,10 +43,10 @@ class LossCoefs(NamedTuple):
     ent_coef: Tensor
     vf_coef: Tensor
     clips_values: bool
-    """Whether any member clips its values: decided once an update, since reading it from a GPU in every minibatch would
-    wait for the device."""
+    """Whether any member clips its values: decided once an update, because reading it from a GPU waits for the
+    device."""
     value_clip_mode: Literal["max", "clipped"] = "max"
-    """Whether the larger error of the clipped and the free value counts, or that of the clipped value."""
+    """Whether the larger of the errors of the clipped and the unclipped value counts, or that of the clipped value."""
 
 
 class LossTerms(NamedTuple):

@@ -29,7 +29,7 @@ from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.recurrent_state import resize_hidden
 
 FADE_UPDATES = 4
-"""Updates over which a mutation fades in: about one generation."""
+"""Updates over which a mutation is blended in: about one generation."""
 
 Shuffle = Callable[[int, int], Tensor]
 """(epoch, count) -> a permutation of each member's sequences, `[P, count]`."""
@@ -64,7 +64,7 @@ class Hyperparams(TensorClass):
     lr_factor: Tensor
     lr_min: Tensor
     lr_max: Tensor
-    beta1: Tensor  # these four are float64
+    beta1: Tensor  # float64, as the three below
     beta2: Tensor
     adam_eps: Tensor
     weight_decay: Tensor
@@ -83,7 +83,7 @@ class UpdateModes(NamedTuple):
 
 DEFAULT_MODES = UpdateModes()
 SB3_KL_MARGIN = 1.5
-"""Times `target_kl` at which an update stops before a step, in SB3 and here."""
+"""An update stops before a step if the KL is above this multiple of `target_kl`, as in SB3."""
 
 
 HYPERPARAM_NAMES = tuple(field.name for field in fields(cast(Any, Hyperparams)))
@@ -442,7 +442,7 @@ class RolloutUpdate:
         )
 
     def alone(self, member: int, state_shape: tuple[int, int, int]) -> RolloutUpdate:
-        """Return the update of one member, with its hidden state in the layout that it has without the others."""
+        """Return the update of one member, with its hidden state in the layout of a population of one."""
         own = self.of_members(torch.tensor([member], device=self.rollout.rewards.device))
         state = resize_hidden(own.rollout.state, state_shape).clone(memory_format=torch.contiguous_format)
         return replace(own, rollout=own.rollout.replace(state=state))

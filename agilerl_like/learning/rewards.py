@@ -1,4 +1,4 @@
-"""Rewards as a member learns from them: transformed, divided by the running scale of its returns, and clipped.
+"""Preprocessing of a member's training rewards: a transform, division by the running scale of its returns, a clip.
 
 Evaluation and the reported returns of training use the environment's own rewards.
 """
@@ -23,18 +23,18 @@ RewardFunction: TypeAlias = Callable[[Tensor, int, int | None], Tensor]
 CLIP = 10.0
 """Limit of normalised rewards where no other is set, as in SB3's VecNormalize."""
 EPSILON = 1e-8
-"""Summand of the variance of the discounted return, as there."""
+"""Summand of the variance of the discounted return, as in SB3's VecNormalize."""
 TRANSFORM = {"scale": 1.0, "shift": 0.0, "clip": None}
-"""The numbers of a transform, in the order in which they are applied, with their defaults."""
+"""The parameters of a transform with their defaults, in the order in which they are applied."""
 IMPORT_PATH = re.compile(r"[^:\s]+:[^:\s]+")
-"""A module and a name in it; a file has "module:outer.<locals>.<lambda>" of a function that cannot be imported."""
+"""A module and a name in it; the name of a function that cannot be imported has the form "module:f.<locals>.g"."""
 
 
 def check_reward_transform(given: Any) -> FrozenMapping[float | None] | RewardFunction | str | None:
-    """Return a transform: numbers by name, a function, the import path of one, or None.
+    """Return a transform: parameters by name, a function, the import path of one, or None.
 
     Raises:
-        ConfigurationError: it is something else, or a number is not finite or its name unknown.
+        ConfigurationError: it is something else, or a parameter is unknown or not finite.
     """
     if given is None or callable(given) or (isinstance(given, str) and IMPORT_PATH.fullmatch(given)):
         return cast(Any, given)
@@ -64,7 +64,7 @@ def reward_transform_to_json(transform: Any) -> Any:
 
 
 def with_reward_function(transform: Any, given: Any) -> Any:
-    """Return a loaded transform, or `given` if that is the function of which the file has the name."""
+    """Return a loaded transform, or the function `given` if the transform is its name."""
     is_named = callable(given) and not isinstance(given, Mapping) and transform == reward_transform_to_json(given)
     return given if is_named else transform
 
@@ -73,7 +73,7 @@ def transformed(rewards: Tensor, transform: Any, steps: int, max_steps: int | No
     """Return rewards `[T, P, E]` after a transform.
 
     Raises:
-        ConfigurationError: a function fails, or returns another shape; or no file holds it.
+        ConfigurationError: a function fails, returns another shape, or was loaded from a file, which has its name only.
     """
     if transform is None:
         return rewards
@@ -111,19 +111,19 @@ class ReturnStatistics(NamedTuple):
     def updated(self, rewards: Tensor, ended: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.
 
-        R_t = r_t + gamma R_{t-1} within an episode. A step that is not valid has a reward if the agent waits for its
-        turn; its R does not count.
+        R_t = r_t + gamma R_{t-1} within an episode. A step that is not valid may have a reward, if the agent waits for
+        its turn, but its R is not counted.
         """
         rewards, ended, valid = (x.detach().cpu().double() for x in (rewards, ended, valid))
         before = self.returns if len(self.returns) == rewards.shape[1] else rewards.new_zeros(rewards.shape[1])
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += gamma * before
         decay[1:] = gamma * (1 - ended[:-1])
-        sums = discounted_suffix_sum_(terms.flip(0), decay.flip(0)).flip(0)  # over the past, so time runs backwards
+        sums = discounted_suffix_sum_(terms.flip(0), decay.flip(0)).flip(0)  # flipped: the sums are over the past
         return ReturnStatistics(self._merged(sums[valid > 0]), sums[-1] * (1 - ended[-1]))
 
     def _merged(self, new: Tensor) -> Tensor:
-        """Return the moments with further returns (Chan et al. 1979)."""
+        """Return the moments after further returns `[n]` (Chan et al. 1979)."""
         if not len(new):
             return self.moments
         count, mean, squares = self.moments.unbind()

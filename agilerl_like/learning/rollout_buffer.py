@@ -32,7 +32,7 @@ class FinalObservations(TensorClass):
 
     @classmethod
     def of(cls, time: Tensor, member: Tensor, env: Tensor, observations: Tensor, *, members: int) -> FinalObservations:
-        """Return those of n places `[n]`, with `observations` `[n, D]`, padded to the most of any member."""
+        """Return those at n steps `[n]`, with `observations` `[n, D]`, padded to the largest number of any member."""
         order = torch.argsort(member, stable=True)
         time, member, env, rows = (column[order] for column in (time, member, env, observations))
         counts = torch.bincount(member, minlength=members)
@@ -132,7 +132,7 @@ LastSteps = Callable[[list[int], int], Rollout]
 
 
 def row_bytes(encoding: ObservationEncoder | AsymmetricEncoder) -> int:
-    """Return the bytes of one env step in a buffer, at least: observation, one action number, reward and flags."""
+    """Return a lower bound of the bytes of one env step in a buffer: observation, one action, reward and flags."""
     return encoding.size * encoding.dtype.itemsize + 4 + 4 * 4
 
 
@@ -201,14 +201,14 @@ class RolloutBuffer:
             EnvStepError: an observation or a reward is not finite.
         """
         places = (self.cursor - length + np.arange(length)) % self.length
-        everyone = members == list(range(self.members))
+        all_members = members == list(range(self.members))
 
         def pick(ring: Tensor) -> Tensor:
             if places[-1] - places[0] == length - 1:
                 steps = ring[int(places[0]) : int(places[-1]) + 1]
             else:
                 steps = ring[torch.from_numpy(places).to(ring.device)]
-            return steps if everyone else steps[:, torch.tensor(members, device=ring.device)]
+            return steps if all_members else steps[:, torch.tensor(members, device=ring.device)]
 
         rewards, terminated, ended, valid = pick(torch.as_tensor(self.outcomes)).to(self.device).unbind(2)
         rollout = Rollout.from_steps(
@@ -250,7 +250,7 @@ class BufferPart:
             buffer.masks[place, :, self._columns] = True if mask is None else mask
 
     def put_uniform(self, place: int, members: Tensor | None) -> None:
-        """Store whose actions `[P]` of a step were drawn uniformly; None: no member's."""
+        """Store flags `[P]` of the members whose actions in a step were drawn uniformly; None: no member's."""
         buffer = self._buffer
         if members is not None and buffer.uniform is None:
             buffer.uniform = torch.zeros(
@@ -272,7 +272,7 @@ class BufferPart:
         self._put_waiting(place, transition)
 
     def _put_waiting(self, place: int, transition: Transition) -> None:
-        """Store which agents waited and will wait; memory for it is allocated at the first one that does."""
+        """Store which agents waited and will wait; memory is allocated when the first one does."""
         buffer, waited, waits = self._buffer, transition.waited, transition.waits
         if waited is None or waits is None:
             return
@@ -287,7 +287,7 @@ class BufferPart:
 
 
 class SparseFinalObs:
-    """Final observations of truncated steps alone: with numpy flags their indices are known without a device sync."""
+    """Final observations of truncated steps only: with numpy flags their indices need no device sync."""
 
     def __init__(self, observations: Tensor, encode: Callable[[Tree], Tensor]) -> None:
         length, self._members, _, size = observations.shape
@@ -352,7 +352,7 @@ class DenseFinalObs:
 def _check_finite(
     rollout: Rollout, encoding: ObservationEncoder | AsymmetricEncoder, describe_row: Callable[[int, int], str]
 ) -> None:
-    """Raise EnvStepError unless everything is finite; one sum per field decides, before the place is searched."""
+    """Raise EnvStepError unless all fields are finite; one sum per field is tested first, because it is fast."""
     last = rollout.final_observations
     fields = {
         "observation": encoding.float_columns(rollout.observations.transpose(0, 1)),

@@ -41,7 +41,7 @@ class SequenceSplit(NamedTuple):
         return cls(length, strides[BPTTSequenceType(kind)])
 
     def times(self, steps: int) -> Tensor:
-        """Return the time step `[C, L]` at each place of each sequence; values from `steps` on are padding."""
+        """Return the time step of each entry of each sequence, `[C, L]`; values from `steps` on are padding."""
         length = min(self.length, steps)
         begins = torch.arange(0, steps - length + self.stride, self.stride)
         return begins.unsqueeze(1) + torch.arange(length)

@@ -19,19 +19,19 @@ FIXED_WORK = {"cpu": 1e7, "cuda": 5e9}
 
 The CPU value was fitted to ten populations (1 to 16 members, widths 32 to 128, minibatches of 32 to 512): with two
 threads a step takes 0.86 ms plus 0.077 ms per million multiplications, so the fixed part equals 1.1e7 of them (3.5e6
-with one thread), and acting between minibatches costs half as much again. The GPU value is an estimate: small networks
-wait for kernel launches.
+with one thread), and acting between minibatches adds half of that. The GPU value is an estimate, because the time of
+small networks there is that of kernel launches.
 """
 
 STORED_WORK = 30
 """Fixed cost of a parameter per minibatch step, padding included, in the same unit and by the same fit.
 
-The optimizer reads and writes it, and it occupies cache.
+It is the time in which the optimizer reads and writes the parameter, which also occupies cache.
 """
 
 
 class PlannedMember(NamedTuple):
-    """The facts about a member that decide on its stack."""
+    """The properties of a member that determine its stack."""
 
     stack_key: Hashable
     """Members with different keys never share a stack."""

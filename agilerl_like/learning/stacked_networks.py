@@ -1,7 +1,7 @@
 """Stacks of networks whose parameters share one flat tensor.
 
-Networks of different structure cannot be computed in one batched product. Their parameters are rows of one tensor all
-the same, so clipping, Adam and the check for non-finite values run once for all members.
+Networks of different structure cannot be computed in one batched product, but their parameters are rows of one tensor,
+so clipping, Adam and the check for non-finite values run once for all members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StackRows(NamedTuple):
 
 
 class StackedNetworks:
-    """Stacks one after another: their parameters are rows of `flat` `[P, N]`, with Adam's moments alike.
+    """Several stacks whose parameters are rows of `flat` `[P, N]`; Adam's moments have the same layout.
 
     Actor parameters are stored before column `critic_at`, critic parameters from there on.
     """

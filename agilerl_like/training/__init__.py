@@ -24,12 +24,7 @@ __all__ = [
     "train_on_policy",
 ]
 
-_HOMES = (
-    "training_arguments",
-    "on_policy",
-    "off_policy",
-    "multi_agent_env_setup",
-    "multi_agent",
-)  # the modules of these names, the lightest first
+_MODULES = ("training_arguments", "on_policy", "off_policy", "multi_agent_env_setup", "multi_agent")
+"""The modules that define these names, the fastest to import first."""
 
-__getattr__, __dir__ = lazy_attributes(__name__, __all__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _MODULES)

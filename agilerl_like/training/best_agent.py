@@ -1,4 +1,4 @@
-"""The best agent of a run: the one that `pop.best`, the summary, the plot, `best/` and every tracker name.
+"""The best agent of a run, which `pop.best`, the summary, the plot, `best/` and all trackers refer to.
 
 The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is evaluated
 again on fresh episodes, and replaces the best agent only if it is better there by more than the standard error of the
@@ -19,7 +19,7 @@ from agilerl_like.storage.validation import short_repr, validate_record
 from agilerl_like.training.evaluator import EvalResult
 
 CONFIRMATION_EPISODES = 20
-"""Fresh episodes of a candidate, or as many as an evaluation has if these are more."""
+"""Fresh episodes of a candidate; an evaluation's number of episodes if that is larger."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class BestAgent:
     rank: int = 0
     """The process that has the agent."""
     agent: EvolvableAlgorithm | None = None
-    """None on all other processes."""
+    """The agent on process `rank`, None on all others."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the agent as plain data."""
@@ -77,17 +77,17 @@ def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -
 
 
 def may_surpass(member: MemberRecord, best: BestRecord, target: float | None) -> bool:
-    """Whether a member's evaluation is high enough to be worth fresh episodes."""
+    """Return whether a member's evaluation is high enough for an evaluation on fresh episodes."""
     if not best.is_confirmed:
         return True
     return member.fitness > best.fitness + best.standard_error or _reaches(member, best, target)
 
 
 def surpasses(candidate: BestRecord, best: BestRecord, target: float | None) -> bool:
-    """Whether a candidate replaces the best agent.
+    """Return whether a candidate replaces the best agent.
 
     It does if its mean on fresh episodes is higher by more than the standard error of the difference, or is the first
-    to reach the target. A result on fresh episodes replaces any without.
+    to reach the target. A result on fresh episodes replaces every result without.
     """
     if not (candidate.is_confirmed and best.is_confirmed):
         return candidate.is_confirmed or not math.isfinite(best.fitness)

@@ -1,7 +1,7 @@
 """Saves a run's checkpoints, its last population and its best agent, and reads checkpoints to resume.
 
-All processes take part, because members are gathered on the main one, which writes. A failed save costs a warning and
-nothing that was saved before.
+Saving is collective: members are gathered on the main process, which writes. A save that fails gives a warning and
+leaves earlier files as they were.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from agilerl_like.training.training_arguments import OutputPaths
 
 CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
-"""Document with the settings that a run keeps (`run_settings.run_identity`)."""
+"""Name of the document with the settings that a run keeps (`run_settings.run_identity`)."""
 EXPERIENCE = "memory"
-"""Beginning of the names of the files with each member's experience."""
+"""Prefix of the names of the files with each member's experience."""
 INTERRUPTED = "interrupted"
 MAX_FAILED_SAVES = 3
 """Consecutive failed saves after which a run stops."""
@@ -59,7 +59,7 @@ class Progress:
     outcome: Text = ""
     """Why the run ended; "" if it has not."""
     restorations: NonNegativeInt = 0
-    """How often the run restarted from a checkpoint because all members had diverged."""
+    """Restarts from a checkpoint because all members had diverged."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
@@ -76,7 +76,7 @@ class Progress:
 
 @dataclass
 class SearchState:
-    """What a selection strategy knows besides the history; its fields are keys of checkpoints."""
+    """The state of a selection strategy besides the history; its fields are keys of checkpoints."""
 
     selection: Text = "none"
     """Class name of the strategy that wrote `state`."""
@@ -95,7 +95,7 @@ class SearchState:
         return cls() if data is None else validate_record(cls, data, where)
 
     def for_selection(self, name: str) -> SearchState:
-        """Return the state for a strategy: without what another one wrote."""
+        """Return the state for a strategy: without the data of another one."""
         return self if name == self.selection else SearchState(name, {}, self.returns)
 
     def paired_returns(self) -> np.ndarray | None:
@@ -111,15 +111,15 @@ class RunState(NamedTuple):
     progress: Progress
     best: BestAgent
     births: Sequence[OffspringRecord]
-    """Those that led to the current members."""
+    """The offspring that led to the current members."""
     fitness: Sequence[float]
     """The last fitness of each member, by slot."""
     opponent_pool: Sequence[Opponent] = ()
     """Agents of earlier generations that members are rated against."""
     history: History = History()
-    """What each member trained with in each generation."""
+    """Each member's hyperparameters and fitness in each generation."""
     search: SearchState = SearchState()
-    """What the selection strategy knows besides."""
+    """The state of the selection strategy."""
     experience: Sequence[Mapping[str, Tensor]] = ()
     """Each member's stored experience, by slot; empty if it is not saved."""
 
@@ -128,7 +128,7 @@ class RunFinished(Exception):
     """The run that was to be resumed has ended; `population` are its members."""
 
     def __init__(self, message: str, population: BasePopulation, limits: Sequence[str]) -> None:
-        """`limits` are the settings that keep the run from continuing."""
+        """`limits` are the settings by which the run has ended."""
         super().__init__(message)
         self.population, self.limits = population, tuple(limits)
 
@@ -146,11 +146,13 @@ def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) ->
 
 
 RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}
-LATER_RUN_KEYS = {"history", "search"}  # which earlier versions did not write
+"""Keys of a checkpoint's document of the run."""
+LATER_RUN_KEYS = {"history", "search"}
+"""Further keys, which earlier versions did not write."""
 
 
 def _check_run(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError unless a checkpoint's document of the run is valid, which its digest does not show."""
+    """Raise CheckpointError unless a checkpoint's document of the run is valid; its digest does not ensure that."""
     run, where = checkpoint.documents.get("run"), f"path={str(checkpoint.path / 'run.json')!r}: run"
     if not isinstance(run, dict) or set(run) - LATER_RUN_KEYS != RUN_KEYS:
         raise CheckpointError(
@@ -198,7 +200,7 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
 
 
 def _are_games(found: Sequence[Any]) -> bool:
-    """Whether this is nothing, or one list of [generation, score, count]."""
+    """Return whether this is empty, or one list of [generation, score, count]."""
     return not found or (
         len(found) == 1
         and isinstance(found[0], list)
@@ -239,16 +241,16 @@ def load_identity(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_opponents(checkpoint: Checkpoint) -> list[SerializedAgent]:
-    """Agents of earlier generations that members are rated against."""
+    """Return the agents of earlier generations that members are rated against."""
     names = [f"rival-{i:03d}" for i in range(len(checkpoint.documents["run"]["rivals"]))]
     return [SerializedAgent(checkpoint.documents.get(name), checkpoint.tensors.get(name, {})) for name in names]
 
 
 def take_experience(checkpoint: Checkpoint, members: int) -> list[Mapping[str, Tensor]]:
-    """Return and forget the stored experience of a checkpoint's members, by slot; nothing if it has none.
+    """Remove the members' experience from a checkpoint and return it, by slot; empty if there is none.
 
     Raises:
-        CheckpointError: it has that of other members.
+        CheckpointError: the checkpoint has the experience of other members.
     """
     tensors = cast("dict[str, Mapping[str, Tensor]]", checkpoint.tensors)
     names = sorted(name for name in tensors if name.startswith(f"{EXPERIENCE}-"))
@@ -281,8 +283,8 @@ class CheckpointManager:
     def save(self, run_state: RunState, *, last: bool = False, is_complete: bool = True) -> None:
         """Write the best agent; the population if this is the last save; a checkpoint if the generation is complete.
 
-        The records reach the disk first: after a power cut they must not lack generations of a checkpoint. The
-        checkpoint comes last, so a run whose checkpoint marks it as ended has written everything.
+        Records are written to the disk first, so that after a power cut they have all generations of a checkpoint. The
+        checkpoint is written last, so that a run whose checkpoint marks it as ended has written everything.
         """
         process_group = self.members.process_group
         serialized_agents, best = self.members.gather_to_main(), self._gather_best(run_state.best)
@@ -296,7 +298,7 @@ class CheckpointManager:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
     def save_history(self, progress: Progress, fitness: Sequence[float], *, steps: int, max_steps: int) -> None:
-        """Write the weights of all members after `steps` of `max_steps` env steps of each, in a folder for good.
+        """Write the weights of all members after `steps` of `max_steps` env steps of each, to a folder that is kept.
 
         An entry is a population without the state of learning. A resumed run replaces the entries of generations that
         it repeats by equal ones.

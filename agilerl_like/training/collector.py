@@ -1,4 +1,4 @@
-"""Collects rollouts: steps the envs of a population, and lets the members learn whose rollouts are complete.
+"""Collects rollouts: steps the envs of a population, and updates the members whose rollouts are complete.
 
 All members' envs are one vector env of P x E rows, of which member p owns block p. Episodes continue across updates and
 generations. Members whose rollouts are complete at the same time learn together.
@@ -46,7 +46,7 @@ class PhaseTimer:
 
 
 class _TimedBlock:
-    """A `with` block whose time counts; one made of a generator takes three times as long, four times in every step."""
+    """A `with` block that is timed; a generator-based one takes three times as long, and a step has four of them."""
 
     __slots__ = ("_began", "_phase", "_seconds")
 
@@ -89,7 +89,7 @@ class Collector:
         self.envs = env.num_envs // members
         """Envs of each member on this rank; its `num_envs` counts those of all replicas."""
         self._seen = np.zeros((2, 0))
-        """Of the episodes since the last `pop_scores`, those that `returns_since` has returned, `[2, P]`."""
+        """Count and sum of the returns since the last `pop_scores` that `returns_since` has returned, `[2, P]`."""
         group_envs = self._group_envs()
         for agent in population:
             agent.num_envs = self.envs * population.gradient_sync.num_ranks
@@ -99,7 +99,7 @@ class Collector:
         }
 
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
-        """The env of each group of agents."""
+        """Return the env of each group of agents."""
         if self.population[0].learner.rollout_encoding.is_asymmetric:
             self.env.keep_critic_observation()
         return {"": self.env}
@@ -110,7 +110,7 @@ class Collector:
         return (group.episodes for group in self.groups[""].env_groups)
 
     def reset(self, slots: Sequence[int], *keys: int) -> None:
-        """Start new episodes; seeds of a member's envs derive from the run's seed, its slot and `keys`."""
+        """Start new episodes; the seeds of a member's envs follow from the run's seed, its slot and `keys`."""
         population = self.population
         count = population[0].num_envs
         columns = population.gradient_sync.env_slice(count)
@@ -127,7 +127,7 @@ class Collector:
             seeds = None
 
     def set_opponents(self, opponents: Any, generation: int, *, everywhere: bool) -> None:
-        """Let frozen opponents, one for each member, or functions, control a side of every other env, or of all."""
+        """Set opponents, one for each member, or functions, which control a side in every other env or `everywhere`."""
         raise NotImplementedError
 
     @property
@@ -161,18 +161,18 @@ class Collector:
         return {place: _mean(its_reports) for place, its_reports in reports.items()}
 
     def reset_member(self, place: int) -> None:
-        """Forget the hidden states and the rollout of a member that was replaced."""
+        """Reset the hidden state and discard the rollout of a member that was replaced."""
         for group in self.groups.values():
             group.reset_member(place)
 
     def pop_scores(self) -> list[float]:
-        """Mean return of each member's training episodes that ended since the last call; nan if none did."""
+        """Return each member's mean return in training episodes since the last call; nan without any."""
         sums = self._sums([episodes.take() for episodes in self._episodes])
         self._seen = np.zeros_like(sums)
         return _quotients(*self.population.gradient_sync.all_reduce_(torch.tensor(sums)).tolist())
 
     def returns_since(self, places: Sequence[int]) -> list[float]:
-        """Mean return of some members' training episodes that ended since the last call for them; nan if none did.
+        """Return some members' mean returns in training episodes since the last call for them; nan without any.
 
         Only envs of this process count.
         """
@@ -184,7 +184,7 @@ class Collector:
         return _quotients(*fresh.tolist())
 
     def _sums(self, episodes: Sequence[FinishedEpisodes]) -> np.ndarray:
-        """Return how many episodes of each member ended, and the sum of their returns, `[2, P]`."""
+        """Return the number of each member's episodes, and the sum of their returns, `[2, P]`."""
         return np.array(
             [
                 np.concatenate([array.reshape(len(self.population), -1) for array in arrays], axis=1).sum(axis=1)
@@ -223,18 +223,18 @@ class GroupCollector:
         self._random_steps_left: Tensor | None = None
         self._marks_random_steps = False  # whether any action in the buffer may have been random
         self._state_owner: PopulationLearner | PerMemberLearner | None = None
-        """The cohort that computed them; a mutation makes another one."""
+        """The cohort that computed the hidden states; after a mutation there is another one."""
         self.learns = True
-        """Whether it is trained; a frozen group acts only."""
+        """Whether the group is trained; a frozen group only acts."""
         self.opponents: LearnerGroup[Any] | None = None
-        """What acts in the rows of opponents; None without any."""
+        """The learners that act in the rows of opponents; None without opponents."""
         self._opponent_rows = torch.zeros(0, dtype=torch.bool)  # [E], the same for all members
         self._opponent_state = torch.zeros(0)  # [P, E, …]
 
     def start(self, seeds: list[int] | None) -> None:
-        """Start new episodes everywhere, with a seed for each env.
+        """Start new episodes in all envs, with a seed for each.
 
-        Without seeds they have started already: the collector of another group of the same envs passed them.
+        Without seeds the episodes have been started by the collector of another group of agents in the same envs.
         """
         env, population = self.env, self.population
         observations, mask = env.reset(seeds), env.action_mask
@@ -331,7 +331,7 @@ class GroupCollector:
                 seen, raw, mask = (self._slice(group, whole) for whole in (self.observations, raw, self.mask))
                 group.buffer.put_actions(here, seen, raw, mask)
                 if self._marks_random_steps:
-                    cast(Any, group.buffer).put_uniform(here, random_members)  # of algorithms with random_steps
+                    cast(Any, group.buffer).put_uniform(here, random_members)  # a RolloutBuffer's method
                 actions = self._with_opponents(group, population.to_env(raw), theirs)
                 actions = self.env.array_backend.to_env_actions(actions)
             with timer("env"):
@@ -363,7 +363,7 @@ class GroupCollector:
         return self._by_member(torch.as_tensor(taken & ~transition.ended).unsqueeze(-1)).unsqueeze(-1).unsqueeze(-1)
 
     def _without_opponents(self, group: EnvGroup, transition: Transition) -> Transition:
-        """Return a step in which nothing happened in the rows of opponents, because they do not learn."""
+        """Return a step with zero rewards and flags in the rows of opponents, which do not learn."""
         if not len(self._opponent_rows):
             return transition
         own = ~self._rows_of_opponents(group).cpu().numpy()
@@ -386,7 +386,7 @@ class GroupCollector:
 
     @property
     def experience(self) -> Any:
-        """What the population's `learn` reads."""
+        """The input of the population's `learn`."""
         return self._buffer.reader(self.observations, self._initial_state)
 
     def learn(self) -> Mapping[int, TensorDict]:
@@ -404,13 +404,13 @@ class GroupCollector:
         return reports
 
     def reset_member(self, place: int) -> None:
-        """Forget the hidden states and the rollout of a member that was replaced."""
+        """Reset the hidden state and discard the rollout of a member that was replaced."""
         self.resize_hidden_states()
         self.state[place] = 0.0
         self._start_rollouts([place])
 
     def resize_hidden_states(self) -> None:
-        """Carry hidden states over to the members' mutated networks."""
+        """Convert hidden states to the units of the members' mutated networks."""
         cohort = self.population.cohort
         if cohort is self._state_owner:
             return
@@ -423,7 +423,7 @@ class GroupCollector:
         self._state_owner = cohort
 
     def _start_rollouts(self, places: Iterable[int]) -> None:
-        """Start the next rollouts of some members here."""
+        """Start the next rollouts of some members at the current step."""
         for place in places:
             self.steps_since_update[place] = 0
             self._initial_state[place] = self.state[place]

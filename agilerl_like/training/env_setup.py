@@ -1,4 +1,4 @@
-"""How the envs of a run are made, stepped and evaluated; the training loop knows neither gymnasium nor PettingZoo."""
+"""How the envs of a run are made, stepped and evaluated; the training loop needs neither gymnasium nor PettingZoo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agilerl_like.training.training_arguments import INFO
 
 
 class EnvSetup(ABC):
-    """Makes envs of the kind of `env`, and what a population needs to act in them."""
+    """Makes envs like `env`, and the adapters, collectors and evaluators of populations that act in them."""
 
     population: ClassVar[type[BasePopulation]]
     """The class of populations that act in these envs."""
@@ -44,7 +44,7 @@ class EnvSetup(ABC):
     @property
     @abstractmethod
     def spaces(self) -> tuple[Any, Any]:
-        """Observation and action spaces, as the algorithm takes them."""
+        """The algorithm's arguments for observation and action spaces."""
 
     @property
     def agent_arguments(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class EnvSetup(ABC):
         """Return the adapter through which a population steps an env."""
 
     def check_opponents(self, opponents: str, population: BasePopulation, fitness: str) -> None:
-        """Raise ConfigurationError unless members can train against such opponents."""
+        """Raise ConfigurationError unless members can train against opponents of a kind."""
         if opponents != "self":
             raise ConfigurationError(f"opponents={opponents!r} is for teams; allowed is 'self'")
 
@@ -102,11 +102,11 @@ class SingleAgentEnvSetup(EnvSetup):
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         if hasattr(env, "possible_agents"):
-            raise ConfigurationError(f"env={env!r:.200} is one of teams; train_multi_agent_on_policy trains in it")
+            raise ConfigurationError(f"env={env!r:.200} is multi-agent; train_multi_agent_on_policy trains in it")
         if not hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
             raise ConfigurationError(
-                f"env={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and of an "
-                "env of your own so does gymnasium.vector.SyncVectorEnv([make_env] * num_envs)"
+                f"env={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and so "
+                "does gymnasium.vector.SyncVectorEnv([make_env] * num_envs) of an env of your own"
             )
         check_vector_env(env)
         self.env = env
@@ -155,7 +155,7 @@ class SingleAgentEnvSetup(EnvSetup):
 
 
 def _changed_rewards(env_config: Any) -> Iterator[Finding]:
-    """Warn of wrappers that make fitness another reward than the environment's own."""
+    """Yield warnings of wrappers by which fitness is not the environment's own reward."""
     for wrapper in env_config.wrappers if isinstance(env_config, VecEnvConfig) else ():
         if changes_reward(wrapper):
             yield Finding(
@@ -166,7 +166,7 @@ def _changed_rewards(env_config: Any) -> Iterator[Finding]:
 
 
 def check_whole_sets(env: Any, envs: int) -> None:
-    """Raise ConfigurationError unless the envs of a member on this process have all instances equally often."""
+    """Raise ConfigurationError unless a member's envs on this process have equally many of each instance."""
     count = num_instances(env)
     if envs % count:
         raise ConfigurationError(
@@ -181,7 +181,7 @@ def _id_of(env: Any) -> str:
 
 
 def divide_envs(envs: int, parts: int) -> int:
-    """Return how many envs of a member each of so many processes steps."""
+    """Return how many of a member's envs each of `parts` processes steps."""
     own, rest = divmod(envs, parts)
     if rest:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Computes the fitness that selection compares: the mean return, on the same seeds for all members, not exploring."""
+"""Computes fitness, which selection compares: the mean return without exploration, on equal seeds for all members."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import INFO
 
 INITIAL_RATING = 1000.0
-"""Of the first opponent, a copy of the untrained first member."""
+"""Rating of the first opponent, a copy of the untrained first member."""
 POOL_SIZE = 16
 """Largest number of opponents in the pool."""
 
@@ -35,14 +35,14 @@ class EvalResult(NamedTuple):
     errors: list[float]
     """Standard error of each fitness; nan with fewer than two episodes."""
     episodes: int
-    """Of each member."""
+    """Episodes of each member."""
     steps: list[int]
     """Env steps of each member's evaluation."""
     returns: Sequence[list[float]] = ()
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
     was lost. Empty if fitness is not a mean over episodes; if it is info.NAME, these are the infos."""
     is_zero_sum: bool = False
-    """Whether agents were paid, and what some won others lost in every episode."""
+    """Whether there were rewards, and in every episode they summed to 0 over the agents."""
     instances: int = 1
     """Instances of the env; episode i of a member is of instance i modulo their number."""
     aggregate: str = "mean"
@@ -51,7 +51,7 @@ class EvalResult(NamedTuple):
     """Further results by name, one for each member."""
 
     def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
-        """Return the ratings after as many further games of the members at `places` as in each earlier round."""
+        """Return the ratings after further games of the members at `places`, averaged by the inverse variances."""
         fitness, errors, steps = list(self.fitness), list(self.errors), list(self.steps)
         for place, rating, error, its_steps in zip(places, more.fitness, more.errors, more.steps, strict=True):
             weight = errors[place] ** -2, error**-2
@@ -98,8 +98,8 @@ class Summary(NamedTuple):
 def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean") -> Summary:
     """Return the summary of a member's episodes, of which number i is of instance i modulo `instances`.
 
-    "mean" is over all episodes, "min" and "median" are over the means on the instances: the summary is then that of the
-    instances that decide. Episodes that are nan do not count.
+    "mean" is over all episodes; "min" and "median" are over the means on the instances, and the summary is then that of
+    the instances chosen. Episodes that are nan do not count.
     """
     if aggregate == "mean" or instances == 1:
         played = np.array([score for score in scores if math.isfinite(score)])
@@ -116,7 +116,7 @@ def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean"
 
 
 def _numbers(played: Episodes, key: str) -> np.ndarray:
-    """Return the numbers `[P, K]` under a key of the infos of the episodes' last steps; nan where there is none."""
+    """Return the values `[P, K]` of a key in the infos of the episodes' last steps; nan where it is missing."""
     if played.infos is None:
         return np.full(played.returns.shape, np.nan)
     found = np.array([[_number(info, key) for info in its] for its in played.infos], np.float64)
@@ -148,11 +148,11 @@ class PoolUpdate(NamedTuple):
     steps: int
     """Env steps of its games."""
     signal: int
-    """The signal that stopped the games, so that no opponent was added; 0 if none did."""
+    """The signal that stopped the games, in which case no opponent was added; 0 if none did."""
 
 
 EvaluateLocally = Callable[[Callable[[Callable[[], bool]], Any]], tuple[Any, int]]
-"""Calls a function that evaluates on this process; returns None and the signal if one stopped any process."""
+"""Calls a function that evaluates on this process; returns None and the signal if one has stopped any process."""
 
 
 class Evaluator:
@@ -199,7 +199,7 @@ class Evaluator:
             played.mean.tolist(),
             played.returns.std(axis=1).tolist(),
             played.standard_errors.tolist(),
-            played.returns.shape[1],  # whole sets of instances: at least as many as seeds
+            played.returns.shape[1],  # at least as many as seeds, because of whole sets of instances
             played.lengths.sum(axis=1).tolist(),
             np.where(played.lost, np.nan, played.returns).tolist(),
             _is_zero_sum(played),
@@ -257,7 +257,7 @@ class Evaluator:
             return None
         rows = self.env.num_envs
         count = next(n for n in range(len(places), rows + 1) if rows % n == 0 and rows // n % self.instances == 0)
-        # each member has as many rows as the others, so the first is repeated where the rows cannot be divided
+        # members have equally many rows, so the first member is repeated if the rows cannot be divided evenly
         chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
         found = self.evaluate(copies, seeds, generation, should_stop=should_stop)

@@ -12,23 +12,23 @@ from agilerl_like.training.sharding import MemberInfo
 
 
 class Lineage:
-    """The offspring that led to the current members; `lineage.jsonl` has all others, too."""
+    """The offspring records that led to the current members; `lineage.jsonl` has those of all members."""
 
     def __init__(self) -> None:
         self._births: dict[int, list[OffspringRecord]] = {}
 
     @property
     def births(self) -> list[OffspringRecord]:
-        """All records, in an order in which they can be added again."""
+        """All records, in an order in which `add` accepts them."""
         return [birth for its in self._births.values() for birth in its]
 
-    def add(self, births: Iterable[OffspringRecord], living: Iterable[int]) -> None:
-        """Add records in their order, and drop those that do not lead to `living`, the current members."""
+    def add(self, births: Iterable[OffspringRecord], members: Iterable[int]) -> None:
+        """Add records in their order, and remove those that do not lead to the current members' uids."""
         for birth in births:
             if not birth.survives or _changed(birth):  # unchanged survivors are left out
                 self._births.setdefault(birth.uid, []).append(birth)
         kept: set[int] = set()
-        for member in living:
+        for member in members:
             while member in self._births and member not in kept:
                 kept.add(member)
                 member = self._births[member][0].parent_uid
@@ -83,7 +83,7 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
 
 
 def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> OffspringRecord:
-    """Return the record of offspring; `parent` is as it was before. A fresh member has no parent's values."""
+    """Return the record of offspring; `parent` is its state before evolution, and unused for a fresh member."""
     before, has_parent = parent.genome, birth.parent_uid != NO_PARENT
     return OffspringRecord(
         generation=birth.generation,

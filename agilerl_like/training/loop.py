@@ -1,12 +1,11 @@
-"""The training loop: a generation of training, an evaluation, evolution, and again.
+"""The training loop: training, evaluation and evolution, generation by generation.
 
 In a generation every member takes the same number of env steps, whatever its learn_step, and episodes continue across
-generations. Members are evaluated in envs of their own, without exploration, all on the same seeds. Evolution comes
-between two generations and never after the last, so the returned population is exactly the one that was evaluated.
+generations. Members are evaluated in separate envs, without exploration, all on the same seeds. Evolution takes place
+between two generations and not after the last, so the returned population is exactly the one that was evaluated.
 
-A run may be spread over processes, each of which trains and evaluates its own members; every process makes the same
-decisions. The envs are reset where a checkpoint is due, in interrupted and uninterrupted runs alike, so that a resumed
-run is bit-identical to one that was never stopped.
+A run may be distributed over processes, each of which trains and evaluates its own members; every process makes the
+same decisions. The envs are reset at every checkpoint, so that a resumed run is bit-identical to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class RunResult(NamedTuple):
     signal: int
     """The signal that interrupted it, SIGINT or SIGTERM; 0 if none did."""
     unsaved: int
-    """How many of the last saves failed; 0 if everything is on the disk."""
+    """The number of consecutive failed saves at the end; 0 if everything was written."""
 
 
 class TrainingLoop(EvaluatingLoop):
@@ -89,7 +88,7 @@ class TrainingLoop(EvaluatingLoop):
         return self._finish(stopped)
 
     def _start(self) -> int:
-        """Record the initial members, or carry out the evolution that a run with a larger budget or target missed."""
+        """Record the initial members; in a resumed run that had ended, carry out the evolution that is still due."""
         stopped = 0
         if self.progress.generation == 0:
             self._warn_if_no_update()
@@ -104,6 +103,7 @@ class TrainingLoop(EvaluatingLoop):
         return stopped
 
     def _finish(self, stopped: int) -> RunResult:
+        """Save the run, report its summary and return its result."""
         self._save(last=True, is_complete=not stopped)
         if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
             self.callbacks.on_warning(
@@ -141,11 +141,12 @@ class TrainingLoop(EvaluatingLoop):
         )
 
     def _train(self) -> None:
+        """Train all members for a generation, or until a stop is requested."""
         progress, collector = self.progress, self.collector
         self._generation_started, self._steps_before = perf_counter(), self.steps
         progress.generation += 1
         progress.evolved = False
-        self._set_progress()  # agents of a checkpoint, or of another process, lack it
+        self._set_progress()  # agents that were loaded or received have none
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
@@ -159,10 +160,10 @@ class TrainingLoop(EvaluatingLoop):
             if reports := collector.learn():
                 self._record_update(dict(reports))
         for agent in self.population:
-            agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)  # of all its runs
+            agent.steps.append(agent.steps[-1] + self.steps - self._steps_before)
 
     def _sample_opponents(self) -> None:
-        """Choose whom each member plays against in this generation."""
+        """Choose each member's opponents in this generation."""
         kind, progress = self.training_args.opponents, self.progress
         if kind != "self":
             pool = self.evaluator.opponent_pool
@@ -177,12 +178,12 @@ class TrainingLoop(EvaluatingLoop):
         return self.population.gradient_sync.num_ranks == 1 and self._stop_requested()
 
     def _replicas_stop(self) -> bool:
-        """Whether to stop training; replicas of one member stop at the same step, because they learn together."""
+        """Return whether to stop training; replicas of a member stop at the same step, because they learn together."""
         stop, group = self._stop_requested(), self.population.gradient_sync
         return stop if group.num_ranks == 1 else bool(group.all_reduce_(torch.tensor([float(stop)])).item())
 
     def _set_progress(self) -> None:
-        """Set each member's progress where the rollout began that it may be about to learn from."""
+        """Set each member's progress to that at the beginning of its next update's rollout."""
         envs, max_steps = self.members.first.num_envs, self.training_args.max_steps
         for agent in self.population:
             agent.progress = max(0, self.progress.ticks - agent.rollout_steps) * envs / max_steps
@@ -190,6 +191,7 @@ class TrainingLoop(EvaluatingLoop):
             learner.max_steps = max_steps
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
+        """Record the metrics of an update of some members, replace those that diverged, and call the callbacks."""
         slots = self.members.shard.slots
         metrics = {
             slots[place]: {name: float(report[name][0]) for name in reported_metrics(self.population[place])}
@@ -223,7 +225,7 @@ class TrainingLoop(EvaluatingLoop):
     def _replace_diverged(self, diverged: Sequence[int]) -> None:
         """Replace members whose loss or weights are not finite by clones of the best members of this process."""
         slots, size = self.members.shard.slots, self.members.size
-        if len(diverged) == len(slots) < size:  # their slots get offspring of other processes' members after evaluation
+        if len(diverged) == len(slots) < size:  # evolution fills their slots with offspring from other processes
             for place in diverged:
                 for learner in self.population[place].learners.values():
                     learner.reinitialize()
@@ -273,7 +275,7 @@ class TrainingLoop(EvaluatingLoop):
         return f"stopped: {reason:.200}" if reason else "stopped"
 
     def _updates_reached(self) -> bool:
-        """Whether a member of any process has made the largest number of updates; collective if there is a limit."""
+        """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""
         limit = self.training_args.max_updates
         if limit is None:
             return False
@@ -281,7 +283,7 @@ class TrainingLoop(EvaluatingLoop):
         return max(self.members.process_group.all_gather(most)) >= limit
 
     def _seconds_reached(self) -> bool:
-        """Whether the main process has run for the largest number of seconds; collective if there is a limit."""
+        """Return whether the main process has run for `max_seconds`; collective if there is a limit."""
         limit = self.training_args.max_seconds
         return limit is not None and self.members.process_group.broadcast(self._seconds()) >= limit
 
@@ -368,7 +370,7 @@ class TrainingLoop(EvaluatingLoop):
             self._reset_envs()
 
     def _is_history_due(self) -> bool:
-        """Whether this generation is in the history; the last one is if the run has reached its target."""
+        """Return whether this generation's weights are saved; those of a run that has reached its target are."""
         args, envs = self.training_args, self.members.first.num_envs
         has_ended = self.progress.outcome == TARGET_REACHED and args.history > 0
         return has_ended or args.is_history_due(self._steps_before // envs, self.progress.ticks, envs)

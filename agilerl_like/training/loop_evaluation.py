@@ -1,4 +1,4 @@
-"""Evaluation within a training loop: all members, those in doubt again, and the confirmation of the best."""
+"""The evaluations of a training loop: of all members, of members in doubt again, and the confirmation of the best."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
 from agilerl_like.hpo import PopulationView, Selection, Trial
 from agilerl_like.hpo.selection import BASELINE_GENERATION
-from agilerl_like.reporting.records import (
-    MemberRecord,
-)
+from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
@@ -27,9 +25,7 @@ from agilerl_like.training.best_agent import (
     surpasses,
     unconfirmed_record,
 )
-from agilerl_like.training.checkpoint_manager import (
-    SearchState,
-)
+from agilerl_like.training.checkpoint_manager import SearchState
 from agilerl_like.training.evaluator import EvalResult
 from agilerl_like.training.loop_state import LoopState
 
@@ -42,7 +38,7 @@ EQUAL_RATINGS = 1e-6
 
 
 class EvaluatingLoop(LoopState):
-    """A run that evaluates its members, and measures its best one on fresh episodes."""
+    """A training loop's evaluation of its members, and of the best one on fresh episodes."""
 
     def _evaluate(self) -> tuple[list[MemberRecord], int]:
         """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
@@ -197,9 +193,9 @@ class EvaluatingLoop(LoopState):
     def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
         """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
-        It is the fittest member of this generation if fresh episodes confirm it, else the one before. A run that was
-        stopped ends without them. Where fitness depends on the opponents, the one before plays against those of this
-        generation, too, because it was measured against others.
+        It is the fittest member of this generation if fresh episodes confirm it, otherwise the previous best. A run
+        that was stopped plays no fresh episodes. Where fitness depends on the opponents, the previous best is evaluated
+        against this generation's opponents, too, because its fitness was measured against others.
         """
         best, target, signal = self.best, self.training_args.target, 0
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
@@ -260,7 +256,7 @@ def _unfinished_result(population: BasePopulation) -> EvalResult:
 def _trial(
     record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str, *, is_mean: bool
 ) -> Trial:
-    """Return what the history keeps of one member's generation; `is_mean`: fitness is a mean return, not a rating."""
+    """Return the history's entry for a member in one generation; with `is_mean` fitness is a mean, not a rating."""
     return Trial(
         generation=generation,
         uid=record.uid,

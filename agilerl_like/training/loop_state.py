@@ -1,4 +1,4 @@
-"""What a training loop holds, and the records that it reports: the state of one run on one process."""
+"""The state of a training loop on one process, and the records that it reports."""
 
 from __future__ import annotations
 
@@ -25,14 +25,8 @@ from agilerl_like.reporting.records import (
     SummaryRecord,
     UpdateRecord,
 )
-from agilerl_like.training.best_agent import (
-    BestAgent,
-)
-from agilerl_like.training.checkpoint_manager import (
-    CheckpointManager,
-    Progress,
-    SearchState,
-)
+from agilerl_like.training.best_agent import BestAgent
+from agilerl_like.training.checkpoint_manager import CheckpointManager, Progress, SearchState
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
@@ -80,9 +74,9 @@ class LoopState:
         self.fitness: list[float] = []
         """The last fitness of each member, by slot; empty before the first evaluation."""
         self.history = History()
-        """What each member trained with in each generation, for selection and exploration."""
+        """Each member's hyperparameters and fitness in each generation, for selection and exploration."""
         self.search = SearchState(selection_name(selection))
-        """What selection knows besides the history."""
+        """The state of the selection strategy besides the history."""
         self.metrics: dict[int, list[dict[str, float]]] = {}
         """Metrics of this generation's updates on this process, by slot."""
         self.updates: dict[int, list[UpdateRecord]] | None = {} if logs_updates else None
@@ -92,7 +86,7 @@ class LoopState:
         self.replacements: list[OffspringRecord] = []
         """Replacements of diverged members in this generation, on this process."""
         self.unreplaced: set[int] = set()
-        """Slots of diverged members that no member of this process could replace."""
+        """Slots of diverged members for which this process had no replacement."""
         self.stop_requests = StopRequests()
         self.started = self._generation_started = perf_counter()
         self._steps_before = 0
@@ -110,7 +104,7 @@ class LoopState:
     def restore(
         self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
     ) -> None:
-        """Continue from a checkpoint; the main process passes the best agent and the opponents, too."""
+        """Restore the state of a checkpoint; only the main process has the best agent and the opponents."""
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome = ""
         self.history = History.from_json(saved_run.get("history", []))
@@ -129,13 +123,14 @@ class LoopState:
         self.started -= self.progress.seconds
 
     def advance_rng(self) -> None:
-        """Use other episodes, noise and mutations than those that followed the checkpoint before."""
+        """Advance the random streams, so that a restarted run has other episodes, noise and mutations than before."""
         self.progress.restorations += 1
         self.progress.next_uid += self.members.size
         for learner in self.population.all_learners():
             learner.advance_rng()
 
     def _reset_envs(self) -> None:
+        """Start new episodes in all envs, with seeds of the generation and the number of restarts."""
         keys = [self.progress.generation, self.progress.restorations]
         while keys and not keys[-1]:
             del keys[-1]
@@ -148,7 +143,7 @@ class LoopState:
         return self.context
 
     def _stop_requested(self) -> bool:
-        """Whether a signal or a callback requests a stop; a callback's request is passed on to the other ranks."""
+        """Return whether a signal or a callback requests a stop; a callback's request is sent to the other ranks."""
         if self.context.stop_reason is not None or self.callbacks.failure is not None:
             self.stop_requests.request()
         return self.stop_requests.asked
@@ -169,7 +164,7 @@ class LoopState:
 
     def _known_best(self) -> BestAgent:
         if self.best is None:
-            raise RuntimeError("the best agent of a run is not known before its first evaluation")
+            raise RuntimeError("a run has no best agent before its first evaluation")
         return self.best
 
     def _seconds(self) -> float:
@@ -245,7 +240,7 @@ class LoopState:
 
 
 def reported_metrics(agent: EvolvableAlgorithm) -> tuple[str, ...]:
-    """Return the names of the metrics of an update, and of the hyperparameters that had a scheduled value in it."""
+    """Return the names of an update's metrics, and of the hyperparameters that are scheduled."""
     return (*agent.group_class.metrics, *next(iter(agent.learners.values())).scheduled)
 
 

@@ -34,13 +34,13 @@ def train_multi_agent_on_policy(
 
     A team's fitness is the mean episode return summed over agents; with `fitness="rating"` it is an Elo-like rating
     from games against the best teams of earlier generations, for zero-sum envs (`elo_evaluator.py`). `options` are the
-    other keywords of `train_on_policy`. `sum_scores` is accepted for AgileRL's sake: fitness is the sum in any case.
+    other keywords of `train_on_policy`. `sum_scores` is AgileRL's and ignored: fitness is always the sum.
 
-    `opponents` are what a team's sides train against: each other ("self"), frozen copies of the best of earlier
-    generations ("past") or of other members ("population"), or a team of yours, which learns nothing. A function of an
+    `opponents` are the opponents of a team's sides in training: each other ("self"), frozen copies of the best of
+    earlier generations ("past") or of other members ("population"), or a team, which does not learn. A function of an
     agent's observation, its action mask and a numpy generator, which returns the agent's action, is an opponent as
-    well; functions by group act for these groups everywhere, which have to be among the `frozen_groups`. Against
-    functions the return is that of the members' own agents (`opponents.py`).
+    well; functions by group act for these groups in all envs, and the groups have to be among the `frozen_groups`.
+    Against functions the return is that of the members' own agents (`opponents.py`).
 
     Raises:
         ConfigurationError: before anything is trained; `env` is not one of `make_multi_agent_vect_envs`.

@@ -1,8 +1,8 @@
-"""Optuna: its samplers propose the hyperparameters of our members, and its dashboard shows our runs.
+"""Optuna's samplers as an explorer, and trials of a run for its dashboard.
 
-`OptunaExplorer` works generation by generation: before each proposal a study is made of the run's history, so
-a resumed run proposes the same as an uninterrupted one, on every process. `StudyCallback` adds a trial for each member
-to a study of the user's, in whose storage `optuna-dashboard` finds it. Needs the extra `optuna`.
+`OptunaExplorer` builds a study from the run's history before each proposal, so a resumed run proposes the same as an
+uninterrupted one, on every process. `StudyCallback` adds a trial for each member to a study of the user's, in whose
+storage `optuna-dashboard` finds it. Needs the extra `optuna`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ except ImportError as error:
 Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
 SAMPLERS = ("TPESampler", "RandomSampler", "QMCSampler", "CmaEsSampler", "GPSampler", "NSGAIISampler")
 MAX_TRIALS = 200
-"""The last trials of the history that a study is made of."""
+"""Number of the history's last trials that a study is built from."""
 
 
 def distribution(parameter: Parameter) -> Distribution:
@@ -76,7 +76,7 @@ def label(name: str, parameter: Parameter) -> str:
 
 
 def to_optuna(parameter: Parameter, value: Any) -> Any:
-    """Return a value as a study has it."""
+    """Return the value in a study for a value of a hyperparameter."""
     if isinstance(parameter, Choice):
         return _text(value)
     scale = parameter.scale if isinstance(parameter, RLParameter) else ""
@@ -86,11 +86,11 @@ def to_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 def from_optuna(parameter: Parameter, value: Any) -> Any:
-    """Return the legal value that a study's stands for."""
+    """Return the legal value of a hyperparameter for a value in a study."""
     if isinstance(parameter, Choice):
         return next(own for own in parameter.values if _text(own) == value)
     if not isinstance(parameter, RLParameter):
-        raise ConfigurationError("a NumberArray is no part of a study")
+        raise ConfigurationError("a NumberArray cannot be part of a study")
     value = (
         1 - value if parameter.scale == "log_complement" else 2**value if parameter.scale == "power_of_two" else value
     )
@@ -98,14 +98,14 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Return a choice as Optuna allows it: lists as text."""
+    """Return a value that Optuna allows as a choice: lists become strings."""
     return str(plain(value)) if isinstance(value, list | tuple) else value
 
 
 def as_trial(
     hp_config: HyperparameterConfig, values: Mapping[str, Any], value: float | None, **more: Any
 ) -> FrozenTrial:
-    """Return a member as a trial of the hyperparameters that are active in it; it failed if `value` is not finite."""
+    """Return a trial of a member's active hyperparameters; it has failed if `value` is not finite."""
     active = hp_config.active(values)
     distributions: dict[str, BaseDistribution] = {label(name, its): distribution(its) for name, its in active.items()}
     params = {label(name, its): _within(its, values[name]) for name, its in active.items()}
@@ -117,7 +117,7 @@ def as_trial(
 
 
 def _within(parameter: Parameter, value: Any) -> Any:
-    """Return a value in a study, within the bounds that rounding of the scale may have left."""
+    """Return the value in a study, clamped to bounds that rounding of the scale may have crossed."""
     found, its = to_optuna(parameter, value), distribution(parameter)
     return min(max(found, its.low), its.high) if isinstance(its, FloatDistribution) else found
 
@@ -133,7 +133,7 @@ def _suggested(suggestion: optuna.Trial, name: str, parameter: Parameter) -> Any
 
 @dataclass(frozen=True)
 class OptunaExplorer(Explorer):
-    """Proposes what a sampler of Optuna suggests, given what each member gained in each generation.
+    """Proposes the suggestions of an Optuna sampler, given each member's gain in fitness in each generation.
 
     `sampler` names a class of `optuna.samplers`. Clones keep their parent's weights and architecture.
     """
@@ -186,7 +186,7 @@ def _measured(trials: Sequence[Trial]) -> list[Trial]:
 
 
 class StudyCallback(Callback):
-    """Adds a trial for each member to a study, when it was replaced or the run has ended: its fitness by generation.
+    """Adds a trial for each member, with its fitness by generation, to a study when it is replaced or the run ends.
 
     The study must maximize; `hp_config` are the ranges of the population.
     """

@@ -1,7 +1,7 @@
 """Trains an agent or a team in a probe environment, and compares its values and actions with the known answers.
 
-The answers are checked once, after the whole step budget, and not as soon as they happen to be right: an untrained
-policy is right about one choice in two.
+The answers are checked once, after the whole step budget, because an untrained policy gives the right one of two
+choices half of the time.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ OFF_POLICY: dict[str, Any] = {
     "tau": 0.05,
     "learning_starts": 256,
 }
-"""The same of algorithms that learn from a replay."""
+"""Settings of algorithms that learn from a replay."""
 NOISY: dict[str, Any] = {"lr": 2e-3, "learning_starts": 1_000, "expl_noise": 0.5}
 TABULAR: dict[str, Any] = {"lr": 0.1, "eps_end": 1.0}
-"""The same of Q-learning, whose actions are all random."""
+"""Settings of Q-learning, whose actions are all random."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": {"eps_end": 1.0},  # all actions are random; their values are those of the best policy all the same
     "TD3": NOISY,  # with a larger learning rate the tanh of its actions saturates
@@ -67,11 +67,11 @@ EVOLUTION: dict[str, dict[str, Any]] = {
 }
 """The settings of evolution strategies, which have no values: only their actions are checked."""
 EVOLUTION_STEPS = 10
-"""Times the steps of other algorithms: returns of whole episodes contain less than gradients."""
+"""Factor on the steps of other algorithms: returns of whole episodes hold less information than gradients."""
 HIGH_ENTROPY = {"ent_coef": 1.0}
-"""For discrete actions: without entropy, an action abandoned too early is never tried again."""
+"""Setting for discrete actions: without entropy, an action that is abandoned too early is never tried again."""
 RECURRENT = {"recurrent": True, "max_seq_len": 8}
-"""For probes that need memory, whose episodes are not longer than such a sequence."""
+"""Settings for probes that need memory, whose episodes are at most as long as a sequence."""
 FINAL_PHASE = 0.2
 """Final share of the steps, with a tenth of the learning rate, so that the check is not affected by late oscillation of
 a policy that is close to indifferent."""
@@ -126,7 +126,7 @@ def suits(probe: Probe, algorithm: str) -> bool:
 def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO.algo, **settings: Any) -> ProbeRecord:
     """Train an algorithm, or IPPO in a multi-agent probe, for the probe's step budget and check the answers.
 
-    `settings` are arguments of the algorithm. Observations for a table are numbers of those of the probe.
+    `settings` are arguments of the algorithm. For a table the probe's observations are numbered.
     """
     start = perf_counter()
     kind: Any = registered("algorithm").find("algorithm", algorithm) if isinstance(probe, Probe) else IPPO
@@ -217,7 +217,7 @@ def _act_and_value(
     reply: tuple[Any, ...] = ()
     for obs in episode:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))
-        memory = reply[4:]  # nothing, if the agent has none
+        memory = reply[4:]  # empty, if the agent is not recurrent
         reply = agent.get_action(batch, np.array([mask]) if mask else None, *memory)
     action, _, _, value = reply[:4]
     if isinstance(agent.action_space, gymnasium.spaces.Box):

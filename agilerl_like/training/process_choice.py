@@ -1,10 +1,10 @@
-"""Chooses processes and threads of a run: what `processes="auto"` means.
+"""Chooses the number of processes and threads of a run for `processes="auto"`.
 
 A copy of the population trains for a few hundred milliseconds in envs of its own, once for each layout that suits the
 machine: one process with one thread, one with all threads, and several processes, of which the largest shard is
-measured here. `choose` then compares the predicted times of the whole run. Nothing that the run uses is touched, and
-results do not depend on the choice beyond rounding; with `per_member` threads are left as they are, so that results do
-not depend on it at all.
+measured here. `choose` then compares the predicted times of the whole run. The run's own envs and members are not
+used, and results depend on the choice by rounding only; with `per_member` the number of threads is not changed, and
+results do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from agilerl_like.training.session import RunPlan, worker_job, worker_main
 
 AUTO: Literal["auto"] = "auto"
 SHORT_RUN = 20_000
-"""Env steps of all members up to which a run is too short to measure anything."""
+"""Env steps of all members up to which a run is too short for a measurement."""
 START_SECONDS = 4.0
 """Seconds of one core that a process needs to start, an estimate: its imports alone took 3.2 CPU seconds."""
 TARGET_DIVISOR = 4
-"""Part of its budget that a run with a target counts: it usually ends early."""
+"""Divisor of the budget of a run with a target, which usually ends early."""
 MARGIN = 0.9
-"""Of the time of a simpler layout: one that promises more than this is noise."""
+"""Share of a simpler layout's predicted time below which another layout is chosen; smaller gains may be noise."""
 SAMPLE_SECONDS = 0.12
-"""Seconds of training that one layout is timed for, after a first round that is not."""
+"""Seconds of training that one layout is timed for, after a first round that is not timed."""
 BUILD_SECONDS = 1.0
 """Seconds that making the envs of all layouts may take; else one member is measured."""
 SLOWEST_ROUND = 0.6
-"""Seconds after which a round ends early: the env takes most of the time then, and learning is left out."""
+"""Seconds after which a round ends early, without learning: the env takes most of the time then."""
 MOST_SECONDS = 3.0
-"""Seconds after which no further layout is measured, on a machine that has no time for it."""
+"""Seconds after which no further layout is measured, for overloaded machines."""
 ROUND_STEPS = 8
 """Vector steps of one round, unless a minibatch needs more."""
 
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What a run prints: one line if something was measured, else nothing."""
+        """The line that a run prints; "" if nothing was measured."""
         return f"{self.layout}: {self.reason}" if self.rates else ""
 
 
@@ -87,7 +87,8 @@ class Sample(NamedTuple):
 def candidates(members: int, cores: int, threads: Sequence[int]) -> list[Layout]:
     """Return the layouts to compare, simpler ones first; `threads` are those that one process may have.
 
-    Several processes are as many as cores and members allow, without those that would leave the largest shard as large.
+    Of several processes the layout has as many as cores and members allow, minus those that do not make the largest
+    shard smaller.
     """
     layouts = [Layout(1, count) for count in threads]
     most = min(members, cores)
@@ -100,7 +101,7 @@ def candidates(members: int, cores: int, threads: Sequence[int]) -> list[Layout]
 def slowdown(layout: Layout, cores: int, load: float) -> float:
     """Return how many times longer each of several processes takes than it does alone, on cores with such a load.
 
-    `load` counts the cores that other programs use; all that runs gets an equal share.
+    `load` counts the cores that other programs use; all programs get an equal share.
     """
     alone = min(1.0, cores / (layout.threads + load))
     together = min(1.0, cores / (layout.processes * layout.threads + load))
@@ -151,9 +152,9 @@ def choose_layout(
     process_group: ProcessGroup | None = None,
     resume: str | os.PathLike[str] | None = None,
 ) -> Choice:
-    """Return the processes and threads of a run, of which those that are numbers are kept.
+    """Return the processes and threads of a run; those that are given as numbers are not changed.
 
-    Without a population that of the run folder `resume` is measured.
+    Without a population, that of the run folder `resume` is measured.
     """
     given = Layout(processes if processes != AUTO else 1, threads if threads != AUTO else torch.get_num_threads())
     if processes != AUTO:
@@ -186,9 +187,9 @@ def choose_layout(
         return Choice(given, refusal or "there is no other layout", {})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run itself shows the env's warnings
+            warnings.simplefilter("ignore")  # the run itself shows the warnings of the env
             rates, load = measure(env_setup, population, layouts)
-    except Exception as error:  # of the env: the run reports it
+    except Exception as error:  # an env's error, which the run reports
         return Choice(given, f"nothing could be measured ({error!r:.200})", {})
     choice = choose(rates, steps, cores, load)
     return choice._replace(reason=f"{choice.reason}; {refusal}") if refusal else choice
@@ -197,7 +198,7 @@ def choose_layout(
 def measure(
     env_setup: EnvSetup, population: BasePopulation, layouts: Sequence[Layout]
 ) -> tuple[dict[Layout, float], float]:
-    """Return env steps/s of all members in each layout, and how many cores other programs use."""
+    """Return env steps/s of all members in each layout, and the number of cores that other programs use."""
     members, envs = len(population), env_setup.env.num_envs
     others, cores = OtherLoad(), available_cores()
     shards = {layout: -(-members // layout.processes) for layout in layouts}
@@ -215,7 +216,7 @@ def measure(
                     samples[layout] = sample_shard(
                         make_shard_env(stack, env_setup, shard), env_setup, population, shard
                     )
-                else:  # a lower bound of the gain: as if the networks of all members took no longer than those of one
+                else:  # a lower bound of the gain, since networks of several members take longer than those of one
                     sample = sample_shard(single, env_setup, population, 1)
                     samples[layout] = sample._replace(env=sample.env * shard)
     load = others.cores()
@@ -262,7 +263,7 @@ def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, memb
         collector.learn()
         now = time.perf_counter()
         if not is_warm and now - start <= SAMPLE_SECONDS:
-            timer.seconds.update(dict.fromkeys(timer.seconds, 0.0))  # it allocates, and files are loaded
+            timer.seconds.update(dict.fromkeys(timer.seconds, 0.0))  # the first round allocates and loads files
             start, steps, is_warm = now, 0, True
     spent = timer.seconds
     return Sample(spent["env"] / steps, (spent["act"] + epochs * spent["learn"]) / steps)
@@ -284,7 +285,7 @@ def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BaseP
 def _load(env_setup: EnvSetup, folder: str | os.PathLike[str] | None) -> BasePopulation | None:
     try:
         return None if folder is None else env_setup.population.load(folder)
-    except (CheckpointError, ConfigurationError, OSError):  # the run reports it
+    except (CheckpointError, ConfigurationError, OSError):  # which the run reports
         return None
 
 
@@ -301,7 +302,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def _threads(layout: Layout) -> Iterator[None]:
-    """Set threads and the share of the cores that each process of a layout has."""
+    """Set the number of threads, and the share of the cores, of each process of a layout."""
     before = os.environ.get("LOCAL_WORLD_SIZE")
     os.environ["LOCAL_WORLD_SIZE"] = str(layout.processes)
     try:
@@ -322,7 +323,7 @@ class OtherLoad:
         self._busy, self._own, self._time = *self._seconds(), time.perf_counter()
 
     def cores(self, seconds: float = 0.0) -> float:
-        """Return how many cores others have used in the mean, so many seconds from now."""
+        """Wait for some seconds, and return the mean number of cores that others have used."""
         time.sleep(seconds)
         busy, own = self._seconds()
         passed = max(1e-3, time.perf_counter() - self._time)

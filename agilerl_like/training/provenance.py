@@ -1,4 +1,4 @@
-"""Date, command, versions, git state and machine of a run: the head of its config.yaml, and its run.json."""
+"""Date, command, versions, git state and machine of a run, for the head of its config.yaml and its run.json."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 class ProvenanceReporter(Reporter):
-    """Writes `run.json`: what is needed to repeat a run, and how it ended."""
+    """Writes `run.json`: command, versions and machine of a run, and how it ended."""
 
     def __init__(self, run_dir: Path | str) -> None:
         self.path = Path(run_dir).absolute() / RUN_DOCUMENT
@@ -54,7 +54,7 @@ class ProvenanceReporter(Reporter):
         self._document: dict[str, Any] = {}
 
     def start(self, run: RunRecord) -> None:
-        """Write the beginning; a resumed run keeps that of the first process."""
+        """Write the document; a resumed run keeps the earlier entries and adds its own to `resumed`."""
         now = {
             "begun": _now(),
             "command": _command(),
@@ -77,7 +77,7 @@ class ProvenanceReporter(Reporter):
         self._write(outcome="", generation=before.get("generation", 0))
 
     def generation(self, record: GenerationRecord) -> None:
-        """Note the number of the generation; it is written at the end."""
+        """Store the number of the generation, which is written with the first and at the end."""
         first = not self._document.get("generation")
         self._document["generation"] = record.generation
         if first:
@@ -102,7 +102,7 @@ class ProvenanceReporter(Reporter):
 
 
 def is_run_document(document: Mapping[str, Any]) -> bool:
-    """Whether the content of a file is that of run.json."""
+    """Return whether a document is one that `ProvenanceReporter` wrote."""
     return {"schema", "env", "algorithm", "command"} <= document.keys()
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: which files a run writes, and when another run may use the folder.
+"""The folder of a run: the files that a run writes, and the conditions under which another run may use it.
 
 A run starts in a folder without files of a run, or removes an earlier run's files first if `overwrite` is true. Files
 that no run has written are never removed.
@@ -30,7 +30,7 @@ from agilerl_like.training.provenance import is_run_document, provenance
 CONFIG = "config.yaml"
 CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
 HEADER = "# agilerl-like "
-"""The beginning of every config.yaml that a run has written."""
+"""First characters of every config.yaml that a run has written."""
 
 
 class RunFolderExistsError(ConfigurationError):
@@ -49,7 +49,7 @@ def check_unused(folder: Path, *, overwrite: bool = False) -> None:
 
     Raises:
         RunFolderExistsError: the folder holds files of an earlier run, and `overwrite` is false.
-        ConfigurationError: another process has a run in it; or a file in the place of a run's is not one.
+        ConfigurationError: another process has a run in it; or a file has the name of a run's but is not one.
     """
     if _existing_files(folder) and (folder / LOCK).is_file():
         with RunLock(folder):  # a run that is still active is reported first
@@ -84,12 +84,12 @@ def _check_target(folder: Path, *, overwrite: bool) -> None:
 
 
 def check_foreign_files(folder: Path) -> None:
-    """Raise ConfigurationError if a folder has files in the places of a run's that no run has written."""
+    """Raise ConfigurationError if a folder has files with the names of a run's that no run has written."""
     foreign = [name for name in _existing_files(folder) if not RUN_FILES[name].is_written_by_run(folder / name)]
     if foreign:
         raise ConfigurationError(
             f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written; allowed "
-            "is another folder, or to move that away"
+            "is another folder, or this one after it was moved away"
         )
 
 
@@ -156,7 +156,7 @@ class StoredFolder(RunFile):
 
 
 class SharedFolder(RunFile):
-    """A folder in which a run has entries beside those of others, which stay."""
+    """A folder with entries of a run and others, which are not removed."""
 
     def is_written_by_run(self, path: Path) -> bool:
         return path.is_dir() and not path.is_symlink()
@@ -182,7 +182,7 @@ def _is_birth(path: Path) -> bool:
 
 
 def _is_stored(path: Path, pattern: re.Pattern[str], kind: str) -> bool:
-    """Whether a path is a stored folder of this kind and of such a name, or the leftover of one."""
+    """Return whether a path is a stored folder of this kind and name pattern, or the leftover of one."""
     plain = path.is_dir() and not path.is_symlink()
     if not plain or not pattern.fullmatch(path.name.removeprefix(".").partition(".")[0]):
         return False
@@ -193,7 +193,7 @@ def _is_stored(path: Path, pattern: re.Pattern[str], kind: str) -> bool:
 
 
 REPORT_HEAD = b'<meta name="generator" content="agilerl-like">'
-"""A line near the beginning of every report."""
+"""A line in the first 2,000 bytes of every report."""
 
 
 RUN_FILES: Mapping[str, RunFile] = {
@@ -215,7 +215,7 @@ RUN_FILES: Mapping[str, RunFile] = {
 
 
 class ConfigReporter(Reporter):
-    """Writes `config.yaml` when a run begins; before, the folder may be another run's."""
+    """Writes `config.yaml` when a run begins; until then the folder may be another run's."""
 
     def __init__(
         self, run_dir: Path, settings: str, *, again: str, notes: Sequence[str] = (), replaces: bool = True

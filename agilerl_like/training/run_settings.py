@@ -36,16 +36,16 @@ MISSING = object()
 
 
 def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
-    """Return the section `environment`, without what cannot be written to a file; `name` is for display."""
+    """Return the section `environment`, without values that a file cannot hold; `name` is for display."""
     section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
         env_config = env_config_of(env_setup.vec_env)
-    except ConfigurationError:  # it is unknown how it was made
+    except ConfigurationError:  # the env was not made from a config
         return section
     for key, describe in _environment_fields(env_config).items():
         try:
             section[key] = describe()
-        except ConfigurationError:  # a function without an import path, or arguments that are no plain data
+        except ConfigurationError:  # a function without an import path, or arguments that are not plain data
             continue
     return section
 
@@ -53,7 +53,7 @@ def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
 def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
     kwargs: Mapping[str, Any] = env_config.env_kwargs
     source, wrappers = env_config.env, env_config.wrappers
-    if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
+    if "source" in kwargs and "extra_wrappers" in kwargs:  # made by `multi_agent_env_config`
         source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
     return {
         "id": lambda: source if isinstance(source, str) else import_path("env_name", source),
@@ -65,7 +65,7 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
 
 
 def _differences(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
-    """Return the fields about envs that differ; those at their defaults are left out."""
+    """Return the fields of envs that differ from each other, and of seeds and infos, without those at defaults."""
     found: dict[str, Callable[[], Any]] = {}
     if env_config.instances:
         found["instances"] = lambda: [plain("instances", dict(one)) for one in env_config.instances]
@@ -81,7 +81,7 @@ def _differences(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
 
 
 def _member_sections(population: BasePopulation) -> dict[str, Any]:
-    """Return the sections that describe the members; where these differ, a value is a list with an entry for each."""
+    """Return the sections that describe the members; a value that differs is a list with an entry for each member."""
     first: EvolvableAlgorithm = population[0]
     settings = [
         {name: _plain(value) for name, value in settings_to_json(agent.settings()).items()} for agent in population
@@ -128,9 +128,9 @@ def run_identity(
     training_args: TrainingArguments,
     selection: Selection | None,
 ) -> dict[str, Any]:
-    """Return the settings that a run keeps, and its selection, which may change; `population` may be unknown.
+    """Return the settings that a run keeps, and its selection, which may change; `population` may be None.
 
-    Of members that have been trained, only number, seed and ranges are settings.
+    If members have been trained, only their number, seed and ranges are settings.
     """
     members = {} if population is None else _member_sections(population)
     if population is not None and any(agent.steps[-1] for agent in population):
@@ -152,7 +152,7 @@ def run_identity(
 def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str, *, seed_is_drawn: bool) -> None:
     """Raise ConfigurationError, with every difference, if settings are not those that a run was started with.
 
-    What is missing on one side is not compared, and with `seed_is_drawn` neither is what follows from the seed.
+    Settings that one side lacks are not compared, and with `seed_is_drawn` neither are those that depend on the seed.
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
     old.pop(SELECTION, None)
@@ -301,6 +301,6 @@ def _strategy_of(kind: str, strategy: Any) -> dict[str, Any] | None:
     name = registered(kind).name_of(type(strategy))
     if name is None or not type(strategy).__module__.startswith("agilerl_like."):
         return None
-    unsaid = {"seed", "population_size", "rand_seed", "device", "accelerator"}
-    settings = {its.name: getattr(strategy, its.name) for its in fields(strategy) if its.name not in unsaid}
+    omitted = {"seed", "population_size", "rand_seed", "device", "accelerator"}
+    settings = {its.name: getattr(strategy, its.name) for its in fields(strategy) if its.name not in omitted}
     return {"name": name, **{key: _plain(value) for key, value in settings.items() if value is not None}}

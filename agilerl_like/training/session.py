@@ -1,7 +1,8 @@
 """Sets up a run in each of its processes: envs, members, folder, loop.
 
-A run is one process; or several that `accelerate launch` started, each of which called this code; or several of which
-this one starts the others. Those receive only the run plan; their members arrive through the normal member transfer.
+A run has one process; or several that `accelerate launch` started, each of which calls this code; or several, of
+which this one starts the others. Those receive only the run plan; their members arrive through the normal member
+transfer.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class RunPlan:
     layout: str = ""
     """Processes and threads, and why `processes="auto"` chose them."""
     log_every: LogEvery = "generation"
-    """Whether the records of a generation hold its updates, too."""
+    """Whether the records of a generation include its updates."""
 
     def __post_init__(self) -> None:
         """Check the names before envs are made."""
@@ -101,7 +102,7 @@ def evolve_on_policy(
     processes: int = 1,
     resume: bool = False,
 ) -> RunResult:
-    """Do what `train_on_policy` describes; arguments are checked before anything is trained.
+    """Train and evolve a population as `train_on_policy` describes; arguments are checked before training.
 
     Members train in `env_setup` and are evaluated in `eval_setup`, by default one like it. `process_group` are
     processes that a launcher started, of which this is one; `processes` is the number of processes to start here. With
@@ -158,7 +159,7 @@ def longest_episode(env: Any) -> int | None:
 
 
 def check_processes(processes: int, members: int | None, num_envs: int) -> None:
-    """Raise ConfigurationError unless there is memory for so many processes, and a member or part of one for each.
+    """Raise ConfigurationError unless memory suffices, and members or their envs can be divided among the processes.
 
     `num_envs` are the envs of each member; `members` is None if a checkpoint holds them.
     """
@@ -195,7 +196,7 @@ class ProcessRun:
     unsaved: UnsavedState | None = None
 
     def run(self, *, resume: bool = False) -> RunResult:
-        """Run, and once again from the newest checkpoint if all members diverge."""
+        """Run; if all members diverge, run once again from the newest checkpoint."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.process_group)
             stack.callback(self.callbacks.close)
@@ -274,7 +275,7 @@ class ProcessRun:
             raise diverged
         self.callbacks.on_warning(
             f"{diverged}. The run restarts, once, from its checkpoint of generation "
-            f"{saved_run['progress']['generation']}, with another noise"
+            f"{saved_run['progress']['generation']}, with other noise"
         )
 
     def _resumed_identity(
@@ -295,7 +296,7 @@ class ProcessRun:
         return {**saved, SELECTION: selection}
 
     def _check_members(self, members: ShardedPopulation) -> None:
-        """Check each member's settings; here, because a loop variable of the run would keep a learner alive."""
+        """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""
         longest = longest_episode(self.env_setup.vec_env)
         for learner in members.population.all_learners():
             learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
@@ -386,7 +387,7 @@ class ProcessRun:
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What a started process needs for its part of a run, except its members."""
+    """The part of a run that is sent to a process that this one starts; its members are transferred later."""
 
     plan: RunPlan
     env_setup: type[EnvSetup]
@@ -411,7 +412,7 @@ def worker_job(
 
 
 def worker_main(rank: int, job: WorkerJob) -> None:
-    """Run on a process that another one started."""
+    """Run the part of a run on a process that another one started."""
     with contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
         env_setup = job.env_setup.from_config(job.env_config)
@@ -429,7 +430,7 @@ def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:
 def limits_reached(
     saved_run: Mapping[str, Any], training_args: TrainingArguments, members: ShardedPopulation
 ) -> list[str]:
-    """Return the settings that keep an ended run from continuing; none if it can continue, or has not ended."""
+    """Return the settings by which a run has ended; none if it has not ended, or they now allow it to continue."""
     progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
     is_spent = training_args.vector_steps(members.first.num_envs) <= progress.ticks
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
@@ -464,9 +465,9 @@ def check_num_envs(num_envs: int, saved: int) -> None:
 
 @contextlib.contextmanager
 def distributed_session(*, cpu: bool, workers: WorkerProcesses | None = None) -> Iterator[ProcessGroup]:
-    """Join the process group of the processes that were started together with this one, and leave it.
+    """Join the process group of the processes that were started together, and leave it at the end.
 
-    `workers` are those that this process started: if one ends before all have joined, all end.
+    `workers` are those that this process started: if one exits before all have joined, all are stopped.
     """
     workers = workers or WorkerProcesses()
     with workers.guard_rendezvous():

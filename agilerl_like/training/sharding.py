@@ -1,7 +1,7 @@
 """A population sharded over processes: each trains its own members, and receives copies of others when needed.
 
-A slot is a member's index in the whole population. A process has a population of its own slots' members, in their
-order. Parents of offspring on another process, and members to be saved, are sent as copies.
+A slot is a member's index in the whole population. A process has a population of the members of its slots, in their
+order. Copies are sent of parents whose offspring are on another process, and of members to be saved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class MemberInfo(NamedTuple):
-    """What evolution needs to know of a member; all processes have it of all members."""
+    """The properties of a member that evolution reads, which every process has of all members."""
 
     uid: int
     fitness: float
@@ -49,7 +49,7 @@ class MemberInfo(NamedTuple):
         """Return the info of a member as it is now."""
         fitness = agent.fitness[-1] if agent.fitness else math.nan
         score = agent.scores[-1] if agent.scores else math.nan
-        score = score if isinstance(score, float) else math.nan  # of teams that were tested by hand: one for each group
+        score = score if isinstance(score, float) else math.nan  # a team's own test may have scores by group
         return cls(agent.index, fitness, agent.genome, agent.hp_config, score)
 
 
@@ -137,7 +137,7 @@ class ShardedPopulation:
     # -- evolution
 
     def evolve(self, planned: Sequence[Offspring]) -> list[Offspring]:
-        """Carry out evolution, one offspring a slot; return what was done."""
+        """Carry out evolution, one offspring per slot; return the offspring with the mutations that were applied."""
         needed = [(planned[slot].parent_slot, rank) for slot, rank in _needed_by_rank(self.shards)]
         parents = self.local_members() | self.fetch(needed)
         done = self.population.evolve([planned[slot] for slot in self.shard.slots], parents)
@@ -174,7 +174,7 @@ class ShardedPopulation:
         ]
 
     def rebalance(self) -> None:
-        """Shard again, so that members of equal architecture are on one process; the envs must be reset afterwards."""
+        """Shard again, so that members of equal architecture share a process; the envs must be reset afterwards."""
         kinds = self.all_gather_by_slot(
             [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict
         )
@@ -184,7 +184,7 @@ class ShardedPopulation:
         fitness = self.all_gather_by_slot(self.population.fitness, encode=float, decode=float)
         agents = self.local_members() | self.fetch(_needed_by_rank(after))
         self.shards = after
-        self.population.reset_noise()  # of all members, so that it does not depend on which have moved
+        self.population.reset_noise()  # for all members, so that noise does not depend on which of them have moved
         self.population.set_members([agents[slot] for slot in self.shard.slots])
         self.population.fitness = [fitness[slot] for slot in self.shard.slots]
 
@@ -215,7 +215,7 @@ class ShardedPopulation:
 
 
 def deserialize(serialized: SerializedAgent, device: torch.device, unsaved: UnsavedState | None) -> EvolvableAlgorithm:
-    """Build an agent from its serialized form; `unsaved` is what cannot be sent with it, None if there is none."""
+    """Build an agent from its serialized form, with the state that is not part of it."""
     kind = class_by_name(serialized.document["algorithm"], "agent")
     networks = None if unsaved is None else unsaved.networks
     agent = kind.from_documents(

@@ -15,11 +15,11 @@ from agilerl_like.envs.multi_agent.scripted import ScriptedAgents, ScriptedPolic
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Policies = Callable[[Collection[str]], Sequence[HasActor]]
-"""Agents -> what they act with."""
+"""Agents -> their policies."""
 
 
 class SidesPlayed(NamedTuple):
-    """Games of P members from each of S sides, on K seeds; games whose opening an earlier one had are left out."""
+    """Games of P members from each of S sides, on K seeds, without those that repeat the opening of an earlier game."""
 
     mine: np.ndarray  # [S, P, K], the total return of the side's agents
     others: np.ndarray  # [S, P, K], that of all other agents
@@ -96,7 +96,7 @@ def player_sides(groups: Mapping[str, Sequence[str]]) -> list[frozenset[str]]:
 def group_parts(
     groups: Mapping[str, Sequence[str]], policies: Mapping[str, GroupPolicy], agents: Collection[str]
 ) -> list[HasActor]:
-    """Return what some agents of a team act with, from the policies of its groups."""
+    """Return the policies of some agents of a team, given those of its groups."""
     parts = {group: [agent for agent in ids if agent in agents] for group, ids in groups.items()}
     return [
         policies[group]._replace(layout=cast(AgentGroup, policies[group].layout).part(its))

@@ -1,4 +1,4 @@
-"""The keywords that `train_on_policy`, `train_off_policy` and `train_multi_agent_on_policy` have in common."""
+"""The keywords that `train_on_policy`, `train_off_policy` and `train_multi_agent_on_policy` share."""
 
 from __future__ import annotations
 

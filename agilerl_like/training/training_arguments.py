@@ -45,10 +45,10 @@ class TrainingArguments:
     """Members whose selection is in doubt play further evaluation episodes (gated selections), while a generation's
     evaluation takes no more than this share of its env steps; 0: none."""
     history: int = 10
-    """How often the weights of all members are saved for good, evenly over the budget, besides the initial members; at
+    """How often the weights of all members are saved and kept, evenly over the budget, besides the initial members; at
     the end of a generation, so a shorter run has one for each generation. 0: never."""
     opponents: Opponents = "self"
-    """Whom the sides of a team train against: each other (self), the best of earlier generations (past), other members
+    """Opponents of a team's sides in training: each other (self), the best of earlier generations (past), other members
     (population), a given team (team), or functions (scripted). See `training/opponents.py`."""
 
     max_updates: int | None = None
@@ -107,17 +107,17 @@ class TrainingArguments:
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Where a run writes; None: nowhere. Paths are made absolute, because an env may change the working directory."""
+    """The files that a run writes; None: none. Paths are made absolute, because an env may change the directory."""
 
     run_dir: Path | None = None
     """metrics.csv, lineage.jsonl, `checkpoints/`, `history/`, the last population (`population/`) and the best agent
     (`best/`)."""
     checkpoint_path: Path | None = None
-    """Where populations are saved, too."""
+    """Folder in which populations are saved as well."""
     overwrite_checkpoints: bool = False
-    """Keep only the newest of those."""
+    """Keep only the newest population in `checkpoint_path`."""
     elite_path: Path | None = None
-    """Where the best agent of the run is saved, too."""
+    """Folder in which the best agent of the run is saved as well."""
     overwrite: bool = False
     """Remove the files of an earlier run in `run_dir` first."""
     cwd: Path = field(default_factory=Path.cwd)
@@ -136,7 +136,7 @@ class OutputPaths:
         return path.relative_to(self.cwd) if path and path.is_relative_to(self.cwd) else path
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:
-        """Return where to save the population after so many env steps of each member."""
+        """Return the folders of the population after `steps` env steps of each member."""
         paths = [self.run_dir / "population"] if self.run_dir is not None and last else []
         if self.checkpoint_path is not None:
             suffix = "" if self.overwrite_checkpoints else f"-{steps}"
@@ -144,6 +144,6 @@ class OutputPaths:
         return paths
 
     def best_agent_paths(self) -> list[Path]:
-        """Return where to save the best agent."""
+        """Return the folders of the best agent."""
         paths = [] if self.run_dir is None else [self.run_dir / "best"]
         return paths if self.elite_path is None else [*paths, self.elite_path]

@@ -302,7 +302,7 @@ def test_hyperparameters_may_differ_by_group():
     for wrong, message in (
         ({"lr": {"singer": 1e-3}}, "group_factors.lr group='singer' is unknown"),
         ({"lr": {"speaker": -1.0}}, "lr=-1.0"),
-        ({"gamma": {"speaker": 0.9}}, "gamma=.*allowed by group are lr, ent_coef"),
+        ({"gamma": {"speaker": 0.9}}, "gamma=.*values by group are allowed for lr, ent_coef"),
         ({"group_factors": {"gamma": {"speaker": 0.9}}}, "group_factors key='gamma' is unknown"),
         ({"group_factors": {"lr": {"speaker": 0}}}, "group_factors.lr.speaker=0 must be a positive number"),
     ):

@@ -212,11 +212,11 @@ def test_a_non_finite_update_is_undone():
     experiences = experiences_of(agent)
     before = agent.learner.cohort.stacked.flat.clone()
     agent.lr = 1e38
-    with pytest.raises(PopulationDivergedError, match="agent 0: loss=nan is not finite; its weights were put back"):
+    with pytest.raises(PopulationDivergedError, match="agent 0: loss=nan is not finite; its weights were restored"):
         agent.learn(experiences)
     assert torch.equal(before, agent.learner.cohort.stacked.flat)
     agent.batch_size, agent.update_epochs = 32, 1  # one step, whose loss was that of the weights before it
-    with pytest.raises(PopulationDivergedError, match="agent 0: a weight is not finite; its weights were put back"):
+    with pytest.raises(PopulationDivergedError, match="agent 0: a weight is not finite; its weights were restored"):
         agent.learn(experiences)
     assert torch.equal(before, agent.learner.cohort.stacked.flat)
     agent.lr = 1e-3

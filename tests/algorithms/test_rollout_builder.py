@@ -155,7 +155,7 @@ def test_refuses():
         RolloutBuilder(team, env)
     builder = RolloutBuilder(agent, autoreset="SameStep")
     zeros, flags = np.zeros((2, 4), np.float32), np.array([True, False])
-    with pytest.raises(ConfigurationError, match="infos has no final_obs, though an episode was truncated"):
+    with pytest.raises(ConfigurationError, match="infos has no final_obs, although an episode was truncated"):
         builder.add(zeros, [0, 0], [1, 1], ~flags & flags, flags, zeros)
     builder = RolloutBuilder(agent, env)
     builder.add(zeros, [0, 0], [1, 1], [0, 0], [0, 0], zeros, action_mask=np.ones((2, 2), np.bool_))

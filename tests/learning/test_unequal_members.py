@@ -178,7 +178,7 @@ def test_padding_stays_exactly_zero(specs, share):
     cohort.learn(
         rows, RolloutUpdate(rollout_of(len(specs)), values_of(len(specs)), batch_size=10, shuffle=shuffle_of(rows))
     )
-    adam, its = cohort.stacked.optimizer, [(cohort._row[place], cohort._places(place)) for place in rows]
+    adam, its = cohort.stacked.optimizer, [(cohort._row[place], cohort._columns(place)) for place in rows]
     for network, (row, places) in zip(cohort.networks, its, strict=True):
         alone = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
         assert torch.equal(cohort.stacked.flat[row, places], alone)

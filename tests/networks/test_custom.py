@@ -100,7 +100,7 @@ def test_a_user_network_is_cloned_saved_and_loaded(make, tmp_path):
     agent.learn(experiences(agent))
     clone = agent.clone()
     agent.save_checkpoint(tmp_path / "agent")
-    with pytest.raises(CheckpointError, match="it has networks of its own; give them as actor_network"):
+    with pytest.raises(CheckpointError, match="it has networks of the user's own; pass them as actor_network"):
         PPO.load(tmp_path / "agent")
     loaded = PPO.load(tmp_path / "agent", actor_network=make(3), critic_network=make(1))
     other = agent_of(make)

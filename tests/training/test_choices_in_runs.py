@@ -132,14 +132,20 @@ def test_a_minibatch_that_does_not_fit_becomes_the_largest_choice_that_does():
 @pytest.mark.parametrize(
     ("hp_config", "message"),
     [
-        ({"squash_output": Bool()}, "hp_config.squash_output: it is one for all members, which are computed together"),
+        (
+            {"squash_output": Bool()},
+            "hp_config.squash_output: it is equal for all members, which are computed together",
+        ),
         ({"normalize_value": Bool()}, "hp_config.normalize_value: it belongs to the networks, which a clone inherits"),
         ({"recurrent": Bool()}, "hp_config.recurrent: it belongs to the networks"),
         (
             {"activation": Choice(["ReLU", "Tanh"])},
             "hp_config.activation: it belongs to the networks.*mutation.activation",
         ),
-        ({"optimiser": Choice(["a", "b"])}, "hp_config.optimiser: it is no setting of PPO; allowed are batch_size, lr"),
+        (
+            {"optimiser": Choice(["a", "b"])},
+            "hp_config.optimiser: it is not a setting of PPO; allowed are batch_size, lr",
+        ),
         ({"gamma": Choice([0.9, 1.5])}, r"hp_config.gamma.choices.1=1.5: input should be less than or equal to 1"),
         ({"bptt_sequence_type": Choice(["chunked", "all"])}, r"hp_config.bptt_sequence_type.choices.1='all': input"),
         ({"gamma": Choice([0.9, 0.95])}, r"gamma=0.99 is none of its choices; allowed are 0.9, 0.95"),
@@ -163,7 +169,7 @@ def test_what_cannot_be_a_choice_is_refused(hp_config, message):
             "{lr: [1e-4]}",
             r"hyperparameters.lr.choices=\[0.0001\]; allowed are at least 2 values \(.*run.yaml, line 2\)",
         ),
-        ("{compile: [true, false]}", r"hyperparameters.compile: it is one for all members.*line 2"),
+        ("{compile: [true, false]}", r"hyperparameters.compile: it is equal for all members.*line 2"),
         ("{lr: {each: [{min: 1, max: 2}]}}", "lr.each.min=.*valid number"),
         (
             "{target_kl: {min: 0.01, max: 0.1, when: {bptt_sequence_type: x}}, bptt_sequence_type: [chunked, maximum]}",
