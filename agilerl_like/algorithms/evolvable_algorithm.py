@@ -62,7 +62,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
 
     group_class: ClassVar[type[LearnerGroup[Any]]]
-    """How the learners of a group of agents, of all members, act, store and learn."""
+    """The class by which the learners of one group of agents, of all members, act, store and learn."""
     _seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:

@@ -202,13 +202,13 @@ class IPPO(OnPolicyAlgorithm):
         self.group_factors: Mapping[str, Mapping[str, float]] = {
             name: dict(its) for name, its in team.group_factors.items()
         }
-        """Of each hyperparameter named, the factor by group."""
+        """Factors by group of the hyperparameters named."""
         self.state_space = team.state_space
         """The space of `env.state()`, if critics observe it."""
         self.agent_groups = team.agent_groups()
         """Converts between each group's agents and its learner's rows."""
         self.central_critics = make_central_critics(self.agent_groups, self.critic_observation, team.state_space)
-        """What each group's critic observes, if it is not what the policy observes."""
+        """The observations of each group's critic, for critics that do not observe the same as the policy."""
 
     def _learner_space(self, group: str) -> gymnasium.Space:
         """Return the space of the observations of a group's policy and critic."""

@@ -52,7 +52,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     placeholder_action: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     """A small action space that the algorithm supports, for checks before there is an env."""
     placeholder_observation: ClassVar[gymnasium.Space] = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-    """The same of observations."""
+    """A small observation space, for the same checks."""
 
     has_networks: ClassVar[bool] = True
     """Whether the algorithm has networks, of which a `net_config` describes the architecture."""

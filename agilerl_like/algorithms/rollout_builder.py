@@ -161,17 +161,17 @@ class RolloutBuilder:
         ended = [step.terminated | step.truncated for step in steps]
         first = np.ones(envs, np.bool_) if self._starts is None else self._starts
         known = all(step.log_prob is not None and step.value is not None for step in steps)
-        nothing = np.zeros(envs, np.float32)
+        placeholder = np.zeros(envs, np.float32)
         masked = any(step.mask is not None for step in steps)
         if masked and any(step.mask is None for step in steps):
             raise ConfigurationError("action_mask is missing in some steps; allowed are masks in all steps or in none")
         experiences: Experiences = (
             [step.obs for step in steps],
             [step.action for step in steps],
-            [step.log_prob if known else nothing for step in steps],
+            [step.log_prob if known else placeholder for step in steps],
             [step.reward for step in steps],
             [first, *ended[:-1]],
-            [step.value if known else nothing for step in steps],
+            [step.value if known else placeholder for step in steps],
             self._next_obs,
             ended[-1],
         )

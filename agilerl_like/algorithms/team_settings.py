@@ -1,4 +1,4 @@
-"""What a team of agents consists of, and how its agents are rewarded: the settings of IPPO that PPO lacks."""
+"""The agents of a team, their groups and rewards: the settings of IPPO that PPO does not have."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TeamSettings:
     agent_id_one_hot: bool
     frozen_groups: tuple[str, ...]
     group_factors: Mapping[str, Mapping[str, float]]
-    """Of each hyperparameter named, the factor by group."""
+    """Factors by group of the hyperparameters named."""
     state_space: gymnasium.Space | None
     """The space of `env.state()`, if critics observe it."""
 

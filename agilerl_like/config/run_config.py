@@ -47,7 +47,8 @@ from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
-from agilerl_like.training.session import NO_MUTATION, RunPlan, check_processes
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
+from agilerl_like.training.session import check_processes
 from agilerl_like.training.training_arguments import INFO, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 

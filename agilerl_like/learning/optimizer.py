@@ -165,8 +165,8 @@ class Adam:
     def _step_by_row(self, flat: Tensor, gradient: Tensor, step: AdamStep) -> None:
         views = self._views
         if views is None or views.flat is not flat or views.gradient is not gradient or views.groups is not step.groups:
-            everything = [x.unbind() for x in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
-            rows = [[[x[row][columns] for row in rows] for x in everything] for columns, _, _, rows in step.groups]
+            by_row = [x.unbind() for x in (flat, gradient, self.exp_avg, self.exp_avg_sq)]
+            rows = [[[x[row][columns] for row in rows] for x in by_row] for columns, _, _, rows in step.groups]
             self._views = views = _RowViews(flat, gradient, step.groups, rows)
         kernel = torch._fused_adamw_ if step.rule.name == "adamw" else torch._fused_adam_  # pyright: ignore[reportPrivateImportUsage]  # what torch.optim's fused Adam calls
         for (_, lr, rule, rows), (weights, gradients, first, second) in zip(views.groups, views.rows, strict=True):

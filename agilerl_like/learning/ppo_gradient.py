@@ -1,6 +1,6 @@
 """The gradient of PPO's loss on a minibatch, for the stacked networks of P members.
 
-These functions are what `compile=True` compiles, so everything they read is an argument or a field of `PPOGradient`.
+`compile=True` compiles these functions, so everything they read is an argument or a field of `PPOGradient`.
 """
 
 from __future__ import annotations

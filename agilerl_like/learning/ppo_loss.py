@@ -58,7 +58,7 @@ class LossTerms(NamedTuple):
     surrogate: Tensor
     """Clipped objective of the policy: min(r A, clip(r) A)."""
     squared_error: Tensor
-    """Of the value; by `value_clip_mode` where it is clipped."""
+    """Squared error of the value; see `value_clip_mode` where it is clipped."""
 
 
 LOSS_METRICS = ("loss", "policy_gradient_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")

@@ -111,7 +111,7 @@ class Rollout(TensorClass):
 
     @property
     def _inside(self) -> Tensor:
-        """1 where an agent acted, or waited in the midst of its episode, `[P, T, E]`."""
+        """1 where an agent acted, or waited within its episode, `[P, T, E]`."""
         return self.valid if self.waiting is None else self.valid + self.waiting[:, 0]
 
     @property

@@ -89,8 +89,8 @@ def plan_stacks(
         del unions[i], unions[j]
         pairs = {pair: both for pair, both in pairs.items() if not {i, j} & set(pair)}
         new = max((i, j, *unions)) + 1
-        alike = [k for k in unions if stack_key(unions[k]) == stack_key(best)]
-        pairs |= {(k, new): union(unions[k].places + best.places) for k in alike}
+        mergeable = [k for k in unions if stack_key(unions[k]) == stack_key(best)]
+        pairs |= {(k, new): union(unions[k].places + best.places) for k in mergeable}
         unions[new] = best
     stacks = [
         sorted(one.places, key=lambda place: (*members[place].spec.stack_sort_key, place)) for one in unions.values()

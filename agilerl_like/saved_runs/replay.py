@@ -34,7 +34,8 @@ from agilerl_like.reporting.estimates import (
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.saved_runs.run import Run
 from agilerl_like.seeding import Purpose, fresh_seed, integers
-from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
+from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
 EPISODES = 20

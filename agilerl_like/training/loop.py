@@ -21,7 +21,7 @@ from tensordict import TensorDict
 
 from agilerl_like.algorithms.population import BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import StopRequests, first_signal
-from agilerl_like.hpo import Offspring, PopulationView, next_generation
+from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
 from agilerl_like.reporting.records import (
     BestRecord,
     OffspringRecord,
@@ -311,6 +311,7 @@ class TrainingLoop(EvaluatingLoop):
         return stopped
 
     def _evolve(self) -> None:
+        """Replace the members by their offspring, if there is a selection strategy."""
         self.progress.evolved = True
         if self.selection is None:
             return
@@ -318,28 +319,7 @@ class TrainingLoop(EvaluatingLoop):
         with self.timer("evolve"):
             self.population.finish_blends()
             infos = members.member_infos()
-            uids, genomes = [info.uid for info in infos], [info.genome for info in infos]
-            offspring = members.evolve(
-                next_generation(
-                    PopulationView(
-                        np.array(fitness),
-                        uids,
-                        genomes,
-                        self.progress.generation,
-                        self.history,
-                        returns=self.search.paired_returns(),
-                        generations=self.training_args.generations(members.first.num_envs),
-                        train_returns=np.array([info.train_return for info in infos]),
-                        state=self.search.state,
-                    ),
-                    [info.hp_config for info in infos],
-                    selection=self.selection,
-                    explorer=self.mutations,
-                    seed=members.first.seed,
-                    next_uid=self.progress.next_uid,
-                    repair=self.population.repair,
-                )
-            )
+            offspring = members.evolve(self._plan_offspring(self.selection, infos))
             self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring))
             for place, slot in enumerate(members.shard.slots):
                 if not offspring[slot].survives:
@@ -353,6 +333,29 @@ class TrainingLoop(EvaluatingLoop):
                 offspring_record(one, infos[one.parent_slot], reason)
                 for one, reason in zip(offspring, reasons, strict=True)
             ]
+        )
+
+    def _plan_offspring(self, selection: Selection, infos: Sequence[MemberInfo]) -> Sequence[Offspring]:
+        """Return the offspring of the next generation, one per slot, for the members that `infos` describe."""
+        view = PopulationView(
+            np.array(self.fitness),
+            [info.uid for info in infos],
+            [info.genome for info in infos],
+            self.progress.generation,
+            self.history,
+            returns=self.search.paired_returns(),
+            generations=self.training_args.generations(self.members.first.num_envs),
+            train_returns=np.array([info.train_return for info in infos]),
+            state=self.search.state,
+        )
+        return next_generation(
+            view,
+            [info.hp_config for info in infos],
+            selection=selection,
+            explorer=self.mutations,
+            seed=self.members.first.seed,
+            next_uid=self.progress.next_uid,
+            repair=self.population.repair,
         )
 
     # -- saving

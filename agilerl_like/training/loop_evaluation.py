@@ -44,47 +44,59 @@ class EvaluatingLoop(LoopState):
         """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.timer("evaluate"):
-            num_seeds = self.training_args.eval_loop
-            seeds = integers(num_seeds, members.first.seed, Purpose.EVALUATION_ENVS, progress.generation)
-            result, stopped = self._evaluate_until_stopped(
-                lambda asked: self.evaluator.evaluate(self.population, seeds, progress.generation, should_stop=asked)
-            )
-            if result is not None:
-                if result.is_zero_sum and progress.generation == 1:
-                    self.callbacks.on_warning(
-                        "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
-                        "episode, whatever a member does; fitness='rating' compares members by games"
-                    )
-                result, stopped = self._evaluate_further(result)
-            result = result or _unfinished_result(self.population)
-            fitness = [
-                score if _is_finite(agent) and slot not in self.unreplaced else math.nan
-                for (slot, agent), score in zip(members.local_members().items(), result.fitness, strict=True)
-            ]
-            self.population.fitness = fitness
-            for agent, score, train_return in zip(self.population, fitness, self.collector.pop_scores(), strict=True):
-                agent.fitness.append(score)
-                agent.scores.append(train_return)
+            result, stopped = self._evaluate_members()
+            self._score_members(result.fitness)
         records = members.all_gather_by_slot(
             self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
         )
-        before = self.fitness or [math.nan] * len(records)
         own_returns = result.returns or [[]] * len(members.population)
         self.search.returns = members.all_gather_by_slot(own_returns, encode=list, decode=list)
-        self.history = self.history.extended(
-            _trial(
-                record,
-                progress.generation,
-                score,
-                self.steps - self._steps_before,
-                self.lineage.operators(record.uid, progress.generation - 1),
-                is_mean=any(self.search.returns),
-            )
-            for record, score in zip(records, before, strict=True)
-        )
+        self._extend_history(records)
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
         return records, stopped or self._measure_baseline()
+
+    def _evaluate_members(self) -> tuple[EvalResult, int]:
+        """Return the result of this process's members, with those in doubt, and the signal that stopped it, or 0."""
+        generation = self.progress.generation
+        seeds = integers(self.training_args.eval_loop, self.members.first.seed, Purpose.EVALUATION_ENVS, generation)
+        result, stopped = self._evaluate_until_stopped(
+            lambda asked: self.evaluator.evaluate(self.population, seeds, generation, should_stop=asked)
+        )
+        if result is None:
+            return _unfinished_result(self.population), stopped
+        if result.is_zero_sum and generation == 1:
+            self.callbacks.on_warning(
+                "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
+                "episode, whatever a member does; fitness='rating' compares members by games"
+            )
+        return self._evaluate_further(result)
+
+    def _score_members(self, scores: Sequence[float]) -> None:
+        """Add the scores of this process's members to their histories; nan for members that have diverged."""
+        self.population.fitness = [
+            score if _is_finite(agent) and slot not in self.unreplaced else math.nan
+            for (slot, agent), score in zip(self.members.local_members().items(), scores, strict=True)
+        ]
+        train_returns = self.collector.pop_scores()
+        for agent, score, train_return in zip(self.population, self.population.fitness, train_returns, strict=True):
+            agent.fitness.append(score)
+            agent.scores.append(train_return)
+
+    def _extend_history(self, records: Sequence[MemberRecord]) -> None:
+        """Add a trial of each member to the history."""
+        generation = self.progress.generation
+        self.history = self.history.extended(
+            _trial(
+                record,
+                generation,
+                fitness_before,
+                self.steps - self._steps_before,
+                self.lineage.operators(record.uid, generation - 1),
+                is_mean=any(self.search.returns),
+            )
+            for record, fitness_before in zip(records, self.fitness or [math.nan] * len(records), strict=True)
+        )
 
     def _measure_baseline(self) -> int:
         """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0."""
@@ -112,46 +124,47 @@ class EvaluatingLoop(LoopState):
 
         The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`.
         """
-        progress, members, args, episodes = (
-            self.progress,
-            self.members,
-            self.training_args,
-            self.training_args.eval_loop,
-        )
-        allowed = args.eval_share * (self.steps - self._steps_before) * members.size
         if not result.returns:
             return self._separate_equals(result)
         if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt:
             return result, 0
+        episodes = self.training_args.eval_loop
         for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
-            fitness, steps, returns = zip(
-                *members.all_gather_by_slot(
-                    zip(result.fitness, result.steps, result.returns, strict=True), encode=list, decode=tuple
-                ),
-                strict=True,
-            )
-            if not np.isfinite(fitness).any():
+            doubtful = self._slots_in_doubt(self.selection, result, episodes)
+            if not doubtful:
                 break
-            view = PopulationView(
-                np.array(fitness),
-                self.uids,
-                (),
-                progress.generation,
-                self.history,
-                returns=SearchState(returns=list(returns)).paired_returns(),
-                generations=args.generations(members.first.num_envs),
-            )
-            doubtful = self.selection.in_doubt(view)
-            cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)
-            if not doubtful or sum(steps) + cost > allowed:
-                break
-            own = [place for place, slot in enumerate(members.shard.slots) if slot in doubtful]
+            own = [place for place, slot in enumerate(self.members.shard.slots) if slot in doubtful]
             more, signal = self._evaluate_some(own, episodes, turn)
             if signal:
                 return result, signal
             result = result if more is None else result.extended(own, more)
             episodes *= 2
         return result, 0
+
+    def _slots_in_doubt(self, selection: Selection, result: EvalResult, episodes: int) -> Sequence[int]:
+        """Return the slots whose selection is in doubt, given the result of this process's members; collective.
+
+        There are none if further `episodes` of each would exceed `eval_share`.
+        """
+        members, args = self.members, self.training_args
+        own = zip(result.fitness, result.steps, result.returns, strict=True)
+        gathered = members.all_gather_by_slot(own, encode=list, decode=tuple)
+        fitness, steps, returns = zip(*gathered, strict=True)
+        if not np.isfinite(fitness).any():
+            return ()
+        view = PopulationView(
+            np.array(fitness),
+            self.uids,
+            (),
+            self.progress.generation,
+            self.history,
+            returns=SearchState(returns=list(returns)).paired_returns(),
+            generations=args.generations(members.first.num_envs),
+        )
+        doubtful = selection.in_doubt(view)
+        cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)
+        allowed = args.eval_share * (self.steps - self._steps_before) * members.size
+        return doubtful if sum(steps) + cost <= allowed else ()
 
     def _separate_equals(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the ratings after further games of the members whose ratings are equal, and the signal.

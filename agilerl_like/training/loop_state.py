@@ -14,7 +14,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
-from agilerl_like.hpo import Explorer, History, Selection
+from agilerl_like.hpo import History
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -31,9 +31,9 @@ from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
 from agilerl_like.training.lineage import Lineage
+from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.training_arguments import TrainingArguments
 
 TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
@@ -47,25 +47,22 @@ class LoopState:
         env_setup: EnvSetup,
         env: Any,
         evaluator: Evaluator,
+        plan: RunPlan,
         *,
-        training_args: TrainingArguments,
-        selection: Selection | None,
-        mutations: Explorer,
         checkpoint_manager: CheckpointManager,
         callbacks: CallbackList,
         record: RunRecord,
-        logs_updates: bool = False,
     ) -> None:
-        self.members, self.evaluator, self.training_args = members, evaluator, training_args
-        self.selection, self.mutations = selection, mutations
+        self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
+        self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
         self.context = RunContext(record, members.population)
         self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)
-        env_setup.check_opponents(training_args.opponents, members.population, training_args.fitness)
-        self.env_setup = env_setup
-        evaluator.keeps_pool = training_args.opponents == "past"
+        args, logs_updates = plan.training_args, plan.log_every == "update"
+        env_setup.check_opponents(args.opponents, members.population, args.fitness)
+        evaluator.keeps_pool = args.opponents == "past"
         self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
@@ -75,7 +72,7 @@ class LoopState:
         """The last fitness of each member, by slot; empty before the first evaluation."""
         self.history = History()
         """Each member's hyperparameters and fitness in each generation, for selection and exploration."""
-        self.search = SearchState(selection_name(selection))
+        self.search = SearchState(selection_name(plan.selection))
         """The state of the selection strategy besides the history."""
         self.metrics: dict[int, list[dict[str, float]]] = {}
         """Metrics of this generation's updates on this process, by slot."""

@@ -27,8 +27,9 @@ from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
 from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import describe_run
-from agilerl_like.training.session import NO_MUTATION, RunPlan, evolve_on_policy
+from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 

@@ -28,7 +28,8 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.resources import available_cores
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
-from agilerl_like.training.session import RunPlan, worker_job, worker_main
+from agilerl_like.training.run_plan import RunPlan
+from agilerl_like.training.session import worker_job, worker_main
 
 AUTO: Literal["auto"] = "auto"
 SHORT_RUN = 20_000

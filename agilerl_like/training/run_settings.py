@@ -229,29 +229,13 @@ def describe_run(
     processes: int,
 ) -> RunDescription:
     """Describe the run of a script."""
-    members, environment, notes = _member_sections(population), environment_section(env_setup), []
-    vector = env_setup.vec_env
-    name = environment.pop("name")
-    if {"id", "kwargs", "wrappers"} - environment.keys():
-        environment = {}
-        notes.append(
-            f"environment: {name} was made by a function that no import path leads to, or with arguments that cannot "
-            "be written; `agilerl-like eval RUN --env ID` names one"
-        )
-    else:
-        environment["num_envs"] = vector.num_envs  # of each member, for the environment can be made again
-        environment["backend"] = _backend_of(vector)
+    members = _member_sections(population)
+    environment, environment_notes = _environment_of(env_setup)
     varied = [key for key, value in members["algorithm"].items() if isinstance(value, list)]
     is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys()
-    if varied and not is_drawn:
-        notes.append(f"algorithm: members begin with different values of {', '.join(varied)}")
     algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
-    network = members["network"]
-    if isinstance(network, list) or UnsavedState.of(population[0]).networks is not None:
-        notes.append("network: members begin with different architectures, or with networks of the script's own")
-        network = {}
-    elif isinstance(population[0].architecture, MultiAgentSpec):
-        network = {"groups": network}
+    algorithm_notes = [f"algorithm: members begin with different values of {', '.join(varied)}"]
+    network, network_notes = _network_of(members["network"], population)
     choice, selection_notes = _selection_of(selection)
     mutation, mutation_notes = _mutation_of(mutations) if selection is not None else (None, [])
     if isinstance(selection, AutoSelection) and isinstance(mutations, AutoExplorer):
@@ -268,9 +252,34 @@ def describe_run(
         "run": {"processes": processes},
         "seed": population[0].seed,
     }
-    return RunDescription(
-        {key: value for key, value in settings.items() if value != {}}, (*notes, *mutation_notes, *selection_notes)
+    notes = (
+        *environment_notes,
+        *(algorithm_notes if varied and not is_drawn else ()),
+        *network_notes,
+        *mutation_notes,
+        *selection_notes,
     )
+    return RunDescription({key: value for key, value in settings.items() if value != {}}, notes)
+
+
+def _environment_of(env_setup: EnvSetup) -> tuple[dict[str, Any], list[str]]:
+    """Return the section `environment` with the envs of each member, or a note on an env that no file can describe."""
+    section, vector = environment_section(env_setup), env_setup.vec_env
+    name = section.pop("name")
+    if {"id", "kwargs", "wrappers"} - section.keys():
+        note = (
+            f"environment: {name} was made by a function without an import path, or with arguments that cannot be "
+            "written; `agilerl-like eval RUN --env ID` names one"
+        )
+        return {}, [note]
+    return {**section, "num_envs": vector.num_envs, "backend": _backend_of(vector)}, []
+
+
+def _network_of(network: Any, population: BasePopulation) -> tuple[dict[str, Any], list[str]]:
+    """Return the section `network`, or a note on networks that no file can describe."""
+    if isinstance(network, list) or UnsavedState.of(population[0]).networks is not None:
+        return {}, ["network: members begin with different architectures, or with networks of the script's own"]
+    return {"groups": network} if isinstance(population[0].architecture, MultiAgentSpec) else network, []
 
 
 def _backend_of(vector: Any) -> str:

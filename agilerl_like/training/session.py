@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.population import BasePopulation
@@ -27,9 +27,7 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, unknown_name
-from agilerl_like.hpo import Explorer, Mutations, Selection
-from agilerl_like.modules.layers import check_activation
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -50,40 +48,13 @@ from agilerl_like.training.checkpoint_manager import (
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
+from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.training_arguments import LogEvery, OutputPaths, TrainingArguments
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """Everything about a run that is the same on all processes, except its envs and members."""
-
-    training_args: TrainingArguments
-    selection: Selection | None
-    mutations: Explorer
-    name: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    resume: str = ""
-    """The command that resumes the run."""
-    layout: str = ""
-    """Processes and threads, and why `processes="auto"` chose them."""
-    log_every: LogEvery = "generation"
-    """Whether the records of a generation include its updates."""
-
-    def __post_init__(self) -> None:
-        """Check the names before envs are made."""
-        if self.log_every not in get_args(LogEvery):
-            raise unknown_name("log_every", self.log_every, get_args(LogEvery))
-        for activation in self.mutations.activation_selection if isinstance(self.mutations, Mutations) else ():
-            check_activation("activation_selection", activation)
-
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
 PROCESS_BYTES = 2**26
 """A lower bound of the memory of a process."""
-
-NO_MUTATION = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
-"""Offspring are clones."""
 
 
 class RetryFromCheckpoint(PopulationDivergedError):
@@ -331,13 +302,10 @@ class ProcessRun:
             env_setup,
             env,
             env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps),
-            training_args=args,
-            selection=plan.selection,
-            mutations=plan.mutations,
+            plan,
             checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
             callbacks=self.callbacks,
             record=self._record(training_env, members, num_envs),
-            logs_updates=plan.log_every == "update",
         )
 
     def _eval_env(self, stack: contextlib.ExitStack, members: int) -> Any:

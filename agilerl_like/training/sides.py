@@ -19,7 +19,7 @@ Policies = Callable[[Collection[str]], Sequence[HasActor]]
 
 
 class SidesPlayed(NamedTuple):
-    """Games of P members from each of S sides, on K seeds, without those that repeat the opening of an earlier game."""
+    """Games of P members from each of S sides, on K seeds, without games that repeat the opening of an earlier one."""
 
     mine: np.ndarray  # [S, P, K], the total return of the side's agents
     others: np.ndarray  # [S, P, K], that of all other agents

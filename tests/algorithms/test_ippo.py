@@ -238,7 +238,7 @@ def test_groups_may_have_networks_of_the_user(tmp_path):
     team.save_checkpoint(tmp_path / "team")
     loaded = IPPO.load(tmp_path / "team", **own_networks())
     torch.testing.assert_close(loaded.actors["listener"].encoder.net(seen), team.actors["listener"].encoder.net(seen))
-    with pytest.raises(CheckpointError, match="networks of its own"):
+    with pytest.raises(CheckpointError, match="networks of the user"):
         IPPO.load(tmp_path / "team")
 
 

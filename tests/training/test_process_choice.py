@@ -14,7 +14,7 @@ from agilerl_like.reporting import Reporter
 from agilerl_like.training import process_choice
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.process_choice import Layout, candidates, choose, choose_layout, slowdown, start_seconds
-from agilerl_like.training.session import NO_MUTATION, RunPlan
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.training_arguments import TrainingArguments
 
 ONE, WIDE, TWO = Layout(1, 1), Layout(1, 2), Layout(2, 1)

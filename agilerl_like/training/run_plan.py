@@ -1,0 +1,43 @@
+"""The plan of a run: its arguments, selection and exploration, which all of its processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from agilerl_like.errors import unknown_name
+from agilerl_like.hpo import Explorer, Mutations, Selection
+from agilerl_like.modules.layers import check_activation
+from agilerl_like.training.training_arguments import LogEvery, TrainingArguments
+
+NO_MUTATION = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
+"""Offspring are clones."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything about a run that is the same on all processes, except its envs and members.
+
+    Raises:
+        ConfigurationError: `log_every` or an activation is unknown.
+    """
+
+    training_args: TrainingArguments
+    selection: Selection | None
+    mutations: Explorer
+    name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings to record with the run."""
+    resume: str = ""
+    """The command that resumes the run."""
+    layout: str = ""
+    """Processes and threads, and why `processes="auto"` chose them."""
+    log_every: LogEvery = "generation"
+    """Whether the records of a generation include its updates."""
+
+    def __post_init__(self) -> None:
+        if self.log_every not in get_args(LogEvery):
+            raise unknown_name("log_every", self.log_every, get_args(LogEvery))
+        for activation in self.mutations.activation_selection if isinstance(self.mutations, Mutations) else ():
+            check_activation("activation_selection", activation)
