@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,9 @@ def as_rollout(
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy needs none")
     states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
     steps = len(states)
-    named = dict(zip(NAMES[1:6], experiences[1:6], strict=True))
-    for name, part in {**named, "action_masks": action_masks, "acting": acting}.items():
-        if part is not None and len(part) != steps:
-            raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
-    if steps == 0:
-        raise ConfigurationError("experiences: states has no steps; at least one is needed")
+    _check_lengths(
+        steps, {**dict(zip(NAMES, experiences, strict=True)), "action_masks": action_masks, "acting": acting}
+    )
     present = None if acting is None else _acting_flags(acting, (steps, np.size(rewards[0])))
     if acting is not None:
         states = [_zero_absent_rows(state, flags) for state, flags in zip(states, acting, strict=True)]
@@ -90,6 +87,15 @@ def as_rollout(
         batch_size=[1],
     )
     return rollout, precomputed
+
+
+def _check_lengths(steps: int, parts: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError unless all lists over time have as many steps as `states`, and at least one."""
+    for name, part in parts.items():
+        if name not in ("next_state", "next_done") and part is not None and len(part) != steps:
+            raise ConfigurationError(f"experiences: {name} has {len(part)} steps; states has {steps}")
+    if steps == 0:
+        raise ConfigurationError("experiences: states has no steps; at least one is needed")
 
 
 def _waiting(valid: Tensor, ended: Tensor) -> Tensor | None:

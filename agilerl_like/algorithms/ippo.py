@@ -53,6 +53,7 @@ from agilerl_like.errors import ConfigurationError, check_argument_names, unknow
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
+from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.safe_folder import with_prefix
@@ -166,24 +167,30 @@ class IPPO(OnPolicyAlgorithm):
             seed=seed,
         )
         own = own_networks_by_group(actor_networks, critic_networks, self.groups)
-        for group, its_config in net_config_by_group(
-            with_critic_config(net_config, critic_config), self.groups
-        ).items():
-            rows = self.agent_groups[group]
-            encoding = encoder_of(self._learner_space(group), config, self._critic_entries)
-            if group in own:
-                architecture = NetworkSpec.custom(own[group])
-            else:
-                architecture = initial_architecture(its_config, encoding, recurrent=config.recurrent)
-            self.learners[group] = PPOLearner(
-                self,
-                encoding,
-                rows.single_action_space,
-                architecture,
-                max_seq_len=sequence_length(its_config) if config.recurrent else None,
-                **self._place(group),
-            )
+        by_group = net_config_by_group(with_critic_config(net_config, critic_config), self.groups)
+        self.learners = {
+            group: self._make_learner(group, config, its_net_config, own.get(group))
+            for group, its_net_config in by_group.items()
+        }
         self._finish_init(mut)
+
+    def _make_learner(
+        self, group: str, config: PPOConfig, net_config: Mapping[str, Any] | None, networks: CustomSpec | None
+    ) -> PPOLearner:
+        """Make the learner of a group from its `net_config`, or from the user's own networks."""
+        encoding = encoder_of(self._learner_space(group), config, self._critic_entries)
+        if networks is None:
+            architecture = initial_architecture(net_config, encoding, recurrent=config.recurrent)
+        else:
+            architecture = NetworkSpec.custom(networks)
+        return PPOLearner(
+            self,
+            encoding,
+            self.agent_groups[group].single_action_space,
+            architecture,
+            max_seq_len=sequence_length(net_config) if config.recurrent else None,
+            **self._place(group),
+        )
 
     def _init_team(self, team: TeamSettings, **arguments: Any) -> None:
         """Set everything but the learners; `arguments` are those of `_init_settings`."""

@@ -48,8 +48,7 @@ class PopulationLearner:
         for network in networks:
             network.check_learned()
         self._flags = [[parameter.requires_grad for parameter in its] for its in self._parameters]
-        actor, specs = networks[0].actor, [network.spec for network in networks]
-        members = [PlannedMember(network.stack_key(), spec) for network, spec in zip(networks, specs, strict=True)]
+        actor, members = networks[0].actor, [PlannedMember(network.stack_key(), network.spec) for network in networks]
         sizes = actor.encoder.inputs, actor.distribution.num_outputs
         device = next(networks[0].parameters()).device
         self.stacks = plan_stacks(
@@ -61,15 +60,7 @@ class PopulationLearner:
             critic_inputs=networks[0].critic.encoder.inputs,
         )
         """The members of each stack."""
-        stacked = []
-        for places in self.stacks:
-            its_specs = [specs[i] for i in places]
-            if build is None or len(set(its_specs)) == 1:
-                padded = networks[places[0]]
-            else:
-                with skip_init():
-                    padded = build(places[0], NetworkSpec.padded_union(its_specs))
-            stacked.append(([networks[i] for i in places], padded))
+        stacked = [([networks[i] for i in places], self._padded_network(places, build)) for places in self.stacks]
         self.stacked = StackedNetworks.of(stacked, optimizers[0].epsilon)
         order = [place for places in self.stacks for place in places]
         self._row = {place: row for row, place in enumerate(order)}
@@ -78,6 +69,16 @@ class PopulationLearner:
         self._back = None if in_order else torch.argsort(torch.tensor(order, device=device))
         for place, optimizer in enumerate(optimizers):
             self._store_moments(place, optimizer)
+
+    def _padded_network(
+        self, places: Sequence[int], build: Callable[[int, NetworkSpec], ActorCritic] | None
+    ) -> ActorCritic:
+        """Return a network into which all members of a stack fit: one of them, if they are equal."""
+        specs = [self.networks[place].spec for place in places]
+        if build is None or len(set(specs)) == 1:
+            return self.networks[places[0]]
+        with skip_init():
+            return build(places[0], NetworkSpec.padded_union(specs))
 
     def __len__(self) -> int:
         return len(self.networks)
