@@ -24,10 +24,10 @@ def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
 
 def test_ancestry_and_removal_of_extinct_lines():
     chronicle = Lineage()
-    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
-    chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), living=[0, 2])  # 1 died childless
-    chronicle.add((birth(3, 2, 2), birth(2, 2, 2, survives=True, kind="rl_hp")), living=[3, 2])
-    chronicle.add((birth(3, 3, 3, survives=True), birth(4, 3, 3)), living=[3, 4])
+    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), members=[0, 1])
+    chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), members=[0, 2])  # 1 died childless
+    chronicle.add((birth(3, 2, 2), birth(2, 2, 2, survives=True, kind="rl_hp")), members=[3, 2])
+    chronicle.add((birth(3, 3, 3, survives=True), birth(4, 3, 3)), members=[3, 4])
     assert [(one.uid, one.generation) for one in chronicle.ancestry(4)] == [(0, 0), (2, 1), (2, 2), (3, 2), (4, 3)]
     assert chronicle.parent(4) == 3
     assert chronicle.parent(1) == NO_PARENT
@@ -37,7 +37,7 @@ def test_ancestry_and_removal_of_extinct_lines():
 def test_lineage_stays_small_in_a_long_run():
     """Always two children of the first member: after a thousand generations one line of births is left."""
     chronicle = Lineage()
-    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), living=[0, 1])
+    chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), members=[0, 1])
     for generation in range(1, 1001):
         chronicle.add(
             (birth(0, 0, generation, survives=True), birth(generation + 1, 0, generation)), [0, generation + 1]
