@@ -5,9 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from scripts import run_script
 
-from agilerl_like import Population
+from agilerl_like import PPO, Run, make_vect_envs
 from agilerl_like.config import load
 from agilerl_like.errors import ExitCode
 
@@ -41,4 +42,13 @@ def test_the_script_runs_with_a_small_budget(tmp_path):
     script = tmp_path / "two.py"
     script.write_text(code, encoding="utf-8")
     run_script(script, tmp_path)
-    assert len(Population.load(tmp_path / "runs" / "two" / "population")) == 4
+    run = Run.open(tmp_path / "runs" / "two")
+    last = run.population()
+    assert len(last) == 4
+    # the main process writes the members of all processes, from the initial ones on
+    env = make_vect_envs("CartPole-v1", num_envs=1)
+    initial = PPO.population(4, env.single_observation_space, env.single_action_space, seed=1)
+    history = [entry.population() for entry in run.history()]
+    for saved, members in ((history[0], initial), (history[-1], last)):
+        for one, other in zip(saved, members, strict=True):
+            assert all(map(torch.equal, one.network.parameters(), other.network.parameters()))

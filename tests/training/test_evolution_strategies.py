@@ -96,7 +96,7 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join()
     for place, agent in enumerate(whole):
         assert agent.learner.updates > 2
         for replica in replicas:

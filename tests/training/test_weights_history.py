@@ -134,13 +134,6 @@ def test_a_killed_and_resumed_run_leaves_the_same_files(whole, tmp_path):
     assert files(tmp_path / "run" / "history") == files(whole[0] / "history")
 
 
-def test_two_processes_write_the_same_entries(whole, tmp_path):
-    train(tmp_path / "run", processes=2, max_steps=64)
-    first, last = load_history(tmp_path / "run")
-    assert all(map(same, whole[1], map(weights, first)))
-    assert all(map(same, map(weights, last), map(weights, Run.open(tmp_path / "run").population())))
-
-
 def test_a_run_of_few_generations_has_one_for_each_and_one_of_many_has_ten():
     args = TrainingArguments(max_steps=1000, evo_steps=400)
     ends = [0, 200, 400, 500]  # vector steps of 2 envs
