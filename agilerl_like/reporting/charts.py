@@ -216,7 +216,7 @@ def schedule(run: RunHistory, name: str, field: str, title: str) -> Spec:
     details = {"member": "member", "generation": "generation", field: "value", "fitness": "fitness"}
     return {
         **ROWS,
-        "title": {"text": title, "anchor": "start", "fontSize": 13},
+        "title": {"text": title, "anchor": "start", "fontSize": 13, "limit": 280},
         "height": 170,
         "encoding": {"x": _generations(run), "y": y},
         "layer": [
@@ -281,18 +281,19 @@ def comparison(runs: Sequence[RunHistory], grid: np.ndarray, estimates: Sequence
     ]
     colours = {"domain": names, "range": [COLOURS[n % len(COLOURS)] for n in range(len(names))]}
     colour = {"field": "run", "type": "nominal", "title": None, "scale": colours, "legend": _legend(1)}
+    step = {"interpolate": "step-after"}  # the best so far is that of the last generation that has ended
     steps = {"field": "steps", "type": "quantitative", "title": "env steps of all members"}
     layers = [
         {
             "data": {"values": curves},
-            "mark": {"type": "line", "strokeWidth": 1.5},
+            "mark": {"type": "line", "strokeWidth": 1.5, **step},
             "encoding": {"y": {"field": "best"}, "color": colour},
         }
     ]
     if mean:
         band = {"y": {"field": "low"}, "y2": {"field": "high"}}
-        line = {"type": "line", "color": DARK, "strokeWidth": 3}
-        area = {"mark": {"type": "area", "color": DARK, "opacity": 0.18}, "encoding": band}
+        line = {"type": "line", "color": DARK, "strokeWidth": 3, **step}
+        area = {"mark": {"type": "area", "color": DARK, "opacity": 0.18, **step}, "encoding": band}
         layers += [
             {"data": {"values": mean}, **its} for its in (area, {"mark": line, "encoding": {"y": {"field": "mean"}}})
         ]
