@@ -13,6 +13,7 @@ from agilerl_like.reporting.files import (
     read_metrics,
     read_updates,
 )
+from agilerl_like.reporting.patience import Patience
 from agilerl_like.reporting.plot import figure, figure_of_runs, plot_run, plot_runs
 from agilerl_like.reporting.records import (
     NO_PARENT,
@@ -39,6 +40,7 @@ __all__ = [
     "LineageReporter",
     "MemberRecord",
     "OffspringRecord",
+    "Patience",
     "Reporter",
     "RunContext",
     "RunRecord",
