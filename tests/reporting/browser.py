@@ -136,7 +136,7 @@ class Browser:
 
 
 if __name__ == "__main__":
-    width, height = (int(text) for text in sys.argv[3:5] or ("1220", "650"))
+    width, height = (int(text) for text in sys.argv[3:5] or ("1220", "680"))
     with Browser() as browser:
         browser.open(Path(sys.argv[1]).resolve().as_uri(), width)
         browser.evaluate("window.drawAll && drawAll().then(views => views.length)")
