@@ -40,6 +40,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 """What a browser lets the page load: nothing from outside. Vega compiles its expressions, which is called eval."""
 LISTED = 20
 """Last births of the best lineage that are listed; earlier ones are folded."""
+NARROWEST = 5
+"""Fewest pixels of a generation in the family tree; a tree of more generations than fit is scrolled."""
 PANELS = 48
 """Most hyperparameters that are drawn."""
 
@@ -165,9 +167,7 @@ def _family_tree(run: RunHistory) -> str:
         "Each line is a member; an edge leads from a parent to its clone, with what was mutated in it. Dark outline: "
         "the best agent's lineage; faint: no descendant in the last generation; red: the fitness is not finite. Hold "
         "the pointer over a line for its fitness and mutations.",
-        _chart(
-            f"family tree of {run.name}", charts.family_tree(run), min_width=5 * len(run.generations)
-        ),  # pixels of a generation
+        _chart(f"family tree of {run.name}", charts.family_tree(run), min_width=NARROWEST * len(run.generations)),
     )
 
 

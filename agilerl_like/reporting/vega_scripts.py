@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from agilerl_like.errors import ConfigurationError
@@ -27,9 +27,12 @@ def vega_scripts() -> str:
     threads do not meet those of a training process.
 
     Raises:
-        ConfigurationError: the package failed.
+        ConfigurationError: the package is missing, or failed.
     """
-    cached = cache_folder() / f"vega-{version(PACKAGE)}.js"
+    try:
+        cached = cache_folder() / f"vega-{version(PACKAGE)}.js"
+    except PackageNotFoundError as error:
+        raise ConfigurationError(f"a report needs one more package: pip install {PACKAGE}") from error
     with contextlib.suppress(OSError):
         return cached.read_text(encoding="utf-8")
     command = [sys.executable, "-c", BUNDLE]

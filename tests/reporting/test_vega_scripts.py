@@ -39,6 +39,12 @@ def test_scripts_are_bundled_each_time_without_a_folder_to_write_to(bundles, tmp
     assert len(bundles) == 2
 
 
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(vega_scripts, "PACKAGE", "vl-convert-that-is-not-installed")
+    with pytest.raises(ConfigurationError, match="needs one more package: pip install vl-convert-that-is-not-inst"):
+        vega_scripts.vega_scripts()
+
+
 def test_a_run_without_scripts_ends_with_a_warning(monkeypatch, tmp_path):
     def fail(command, **_):
         raise subprocess.CalledProcessError(1, command)
