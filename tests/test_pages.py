@@ -39,6 +39,7 @@ NOT_RUN = re.compile(r"# not run in the tests: \w+")
 STEMS = {page.stem for page in PAGES}
 OWN_TESTS = {"callbacks.md", "distributed.md", "selection_and_mutation.md"}
 """Pages whose scripts are run as they stand by a test of their own."""
+TRAIN = ("train_on_policy", "train_multi_agent_on_policy", "train_off_policy")
 SMALL = {
     "--training.max-steps": "512",
     "--training.evo-steps": "256",
@@ -82,6 +83,17 @@ NOTEBOOKS = [
 ]
 
 
+def with_few_games(train):
+    """Return a function that trains two generations with two episodes in each evaluation."""
+
+    def cut(*args, max_steps, evo_steps, **options):
+        if "eval_loop" in options:
+            options["eval_loop"] = min(2, options["eval_loop"])
+        return train(*args, max_steps=max_steps, evo_steps=max(evo_steps, max_steps // 2), **options)
+
+    return cut
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, monkeypatch, tmp_path):
     """Cells run in this process, which is faster than a kernel; test_tutorials.py has a notebook in a kernel."""
@@ -95,6 +107,8 @@ def test_notebooks_run(path, monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUTORIAL_STEPS", "1024")
+    for name in TRAIN:
+        monkeypatch.setattr(agilerl_like, name, with_few_games(getattr(agilerl_like, name)))
     namespace = {"__name__": path.stem}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -112,7 +126,7 @@ def small_budgets(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TUTORIAL_STEPS", "2048")
-    for name in ("train_on_policy", "train_multi_agent_on_policy", "train_off_policy"):
+    for name in TRAIN:
         train = getattr(agilerl_like, name)
 
         def cut(*args, train=train, name=name, max_steps, evo_steps, **more):
