@@ -45,7 +45,7 @@ def play_constant_policies(
             _acting(its, torch.stack([constant_action(its[0].distribution, number) for number in numbers])),
             its[0].encoding,
             its.initial_hidden_state,
-            its[0].layout,
+            its[0].group.layout,
         )
         for its in population.by_group.values()
     ]

@@ -223,7 +223,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def group_policies(self) -> dict[str, GroupPolicy]:
         """The policy of each group of agents."""
         return {
-            group: GroupPolicy(its.best_actions, its.encoding, its.initial_hidden_state, its.layout)
+            group: GroupPolicy(its.best_actions, its.encoding, its.initial_hidden_state, its.group.layout)
             for group, its in self.learners.items()
         }
 

@@ -30,6 +30,7 @@ from agilerl_like.algorithms.agent_groups import (
 )
 from agilerl_like.algorithms.architectures import encoder_of, initial_architecture
 from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
+from agilerl_like.algorithms.learner_base import GroupSettings
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
     MultiAgentExperiences,
@@ -188,8 +189,8 @@ class IPPO(OnPolicyAlgorithm):
             encoding,
             self.agent_groups[group].single_action_space,
             architecture,
+            self._group_settings(group),
             max_seq_len=sequence_length(net_config) if config.recurrent else None,
-            **self._place(group),
         )
 
     def _init_team(self, team: TeamSettings, **arguments: Any) -> None:
@@ -226,14 +227,13 @@ class IPPO(OnPolicyAlgorithm):
     def _critic_entries(self) -> str:
         return CRITIC if self.central_critics else POLICY
 
-    def _place(self, group: str) -> dict[str, Any]:
-        """Return a learner's size, position, layout and factors."""
-        return {
-            "num_agents": len(self.groups[group]),
-            "group_number": [*self.groups].index(group),
-            "layout": self.agent_groups[group],
-            "factors": {name: its[group] for name, its in self.group_factors.items() if group in its},
-        }
+    def _group_settings(self, group: str) -> GroupSettings:
+        return GroupSettings(
+            num_agents=len(self.groups[group]),
+            number=[*self.groups].index(group),
+            layout=self.agent_groups[group],
+            factors={name: its[group] for name, its in self.group_factors.items() if group in its},
+        )
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -466,9 +466,9 @@ class IPPO(OnPolicyAlgorithm):
                 team._learner_space(group),
                 its.single_action_space,
                 its_document,
-                networks=(networks or {}).get(group),
+                (networks or {}).get(group),
+                team._group_settings(group),
                 critic_entries=team._critic_entries,
-                **team._place(group),
             )
             team._check_learner(group, its_document)
         team.check()

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import gymnasium
 import torch
@@ -48,9 +48,22 @@ WEIGHT_BYTES = 4 * 4
 """Bytes of a weight, its gradient and its two moments."""
 MAX_TENSORS = 1000
 """Upper bound of the tensors of a network, for `MetaBuild`."""
-NO_FACTORS: Mapping[str, float] = FrozenMapping()
-SINGLE_AGENT = SingleAgentRows()
-"""The layout of an algorithm of one agent."""
+
+
+class GroupSettings(NamedTuple):
+    """The settings in which the learners of an algorithm's groups differ; the defaults are those of a single agent."""
+
+    num_agents: int = 1
+    """Agents that share the policy; each is a further row of every env."""
+    number: int | None = None
+    """Position of the group in its algorithm, which names its random streams; None if there is one group only."""
+    layout: RowLayout = SingleAgentRows()
+    """Converts between the group's agents and the rows that its learner reads."""
+    factors: Mapping[str, float] = FrozenMapping()
+    """Factors of hyperparameters for this group of agents."""
+
+
+SINGLE_AGENT = GroupSettings()
 
 
 def torch_generator(device: torch.device | str, seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
@@ -71,12 +84,9 @@ class LearnerBase:
         encoding: ObservationEncoder | AsymmetricEncoder,
         action_space: gymnasium.Space,
         architecture: NetworkSpec,
+        group: GroupSettings = SINGLE_AGENT,
         *,
-        num_agents: int = 1,
-        group_number: int | None = None,
         max_seq_len: int | None = None,
-        layout: RowLayout = SINGLE_AGENT,
-        factors: Mapping[str, float] = NO_FACTORS,
     ) -> None:
         check_action_space(action_space)
         self._algorithm: weakref.ref[LearnerHost] | None = weakref.ref(algorithm)
@@ -84,15 +94,9 @@ class LearnerBase:
         """The encoder of what the policy observes."""
         self.rollout_encoding, self.action_space = encoding, action_space
         """The encoder of a rollout's observations, and the space of actions."""
-        self.architecture = architecture
-        self.num_agents = num_agents
+        self.architecture, self.group = architecture, group
+        self.num_agents = group.num_agents
         """Agents that share this policy; each is a further row of every env."""
-        self.group_number = group_number
-        """Position of the group in its algorithm, which names its random streams; None if there is one group only."""
-        self.layout = layout
-        """Converts between the group's agents and the rows that this learner reads."""
-        self.factors = factors
-        """Factors of hyperparameters for this group of agents."""
         self.max_steps: int | None = None
         """Env steps of each member in the run; None in hand-written loops."""
         self._max_seq_len = max_seq_len  # if the algorithm's setting is None
@@ -151,7 +155,7 @@ class LearnerBase:
     def seed(self) -> int:
         """The seed of this learner's random streams."""
         seed = self.algorithm.seed
-        return seed if self.group_number is None else integer(seed, Purpose.GROUP, self.group_number)
+        return seed if self.group.number is None else integer(seed, Purpose.GROUP, self.group.number)
 
     @property
     def num_envs(self) -> int:
@@ -202,7 +206,7 @@ class LearnerBase:
         """The algorithm's ranges, with `learn_step` counted in this learner's rows."""
         ranges = self.algorithm.hp_config
         steps = number_range(ranges, "learn_step")
-        if self.group_number is None or steps is None:
+        if self.group.number is None or steps is None:
             return ranges
         return HyperparameterConfig(**{**ranges, "learn_step": steps.times(self.num_agents)})
 
@@ -405,11 +409,8 @@ class LearnerBase:
             self.rollout_encoding,
             self.action_space,
             self.architecture,
-            num_agents=self.num_agents,
-            group_number=self.group_number,
+            self.group,
             max_seq_len=self._max_seq_len,
-            layout=self.layout,
-            factors=self.factors,
         )
         copy.max_steps = self.max_steps
         copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.architectures import encoder_of, read_architecture
-from agilerl_like.algorithms.learner_base import RECENT, LearnerBase
+from agilerl_like.algorithms.learner_base import RECENT, SINGLE_AGENT, GroupSettings, LearnerBase
 from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.serialization import (
     WEIGHTS_ONLY,
@@ -84,9 +84,9 @@ class StoredLearner(LearnerBase):
         action_space: gymnasium.Space,
         document: Mapping[str, Any],
         networks: CustomSpec | None = None,
+        group: GroupSettings = SINGLE_AGENT,
         *,
         critic_entries: str | None = None,
-        **group: Any,
     ) -> StoredLearnerT:
         """Build the learner that `document` describes, without a network.
 
@@ -97,7 +97,7 @@ class StoredLearner(LearnerBase):
         recurrent = getattr(settings, "recurrent", False)
         architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
         max_seq_len = getattr(settings, "max_seq_len", None)
-        return cls(algorithm, encoding, action_space, architecture, max_seq_len=max_seq_len, **group)
+        return cls(algorithm, encoding, action_space, architecture, group, max_seq_len=max_seq_len)
 
     def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:
         """Read an architecture of this learner's kind from its `to_config`."""

@@ -219,7 +219,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     def group_policies(self) -> dict[str, GroupPolicy]:
         """The policy of each group of agents, which acts in equal blocks of rows, one for each member."""
         return {
-            group: GroupPolicy(its.best_actions, its[0].encoding, its.initial_hidden_state, its[0].layout)
+            group: GroupPolicy(its.best_actions, its[0].encoding, its.initial_hidden_state, its[0].group.layout)
             for group, its in self.by_group.items()
         }
 

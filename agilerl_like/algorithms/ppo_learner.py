@@ -45,7 +45,7 @@ class PPOLearner(Learner):
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
-        for name, factor_of_group in self.factors.items():
+        for name, factor_of_group in self.group.factors.items():
             values[name] *= factor_of_group
         own = settings["lr_critic"]
         values["lr_critic"] = values["lr"] if own is None else own * (values["lr"] / settings["lr"])

@@ -119,7 +119,7 @@ class SampledPolicy:
         """Return the noise `[N, …]` of the next step of all rows."""
         learner, episodes = self.learner, self._episodes
         if self._round != episodes.rounds:
-            keys = learner.index, learner.group_number or 0
+            keys = learner.index, learner.group.number or 0
             self._generators = [
                 torch_generator(learner.device, seed, Purpose.ACTION_NOISE, *keys) for seed in episodes.seeds
             ]
