@@ -69,7 +69,11 @@ def assign_groups(
     observed: Mapping[str, gymnasium.Space],
     acted: Mapping[str, gymnasium.Space],
 ) -> dict[str, tuple[str, ...]]:
-    """Return the agents of each group; groups and agents are in the order of `ids`."""
+    """Return the agents of each group; groups and agents are in the order of `ids`.
+
+    Raises:
+        ConfigurationError: an agent of `groups` is unknown, a group's name is illegal, or its agents' spaces differ.
+    """
     for agent, space in (*observed.items(), *acted.items()):
         if not isinstance(space, gymnasium.Space):
             raise ConfigurationError(f"agent {agent!r} has {space!r:.100}; allowed are spaces of gymnasium")

@@ -142,11 +142,16 @@ def report_episodes(episodes: Episodes, callback: EpisodeCallback | None) -> Non
 
 
 class RowLayout(Protocol):
-    """Converts between the arrays of a group's agents and rows `[N A, …]`, as `AgentGroup` does."""
+    """Converts between the arrays of a group's A agents in N envs and rows `[N A, …]`, as `AgentGroup` does."""
 
-    def observation_rows(self, by_agent: Any) -> Any: ...
-    def mask_rows(self, masks: Any) -> Any: ...
-    def split_by_agent(self, rows: Any) -> Any: ...
+    def observation_rows(self, by_agent: Any) -> Any:
+        """Return the rows of observations `[N, …]` by agent."""
+
+    def mask_rows(self, masks: Any) -> Any:
+        """Return the rows of action masks `[N, choices]` by agent; None without masks."""
+
+    def split_by_agent(self, rows: Any) -> Any:
+        """Return rows of actions as arrays `[N, …]` by agent."""
 
 
 class SingleAgentRows:

@@ -374,6 +374,9 @@ class IPPO(OnPolicyAlgorithm):
         returned. The policy does not explore and nothing is learned. `max_steps` truncates longer episodes.
         `callback(score, info)` is called for each episode with the team's return and the infos of its last step, by
         agent, to which `episode_length` is added, in steps.
+
+        Raises:
+            ConfigurationError: `loop` is below 1, `swap_channels` is not the team's, or the env has other agents.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")

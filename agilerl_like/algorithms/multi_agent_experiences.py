@@ -24,7 +24,11 @@ def get_action_by_agent(
     obs: Mapping[str, Any],
     infos: Mapping[str, Any],
 ) -> ByAgent:
-    """Act on the observations of the agents that are present; return action, log_prob, entropy and value by agent."""
+    """Act on the observations of the agents that are present; return action, log_prob, entropy and value by agent.
+
+    Raises:
+        ConfigurationError: a group is recurrent, or an observation or mask does not fit.
+    """
     results: ByAgent = ({}, {}, {}, {})
     for group, agents in groups.items():
         present = [agent for agent in agents.agent_ids if agent in obs]
@@ -62,7 +66,11 @@ def experiences_of_group(
     action_masks: Mapping[str, Sequence[Any]] | None,
     acting: Mapping[str, Sequence[Any]] | None,
 ) -> GroupExperiences:
-    """Return the experiences, masks and acting flags of one group's agents as rows."""
+    """Return the experiences, masks and acting flags of one group's agents as rows.
+
+    Raises:
+        ConfigurationError: an agent is missing, or parts have different lengths.
+    """
     if experiences is None or len(experiences) != len(NAMES):
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}), each by agent")
     tables: dict[str, Mapping[str, Any]] = dict(zip(NAMES, experiences, strict=True))

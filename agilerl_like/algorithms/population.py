@@ -474,6 +474,9 @@ def make_members(
     """Make `size` agents of one algorithm and run seed; with `sample` hyperparameters are drawn for all but the first.
 
     The first one keeps the values given, moved into their ranges, so that they are part of the search.
+
+    Raises:
+        ConfigurationError: `size` is below 1, `index` is given, or as the constructor.
     """
     if not isinstance(size, int) or size < 1:
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")

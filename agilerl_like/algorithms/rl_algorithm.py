@@ -191,6 +191,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         the info of its last step, to which `episode_length` is added, in steps. `swap_channels` is True if the env's
         images have their channels last although the agent was made for channels first. `vectorized` is AgileRL's and
         ignored.
+
+        Raises:
+            ConfigurationError: `loop` is below 1.
+            EnvStepError: an observation or a reward is not finite.
         """
         if loop < 1:
             raise ConfigurationError(f"loop={loop!r} must be at least 1")

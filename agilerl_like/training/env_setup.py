@@ -181,7 +181,7 @@ def _id_of(env: Any) -> str:
 
 
 def divide_envs(envs: int, parts: int) -> int:
-    """Return how many of a member's envs each of `parts` processes steps."""
+    """Return how many of a member's envs each of `parts` processes steps; ConfigurationError unless `parts` divides."""
     own, rest = divmod(envs, parts)
     if rest:
         raise ConfigurationError(

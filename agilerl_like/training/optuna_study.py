@@ -86,7 +86,7 @@ def to_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 def from_optuna(parameter: Parameter, value: Any) -> Any:
-    """Return the legal value of a hyperparameter for a value in a study."""
+    """Return the legal value of a hyperparameter for a value in a study; ConfigurationError for a list of numbers."""
     if isinstance(parameter, Choice):
         return next(own for own in parameter.values if _text(own) == value)
     if not isinstance(parameter, RLParameter):

@@ -228,7 +228,11 @@ def measure(
 
 
 def make_shard_env(stack: ExitStack, env_setup: EnvSetup, members: int) -> Any:
-    """Make the envs of so many members, new ones in any case."""
+    """Return new envs of so many members, which `stack` closes.
+
+    Raises:
+        ConfigurationError: the env cannot be made again.
+    """
     if members > 1:
         env = env_setup.make_training_env(members, 1)
     else:
