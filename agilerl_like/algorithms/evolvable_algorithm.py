@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import (
+    EpisodeCallback,
+    Episodes,
+    EvalEnv,
+    GroupPolicy,
+    eval_mode,
+    evaluate,
+    report_episodes,
+)
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
@@ -33,7 +41,7 @@ from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mu
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
-from agilerl_like.seeding import fresh_seed
+from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.storage import safe_folder
 
 AlgorithmT = TypeVar("AlgorithmT", bound="EvolvableAlgorithm")
@@ -252,6 +260,19 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 with_infos=with_infos,
                 should_stop=should_stop,
             )
+
+    def _run_test(self, env: EvalEnv, loop: int, max_steps: int | None, callback: EpisodeCallback | None) -> Episodes:
+        """Run `loop` episodes on the same seeds at every call, and report each to `callback`.
+
+        Raises:
+            ConfigurationError: `loop` is below 1.
+        """
+        if loop < 1:
+            raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
+        episodes = self.run_episodes(env, seeds, max_steps, with_infos=callback is not None)
+        report_episodes(episodes, callback)
+        return episodes
 
     # -- genome and mutation
 

@@ -29,7 +29,7 @@ from agilerl_like.algorithms.agent_groups import (
     split_by_group,
 )
 from agilerl_like.algorithms.architectures import encoder_of, initial_architecture
-from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.algorithms.learner_base import GroupSettings
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
@@ -56,7 +56,6 @@ from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
-from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.safe_folder import with_prefix
 
 NO_HISTORY = {"mut": "None", "fitness": [], "scores": [], "steps": [0]}
@@ -378,14 +377,10 @@ class IPPO(OnPolicyAlgorithm):
         Raises:
             ConfigurationError: `loop` is below 1, `swap_channels` is not the team's, or the env has other agents.
         """
-        if loop < 1:
-            raise ConfigurationError(f"loop={loop!r} must be at least 1")
         if self.swap_channels is not None and swap_channels != self.swap_channels:
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {self.swap_channels!r}")
         adapter = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
-        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        episodes = self.run_episodes(adapter, seeds, max_steps, with_infos=callback is not None)
-        report_episodes(episodes, callback)
+        episodes = self._run_test(adapter, loop, max_steps, callback)
         self.fitness.append(float(episodes.mean[0]))
         if sum_scores:
             return self.fitness[-1]

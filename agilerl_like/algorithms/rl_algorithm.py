@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.architectures import custom_spec, encoder_of, initial_architecture
-from agilerl_like.algorithms.evaluation import EpisodeCallback, report_episodes
+from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
@@ -27,7 +27,6 @@ from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import make_distribution
-from agilerl_like.seeding import Purpose, integers
 
 ONLY = ""
 """Name of a single agent's one group."""
@@ -196,8 +195,6 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             ConfigurationError: `loop` is below 1.
             EnvStepError: an observation or a reward is not finite.
         """
-        if loop < 1:
-            raise ConfigurationError(f"loop={loop!r} must be at least 1")
         player = self
         if swap_channels and not self.swap_channels:
             player = self.clone()
@@ -208,12 +205,9 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             vector = gymnasium.vector.SyncVectorEnv(
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
-        seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
-        episodes = player.run_episodes(VecEnvAdapter(vector), seeds, max_steps, with_infos=callback is not None)
-        report_episodes(episodes, callback)
-        mean = float(episodes.mean[0])
-        self.fitness.append(mean)
-        return mean
+        episodes = player._run_test(VecEnvAdapter(vector), loop, max_steps, callback)
+        self.fitness.append(float(episodes.mean[0]))
+        return self.fitness[-1]
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
         """Read observations of another space that encodes to the same rows, such as images with channels last.
