@@ -121,7 +121,7 @@ def test_opponents_are_the_newest_and_a_sample_of_the_others():
     assert {other for _, *others in drawn for other in others} == set(range(7))
 
 
-def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_member=False, world=Duel, **more):
+def trained(*, pop=True, generations=4, steps=512, episodes=4, world=Duel, **more):
     env = make_multi_agent_vect_envs(world, 4, backend="sync")
     teams = IPPO.population(
         4,
@@ -131,7 +131,6 @@ def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_
         learn_step=128,
         batch_size=64,
         lr=3e-3,
-        per_member=per_member,
         net_config=SMALL,
         seed=2,
         hp_config=HyperparameterConfig(lr=RLParameter(1e-3, 1e-2)),
@@ -147,7 +146,6 @@ def trained(processes=1, *, pop=True, generations=4, steps=512, episodes=4, per_
             checkpoint=steps,
             selection_strategy=TournamentSelection(2),
             mutation=Mutations(no_mutation=0.5, architecture=0.2, parameters=0.1, activation=0.0, rl_hp=0.2),
-            processes=processes,
             verbose=False,
             **more,
         )
@@ -166,15 +164,6 @@ def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path)
     resumed, again = trained(pop=False, resume=tmp_path / "half")
     assert again == fitness
     assert resumed.to_documents()[0] == whole.to_documents()[0]
-
-
-def test_two_processes_give_the_ratings_of_one():
-    (alone, fitness), (apart, the_same) = (
-        trained(processes, generations=2, steps=256, episodes=2, per_member=True) for processes in (1, 2)
-    )
-    assert the_same == fitness
-    assert apart.to_documents()[0] == alone.to_documents()[0]
-    assert all(math.isfinite(one) for one in fitness)
 
 
 def test_a_team_of_one_agent_is_refused():

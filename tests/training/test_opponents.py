@@ -1,5 +1,6 @@
 """Training against frozen opponents."""
 
+import math
 from functools import partial
 
 import game_envs as games
@@ -119,9 +120,10 @@ def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
     assert alone.to_documents()[0] != whole.to_documents()[0]
 
 
-def test_two_processes_have_the_opponents_of_one():
+def test_two_processes_have_the_opponents_and_the_ratings_of_one():
     (alone, fitness), (apart, the_same) = (trained("population", processes, per_member=True) for processes in (1, 2))
     assert the_same == fitness
+    assert all(map(math.isfinite, fitness))  # ratings, from games against the pool
     assert apart.to_documents()[0] == alone.to_documents()[0]
 
 
