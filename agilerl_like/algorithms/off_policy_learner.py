@@ -45,8 +45,7 @@ class OffPolicyLearner(Learner):
 
     def hyperparams(self) -> tuple[float, ...]:
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
-        settings = self.algorithm.settings()
-        values = {name: self.hyperparam(name, settings[name]) for name in self.hyperparam_names}
+        values = {name: self.hyperparam(name, getattr(self.host, name)) for name in self.hyperparam_names}
         for name, schedule in self.algorithm.schedules.items():  # `check_replay` allows lr alone
             values[name] *= factor(name, schedule, self.algorithm.progress)
         return tuple(values.values())

@@ -87,7 +87,8 @@ class ContinuousUpdate(OffPolicyUpdate):
                 actor.adam.step_(actor.flat, actor.gradient, actor_adam[step])
                 metrics["actor_loss"] = actor_loss
             self.move_targets_(stacked, step)
-            metrics |= {"loss": loss, "q_value": weighted_mean(values, batch.weight), "grad_norm": norms[0]}
+            if step == steps - 1:
+                metrics |= {"loss": loss, "q_value": weighted_mean(values, batch.weight), "grad_norm": norms[0]}
         for count, (rows, _) in zip(counts, stacked.parts, strict=True):
             count.copy_(actor_steps[rows].unsqueeze(1))
         return metrics
