@@ -136,7 +136,7 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
 
 
 def test_births_form_a_lineage_without_gaps():
-    population, _, memory = run(size=4, max_steps=1600)
+    population, _, memory = run(size=4, max_steps=1000)
     known = set()
     for birth in memory.all_births:
         assert birth.parent_uid == -1 or birth.parent_uid in known
