@@ -22,6 +22,8 @@ from agilerl_like.reporting.estimates import Estimate, bootstrap, operator_effec
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 200
+AT_ONCE = 20
+"""Draws that are computed together; more would need more memory."""
 FOLDS = 10
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 """Candidate penalties of the squared coefficients of standardized columns."""
@@ -85,9 +87,11 @@ def hyperparameter_effects(run: RunHistory) -> Effects:
     ]
     places = np.split(np.arange(sum(block.shape[1] for block in blocks)), np.cumsum([b.shape[1] for b in blocks])[:-1])
     columns = np.column_stack(blocks)
-    penalty = max(PENALTIES, key=lambda its: _shares(columns, gains, uids, places[1:], its)[-1])
-    shares = _shares(columns, gains, uids, places[1:], penalty)
-    drawn = _resampled(columns, gains, uids, places[1:], penalty)
+    moments = _moments(columns, gains, uids)
+    once = np.ones((1, num_members))
+    penalty = max(PENALTIES, key=lambda its: _shares(moments, once, places[1:], its)[0, -1])
+    (shares,) = _shares(moments, once, places[1:], penalty)
+    drawn = _resampled(moments, places[1:], penalty)
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     best = gains >= np.quantile(gains, 1 - GOOD_SHARE)
     effects = [
@@ -147,47 +151,64 @@ def _standardized(columns: np.ndarray) -> np.ndarray:
     return (columns - columns.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
 
 
-def _shares(
-    columns: np.ndarray, gains: np.ndarray, uids: np.ndarray, places: Sequence[np.ndarray], penalty: float
-) -> np.ndarray:
+def _moments(columns: np.ndarray, gains: np.ndarray, uids: np.ndarray) -> np.ndarray:
+    """Return each member's sum over its rows of all products of (1, columns, gain), `[members, q, q]`."""
+    rows = np.column_stack([np.ones(len(gains)), columns, gains])
+    _, member, counts = np.unique(uids, return_inverse=True, return_counts=True)
+    of_members = np.split(rows[np.argsort(member, kind="stable")], np.cumsum(counts)[:-1])
+    return np.stack([own.T @ own for own in of_members])
+
+
+def _shares(moments: np.ndarray, counts: np.ndarray, places: Sequence[np.ndarray], penalty: float) -> np.ndarray:
     """Return the importance of each of the groups of columns, and at the end what the whole model explains.
 
+    `counts`, `[draws, members]`, is how often each draw has each member; there is a row of shares for each draw.
     Members are held out in folds. The permutation is replaced by its mean: with f the curve's value in a row, of mean m
-    and mean square s, and r the residual, the squared error rises by 2 r (f - m) + f^2 - 2 f m + s.
+    and mean square s, and r the residual, the squared error rises by 2 r (f - m) + f^2 - 2 f m + s. Sums of all these
+    over rows are products of vectors with the sums of moments, so that resampling does not visit the rows.
     """
-    members = np.unique(uids)
-    fold = dict(zip(members.tolist(), (np.arange(len(members)) % FOLDS).tolist(), strict=True))
-    folds = np.array([fold[uid] for uid in uids.tolist()])
-    residuals, rises = np.zeros(len(gains)), np.zeros((len(places), len(gains)))
-    diagonal = penalty * np.eye(columns.shape[1])
-    for number in range(FOLDS):
-        held, used = folds == number, folds != number
-        if not held.any() or not used.any():
-            residuals[held] = gains[held]
-            continue
-        x, y = columns[used], gains[used]
-        weights = np.linalg.solve(x.T @ x + diagonal, x.T @ (y - y.mean()))
-        residuals[held] = gains[held] - y.mean() - columns[held] @ weights
-        for n, place in enumerate(places):
-            curve = columns[:, place] @ weights[place]
-            mean, own = curve.mean(), curve[held]
-            rises[n, held] = 2 * residuals[held] * (own - mean) + own**2 - 2 * own * mean + (curve**2).mean()
-    variance = float(gains.var()) or 1.0
-    return np.array([*(rises.mean(axis=1) / 2 / variance), 1 - float((residuals**2).mean()) / variance])
-
-
-def _resampled(
-    columns: np.ndarray, gains: np.ndarray, uids: np.ndarray, places: Sequence[np.ndarray], penalty: float
-) -> np.ndarray:
-    """Return the shares of `RESAMPLES` draws of members with replacement; copies of a member stay in one fold."""
-    rng = np.random.default_rng(0)
-    members = np.unique(uids)
-    rows_of = {uid: np.flatnonzero(uids == uid) for uid in members.tolist()}
+    held = _by_fold(moments, counts)  # [draws, folds, q, q], as all below but for the draws' own sums
+    whole = held.sum(axis=1)
+    used, num_rows = whole[:, None] - held, whole[:, 0, 0]
+    mean_gain = used[..., 0, -1] / np.maximum(used[..., 0, 0], 1)
+    normal = used[..., 1:-1, 1:-1] + penalty * np.eye(moments.shape[-1] - 2)
+    target = used[..., 1:-1, -1] - mean_gain[..., None] * used[..., 0, 1:-1]
+    weights = np.linalg.solve(normal, target[..., None])[..., 0]
+    residual = np.concatenate([-mean_gain[..., None], -weights, np.ones((*mean_gain.shape, 1))], axis=-1)
+    variance = whole[:, -1, -1] / num_rows - (whole[:, 0, -1] / num_rows) ** 2
+    scale = num_rows * np.where(variance > 1e-12, variance, 1.0)
     found = []
-    for _ in range(RESAMPLES):
-        rows = np.concatenate([rows_of[uid] for uid in rng.choice(members, len(members)).tolist()])
-        found.append(_shares(columns[rows], gains[rows], uids[rows], places, penalty))
-    return np.array(found)
+    for place in places:
+        curve = np.zeros_like(residual)
+        curve[..., place + 1] = weights[..., place]
+        of_held, of_whole = _product(held, curve), _product(whole[:, None], curve)
+        mean, mean_square = of_whole[..., 0] / num_rows[:, None], (of_whole * curve).sum(-1) / num_rows[:, None]
+        centred = (residual * of_held).sum(-1) - mean * (held[..., 0, :] * residual).sum(-1)
+        rise = 2 * centred + (curve * of_held).sum(-1) - 2 * mean * of_held[..., 0] + held[..., 0, 0] * mean_square
+        found.append(rise.sum(axis=1) / 2 / scale)
+    squares = (residual * _product(held, residual)).sum((-1, -2))
+    return np.column_stack([*found, 1 - squares / scale])
+
+
+def _by_fold(moments: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return sums of moments, `[draws, folds, q, q]`; the members that a draw has are dealt to the folds in turn."""
+    is_drawn = counts > 0
+    folds = (np.cumsum(is_drawn, axis=1) - 1) % FOLDS
+    weights = np.stack([counts * (folds == number) for number in range(FOLDS)], axis=1)
+    return np.tensordot(weights, moments, axes=1)
+
+
+def _product(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _resampled(moments: np.ndarray, places: Sequence[np.ndarray], penalty: float) -> np.ndarray:
+    """Return the shares of `RESAMPLES` draws of members with replacement; copies of a member stay in one fold."""
+    rng, members, found = np.random.default_rng(0), len(moments), []
+    for _ in range(0, RESAMPLES, AT_ONCE):
+        drawn = [np.bincount(rng.choice(members, members), minlength=members) for _ in range(AT_ONCE)]
+        found.append(_shares(moments, np.array(drawn, dtype=float), places, penalty))
+    return np.concatenate(found)
 
 
 def _described(run: RunHistory, name: str, values: np.ndarray, *, of_good: bool = False) -> str:

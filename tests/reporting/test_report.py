@@ -330,7 +330,11 @@ def write_large_run(folder, size, generations):
                 parents[slot], uids[slot] = min(uids), max(uids) + 1
         members = [
             a_member(
-                slot=n, uid=uids[n], parent_uid=parents[n], fitness=rng.normal(), hyperparameters={"lr": rng.random()}
+                slot=n,
+                uid=uids[n],
+                parent_uid=parents[n],
+                fitness=rng.normal(),
+                hyperparameters=dict(zip("abcde", rng.random(5).tolist(), strict=True)),
             )
             for n in range(size)
         ]
