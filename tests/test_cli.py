@@ -99,6 +99,24 @@ class TestTrain:
         assert "best fitness" in said
         assert str(folder.relative_to(tmp_path)) in said
 
+    def test_seeds_are_runs_of_their_own_and_one_report(self, file, tmp_path, capsys):
+        assert main(["train", file, "--seeds", "2", "--seed", "7", "--run.name", "both"]) == 0
+        assert "best fitness of 2 seeds: 5.00, 5.00; mean 5.00 ± 0.00" in " ".join(capsys.readouterr().out.split())
+        runs = tmp_path / "runs"
+        assert [load(str(runs / f"both-seed-{seed}" / "config.yaml")).seed for seed in (7, 8)] == [7, 8]
+        page = (runs / "both-2-seeds.html").read_text(encoding="utf-8")
+        assert "Runs side by side" in page
+        # the second name is taken: nothing is trained
+        shutil.rmtree(runs / "both-seed-7")
+        assert main(["train", file, "--seeds=2", "--seed", "7", "--run.name", "both"]) == 2
+        assert "run.name='both-seed-8' is taken" in capsys.readouterr().err
+        assert not (runs / "both-seed-7").exists()
+
+    @pytest.mark.parametrize("given", [["--seeds", "0"], ["--seeds=two"], ["--seeds"]])
+    def test_other_numbers_of_seeds_are_refused(self, file, capsys, given):
+        assert main(["train", file, *given]) == 2
+        assert "must be an integer of at least 1" in capsys.readouterr().err
+
     def test_quiet_prints_warnings_and_errors_only(self, file, tmp_path, capsys):
         assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "128"]) == 0
         assert tuple(capsys.readouterr()) == ("", "")

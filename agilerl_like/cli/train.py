@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import numpy as np
 import torch
 import tyro
 from tyro.conf import (
@@ -43,12 +44,14 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
 from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
-from agilerl_like.reporting.report import HtmlReporter
+from agilerl_like.reporting.report import HtmlReporter, write_report
 from agilerl_like.reporting.run_history import read_history
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.seeding import fresh_seed
@@ -61,7 +64,7 @@ from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderEx
 from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
-QUIET = "--quiet"
+QUIET, SEEDS = "--quiet", "--seeds"
 BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
 """How to continue a run that has reached a limit."""
 
@@ -83,6 +86,8 @@ class Train:
     config: Positional[str]
     """A YAML file, the name of a bundled configuration, or an environment's id."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
+    seeds: int = 1
+    """Train this many runs one after the other, with the seeds from --seed on, and report them side by side."""
     print_config: FlagCreatePairsOff[bool] = False
     """Print the whole configuration and exit."""
     quiet: FlagCreatePairsOff[bool] = False
@@ -111,6 +116,7 @@ class Resume:
 def train(arguments: Sequence[str]) -> int:
     """Run the command that `Train` describes."""
     arguments, quiet = _without_quiet(arguments)
+    arguments, seeds = _without_seeds(arguments)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
@@ -128,7 +134,31 @@ def train(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE
-    return train_config(config, quiet=quiet)
+    return train_config(config, quiet=quiet) if seeds == 1 else _train_seeds(config, seeds, quiet=quiet)
+
+
+def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
+    """Train a run with each of `seeds` seeds, and report all side by side; the first that does not end ends it."""
+    if is_launched():
+        raise ConfigurationError(f"seeds={seeds} trains runs one after the other; under a launcher only 1 is allowed")
+    config = config.with_seed()
+    name = config.run.name or dated_name(f"{config.environment.id}-{config.algorithm.name}")
+    configs = [config.of_seed(cast(int, config.seed) + number, name) for number in range(seeds)]
+    for its in configs:
+        _check_folder(its)
+    for its in configs:
+        if code := train_config(its, quiet=quiet):
+            return code
+    runs = [read_history(its.run.dir / its.run.name) for its in configs]
+    if config.run.report:
+        target = write_report(runs, config.run.dir / f"{name}-{seeds}-seeds.html")
+        if not quiet:
+            write_line(f"\nreport: {target}")
+    if not quiet:
+        best = np.array([best_so_far(run)[-1] for run in runs])
+        spread = f"mean {formatting.fitness(best.mean())} ± {formatting.fitness(best.std(ddof=1))}"
+        write_line(f"best fitness of {seeds} seeds: {', '.join(map(formatting.fitness, best))}; {spread}")
+    return ExitCode.DONE
 
 
 def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False) -> int:
@@ -165,6 +195,21 @@ def resume(arguments: Sequence[str]) -> int:
 def _without_quiet(arguments: Sequence[str]) -> tuple[list[str], bool]:
     """Return the arguments without `QUIET`, and whether it is among them."""
     return [argument for argument in arguments if argument != QUIET], QUIET in arguments
+
+
+def _without_seeds(arguments: Sequence[str]) -> tuple[list[str], int]:
+    """Return the arguments without `SEEDS` and its value, and the value, 1 if it is not among them."""
+    rest, given = [], "1"
+    parts = iter(arguments)
+    for argument in parts:
+        option, equals, value = argument.partition("=")
+        if option == SEEDS:
+            given = value if equals else next(parts, "")
+        else:
+            rest.append(argument)
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigurationError(f"seeds={given!r} must be an integer of at least 1")
+    return rest, int(given)
 
 
 def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -299,8 +344,7 @@ def _create_run_dir(config: Config) -> Path:
 def new_folder(parent: Path, name: str) -> Path:
     """Make a folder whose name has the time, and a number if there is one of that name."""
     make_folder(parent)
-    name = re.sub(r"[^\w.]+", "-", name)
-    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    stem = dated_name(name)
     folder, number = parent / stem, 1
     while True:
         with contextlib.suppress(FileExistsError):
@@ -309,6 +353,12 @@ def new_folder(parent: Path, name: str) -> Path:
             return folder
         number += 1
         folder = parent / f"{stem}-{number}"
+
+
+def dated_name(name: str) -> str:
+    """Return a name of a folder or file with the time, without characters that file systems refuse."""
+    name = re.sub(r"[^\w.]+", "-", name)
+    return f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _remove_if_empty(run_dir: Path | None) -> None:

@@ -235,6 +235,11 @@ class Config(Section, frozen=True):
         new = fresh_seed() if seed is None else seed
         return self if self.seed is not None else self.model_copy(update={"seed": new})
 
+    def of_seed(self, seed: int, name: str) -> Config:
+        """Return this configuration with a seed, for a run whose name ends with it."""
+        run = self.run.model_copy(update={"name": f"{name}-seed-{seed}"})
+        return self.model_copy(update={"seed": seed, "run": run})
+
     def with_layout(self, processes: int, threads: int) -> Config:
         """Return this configuration with the processes and threads of the run, so that repeating it repeats these."""
         return self.model_copy(update={"run": self.run.model_copy(update={"processes": processes, "threads": threads})})
