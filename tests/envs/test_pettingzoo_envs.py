@@ -380,7 +380,7 @@ def picky(level):
     [
         ({"env": envs.Scripted(a="oT")}, "is a parallel env itself, which cannot be copied; allowed is a factory"),
         ({"env": parallel_to_aec(envs.Scripted(a="oT"))}, "is an AEC env itself, which cannot be copied"),
-        ({"env": 3}, "env=3; allowed are a factory, 'package.module:factory', 'package.module' and ids"),
+        ({"env": 3}, "env=3; allowed are a factory, a module, 'package.module:factory', 'package.module' and ids"),
         ({"env": "butterfly/no_such_world-v0"}, "env='butterfly/no_such_world-v0' is unknown"),
         ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),
         (

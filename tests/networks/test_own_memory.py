@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from scripts import own_registrations
 
 from agilerl_like import PPO
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.network_mutation import MutationSource, mutate_network
 
-runpy.run_path(str(Path(__file__).parents[2] / "tutorials" / "own_memory.py"))  # registers the memory "trace"
-
 SPACES = Box(-1.0, 1.0, (3,)), Discrete(2)
 NETWORK = {"memory_config": {"cell": "trace", "hidden_state_size": 8}}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trace():
+    """Register the memory "trace" for the tests of this file: another file executes the script, which registers it."""
+    with own_registrations():
+        runpy.run_path(str(Path(__file__).parents[2] / "tutorials" / "own_memory.py"))
+        yield
 
 
 def agent(**settings):
