@@ -476,6 +476,7 @@ def test_an_interrupted_run_is_saved_and_can_be_used(file, tmp_path, capsys, mon
     endless = ("--training.max-steps", "1_000_000_000", "--run.name", "long", "--seed", "3", "--run.plot", "false")
     endless += ("--environment.id", f"signalled_{int(number)}:Signalled", "--environment.backend", "sync")
     endless += ("--environment.kwargs.number", str(int(number)))
+    endless += ("--run.processes", "1", "--run.threads", "1")  # to choose them, copies would step for a time
     assert main(["train", file, *endless]) == 128 + number
     said = capsys.readouterr().out
     assert "gen    1" in said
