@@ -194,7 +194,7 @@ class ReplayBuffer:
         index = (draws * count).long().clamp_(max=count - 1)
         if kind == "shared":
             owner = index // span
-            index, ring_start = index - owner * span, owner * ring
+            index, ring_start = index % span, owner * ring
         else:
             ring_start = (members * ring).view(-1, 1, 1).expand_as(index)
         valid = _rows_of(self.valid, self._rows(ring_start, index))
@@ -212,8 +212,8 @@ class ReplayBuffer:
     def _rows(self, ring_start: Tensor, index: Tensor) -> Tensor:
         """Return the rows of `[P T E]` of env steps that are counted from the oldest one of a member's ring."""
         ring = self.length * self.envs
-        place = index + (self.cursor - self.steps) % self.length * self.envs
-        return ring_start + torch.where(place < ring, place, place - ring)  # integer division takes five times as long
+        oldest = (self.cursor - self.steps) % self.length * self.envs
+        return ring_start + (oldest + index) % ring
 
     def _batch(self, ring_start: Tensor, index: Tensor, valid: Tensor, gamma: Tensor, n_step: int) -> Batch:
         """Return the minibatch of env steps `index` `[Q, B]` of the members whose rings start at `ring_start`."""
@@ -344,8 +344,7 @@ class ReplayBuffer:
 
 def _rows_of(field: Tensor, rows: Tensor) -> Tensor:
     """Return rows of a field `[P, T, E, …]`, counted over its first three axes, in the shape of `rows`."""
-    picked = field.flatten(0, 2).index_select(0, rows.flatten())  # takes a third of the time of an index
-    return picked.view(*rows.shape, *field.shape[3:])
+    return field.flatten(0, 2)[rows]
 
 
 class ReplayPart:
