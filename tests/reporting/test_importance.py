@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
-from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects
+from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects
 from agilerl_like.reporting.run_history import RunHistory
 
 
@@ -51,6 +51,29 @@ def test_the_share_of_the_variance_is_found():
     low, high = (float(end) for end in first.good.split(" to "))
     assert low > 10**-3.5
     assert high == pytest.approx(1e-2, rel=0.3)
+
+
+def test_shares_from_moments_equal_those_of_refitted_rows():
+    """The plain way: draw members with their rows, and fit a ridge regression without each fold."""
+    rng = np.random.default_rng(1)
+    uids, columns, gains = np.repeat(np.arange(9), 4), rng.normal(size=(36, 3)), rng.normal(size=36)
+    counts, places, penalty = rng.multinomial(9, np.full(9, 1 / 9)), [np.array([0, 1]), np.array([2])], 0.7
+    rows = np.repeat(np.arange(36), counts[uids])
+    x, y, uid = columns[rows], gains[rows], uids[rows]
+    folds = np.searchsorted(np.unique(uid), uid) % FOLDS
+    residuals, rises = np.zeros(len(y)), np.zeros((2, len(y)))
+    for held in (folds == number for number in np.unique(folds)):
+        used_x, mean_gain = x[~held], y[~held].mean()
+        weights = np.linalg.solve(used_x.T @ used_x + penalty * np.eye(3), used_x.T @ (y[~held] - mean_gain))
+        residuals[held] = y[held] - mean_gain - x[held] @ weights
+        for n, place in enumerate(places):
+            curve = x[:, place] @ weights[place]
+            # the mean over all values that a permutation may put in the place of a row's own
+            permuted = [(r + f - curve) ** 2 - r**2 for r, f in zip(residuals[held], curve[held], strict=True)]
+            rises[n, held] = np.mean(permuted, axis=1)
+    plain = [*(rises.mean(axis=1) / 2 / y.var()), 1 - (residuals**2).mean() / y.var()]
+    (shares,) = _shares(_moments(columns, gains, uids), counts[None].astype(float), places, penalty)
+    assert shares == pytest.approx(np.array(plain), rel=1e-9, abs=1e-12)
 
 
 def test_an_optimum_inside_the_range_and_a_choice_are_found():
