@@ -30,22 +30,26 @@ def vega_scripts() -> str:
         ConfigurationError: the package is missing, or failed.
     """
     try:
-        cached = cache_folder() / f"vega-{version(PACKAGE)}.js"
+        name = f"vega-{version(PACKAGE)}.js"
     except PackageNotFoundError as error:
         raise ConfigurationError(f"a report needs one more package: pip install {PACKAGE}") from error
-    with contextlib.suppress(OSError):
-        return cached.read_text(encoding="utf-8")
+    with contextlib.suppress(OSError, RuntimeError):
+        return (cache_folder() / name).read_text(encoding="utf-8")
     command = [sys.executable, "-c", BUNDLE]
     try:
         bundled = subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(f"{PACKAGE} {version(PACKAGE)} could not bundle Vega-Lite: {error}") from error
-    with contextlib.suppress(OSError):  # without a folder to write to, the next report bundles again
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(cached, bundled)
+    with contextlib.suppress(OSError, RuntimeError):  # without a folder to write to, the next report bundles again
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        replace_file(cache_folder() / name, bundled)
     return bundled.decode("utf-8")
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for what can be made again: `$XDG_CACHE_HOME/agilerl_like`, or it in `~/.cache`."""
+    """Return the user's folder for what can be made again: `$XDG_CACHE_HOME/agilerl_like`, or it in `~/.cache`.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agilerl_like"

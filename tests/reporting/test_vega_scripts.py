@@ -1,6 +1,7 @@
 """Where the JavaScript of a report comes from, and what happens without it."""
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,17 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(vega_scripts, "PACKAGE", "vl-convert-that-is-not-installed")
     with pytest.raises(ConfigurationError, match="needs one more package: pip install vl-convert-that-is-not-inst"):
         vega_scripts.vega_scripts()
+
+
+def test_scripts_are_bundled_for_a_user_without_a_home_folder(bundles, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert vega_scripts.vega_scripts() == "vegaEmbed"
+    assert len(bundles) == 1
 
 
 def test_a_run_without_scripts_ends_with_a_warning(monkeypatch, tmp_path):
