@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -203,14 +203,18 @@ def flop_per_step(agent: RLAlgorithm) -> int:
     return forward * (1 + 3 * int(agent.genome.hyperparameters["update_epochs"]))
 
 
-def train_bundled(name: str, options: Sequence[str]) -> tuple[RunResult, float]:
-    """Train a bundled configuration with command-line options for values of it, without a run folder.
+class TimedRun(NamedTuple):
+    """What a run returned, and how long it took."""
 
-    Returns:
-        What the run returned, and the CPU seconds that it took.
-    """
+    result: RunResult
+    seconds: float
+    cpu_seconds: float
+
+
+def train_bundled(name: str, options: Sequence[str]) -> TimedRun:
+    """Train a bundled configuration with command-line options for values of it, without a run folder."""
     experiment = build(find_config(name).override(options).validate())
-    start = time.process_time()
+    start, cpu = time.perf_counter(), time.process_time()
     result = evolve_on_policy(
         experiment.env_setup,
         experiment.population,
@@ -218,6 +222,6 @@ def train_bundled(name: str, options: Sequence[str]) -> tuple[RunResult, float]:
         output_paths=OutputPaths(),
         callbacks=CallbackList([]),
     )
-    seconds = time.process_time() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     experiment.env.close()
-    return result, seconds
+    return TimedRun(result, seconds, cpu_seconds)

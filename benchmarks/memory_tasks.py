@@ -57,7 +57,7 @@ class Score:
 def measure(case: Case, seed: int) -> Score:
     """Train a population until its best agent reaches the target, or its budget is spent."""
     options = ["--network.memory-config", json.dumps(CELLS[case.cell]), "--seed", str(seed)]
-    result, seconds = train_bundled(CONFIG, [*options, "--training.max-steps", str(case.max_steps)])
+    result, _, seconds = train_bundled(CONFIG, [*options, "--training.max-steps", str(case.max_steps)])
     summary = result.summary
     return Score(summary.env_steps, round(seconds, 1), round(summary.best.fitness, 3))
 

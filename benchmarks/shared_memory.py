@@ -57,7 +57,7 @@ def measure(case: Case, seed: int) -> Reward:
     """Train a population for its whole budget."""
     options = ["--algorithm.memory", case.memory, "--training.max-steps", str(case.steps)]
     options += ["--training.evo-steps", str(case.steps // 10), "--training.target", "none", "--seed", str(seed)]
-    result, seconds = train_bundled(CONFIGS[case.env][0], options)
+    result, _, seconds = train_bundled(CONFIGS[case.env][0], options)
     summary = result.summary
     fitness = [round(float(value), 1) for value in result.fitness]
     return Reward(case.env, case.memory, summary.env_steps, round(seconds, 1), round(summary.best.fitness, 1), fitness)

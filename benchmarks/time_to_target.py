@@ -11,17 +11,12 @@ training, evaluation, evolution. CPU seconds are those of the process, which a b
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from agilerl_like.config import build
-from agilerl_like.config.bundled import find_config
-from agilerl_like.reporting.callback import CallbackList
-from agilerl_like.training.session import evolve_on_policy
-from agilerl_like.training.training_arguments import OutputPaths
+from benchmarks.agilerl_like_setup import train_bundled
 from benchmarks.harness import Run, conditions, interleaved, options_of, print_result, publish, ratios, values
 from benchmarks.tables import markdown, median_and_range
 from benchmarks.targets import TARGETS, Reached
@@ -45,24 +40,13 @@ class Case:
 def measure(case: Case, seed: int) -> Reached:
     """Train the bundled configuration in one process until its target is confirmed."""
     name, *overrides = CONFIGS[case.env]
-    target = str(TARGETS[case.env])
-    config = find_config(name).override([*overrides, "--training.target", target, "--seed", str(seed)]).validate()
-    experiment = build(config)
-    start, cpu = time.perf_counter(), time.process_time()
-    result = evolve_on_policy(
-        experiment.env_setup,
-        experiment.population,
-        experiment.plan(),
-        output_paths=OutputPaths(),
-        callbacks=CallbackList([]),
-    )
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
-    experiment.env.close()
+    options = [*overrides, "--training.target", str(TARGETS[case.env]), "--seed", str(seed)]
+    result, seconds, cpu_seconds = train_bundled(name, options)
     summary = result.summary
     return Reached(
         OURS,
         case.env,
-        config.population.size,
+        len(result.population),
         round(seconds, 2),
         round(cpu_seconds, 2),
         summary.env_steps,
