@@ -115,7 +115,7 @@ def learn_or_restore(learner: Learner, update: Update) -> TensorDict:
     report = learner.cohort.learn([learner.row], update)
     if not bool(report["healthy"][0]):
         learner.cohort.restore(learner.row, snapshot)
-        raise PopulationDivergedError(f"agent {learner.index}: a number is not finite; its weights were put back")
+        raise PopulationDivergedError(f"agent {learner.index}: a number is not finite; its weights were restored")
     learner.updates += 1
     return report
 

@@ -138,7 +138,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
-    """Train a run with each of `seeds` seeds, and report all side by side; the first that does not end ends it."""
+    """Train a run with each of `seeds` seeds, and report all side by side; return the first exit code that is not 0."""
     if is_launched():
         raise ConfigurationError(f"seeds={seeds} trains runs one after the other; under a launcher only 1 is allowed")
     config = config.with_seed()

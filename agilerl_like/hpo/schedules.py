@@ -174,8 +174,8 @@ def _function(name: str, schedule: str | Callable[[float], float]) -> Callable[[
         return schedule
     if schedule not in SCHEDULES:
         raise ConfigurationError(
-            f"{_field(name)}={schedule!r} is a function that no file holds; set agent.schedules, or register it "
-            f"under this name: register('schedule', {schedule!r}, function)"
+            f"{_field(name)}={schedule!r} is a function, which a file cannot store; set agent.schedules, or register "
+            f"it under this name: register('schedule', {schedule!r}, function)"
         )
     return SCHEDULES[schedule]
 

@@ -83,7 +83,7 @@ def transformed(rewards: Tensor, transform: Any, steps: int, max_steps: int | No
         return changed if clip is None else changed.clamp(-clip, clip)
     if isinstance(transform, str):
         raise ConfigurationError(
-            f"reward_transform={transform!r} is a function that no file holds; set agent.reward_transform to it"
+            f"reward_transform={transform!r} is a function, which a file cannot store; set agent.reward_transform to it"
         )
     try:
         changed = torch.as_tensor(transform(rewards.clone(), steps, max_steps)).to(rewards)

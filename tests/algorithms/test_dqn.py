@@ -189,7 +189,7 @@ def test_weights_that_are_not_finite_are_restored():
     member, data = agent(), experiences()
     data["reward"][0] = np.inf
     before = [weight.clone() for weight in member.network.parameters()]
-    with pytest.raises(PopulationDivergedError, match="its weights were put back"):
+    with pytest.raises(PopulationDivergedError, match="its weights were restored"):
         member.learn(data)
     assert all(map(torch.equal, before, member.network.parameters()))
 

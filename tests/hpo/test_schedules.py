@@ -64,7 +64,9 @@ def test_a_function_is_saved_by_name_and_needs_the_script_again() -> None:
     data = schedules_to_json(given_)
     assert data["lr"] == f"{__name__}:halved"
     loaded = check_schedules(data)
-    with pytest.raises(ConfigurationError, match=r"schedules\.lr='.*:halved' is a function that no file holds; set"):
+    with pytest.raises(
+        ConfigurationError, match=r"schedules\.lr='.*:halved' is a function, which a file cannot store; set"
+    ):
         factor("lr", loaded["lr"], 0.0)
     assert with_functions(loaded, given_) == given_
     assert with_functions(loaded, {"lr": lambda progress: 1.0}) == loaded  # another function

@@ -306,7 +306,7 @@ def test_a_function_sees_the_progress_of_the_run():
     [
         (lambda rewards, steps, max_steps: rewards[0], r"returned shape \(1, 1\); allowed is \(2, 1, 1\)"),
         (lambda rewards, steps, max_steps: 1 / 0, "failed: ZeroDivisionError"),
-        ("package.module:function", "is a function that no file holds; set agent.reward_transform to it"),
+        ("package.module:function", "is a function, which a file cannot store; set agent.reward_transform to it"),
     ],
 )
 def test_faults_of_a_function_are_one_error(function, message):

@@ -169,7 +169,9 @@ def test_a_function_is_taken_from_the_population_that_resumes(tmp_path):
     env = cartpole()
     schedules = {"lr": lambda progress: 1 - progress / 2}
     train(env, population_of(env, schedules=schedules), 128, run_dir=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match=r"schedules\.lr='.*<lambda>' is a function that no file holds"):
+    with pytest.raises(
+        ConfigurationError, match=r"schedules\.lr='.*<lambda>' is a function, which a file cannot store"
+    ):
         train(env, None, 256, resume=tmp_path / "run")
     resumed = train(env, population_of(env, schedules=schedules), 256, resume=tmp_path / "run")
     assert resumed[0].schedules == schedules
