@@ -37,6 +37,8 @@ UPDATES = "updates.csv"
 LINEAGE = "lineage.jsonl"
 DAMAGED = ".damaged"
 """Suffix of the copy of a file from which damaged lines were removed."""
+MAX_DAMAGED_LINES = 1000
+"""Damaged lines after which the rest of a file is damaged too: parsing 10^7 empty lines would take minutes."""
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
 _UPDATE_IDENTITY = ("generation", "slot", "uid", "update", "env_steps")
 _TEXT = frozenset({"mutation", "architecture"})
@@ -362,8 +364,9 @@ class ParsedLines(NamedTuple, Generic[T]):
 def _parse_lines(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -> ParsedLines[T]:
     """Parse each line of a file but the first `skip`, and leave out damaged ones.
 
-    A killed process and a full disk leave a partial last line, a power cut leaves NUL bytes at the end. Neither was
-    written completely, so neither counts as damage.
+    Parsing stops after `MAX_DAMAGED_LINES` of them and leaves out the rest, which the copy of the file has. A killed
+    process and a full disk leave a partial last line, a power cut leaves NUL bytes at the end. Neither was written
+    completely, so neither counts as damage.
     """
     data = safe_folder.read_regular(path, safe_folder.MAX_TEXT_BYTES)
     texts = data.rstrip(b"\0").decode("utf-8", errors="replace").split("\n")
@@ -373,6 +376,8 @@ def _parse_lines(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -
             found.records.append(parse(text, f"path={str(path)!r}, line {number}"))
         except (CheckpointError, ValueError):
             found.damaged.append(number)
+            if len(found.damaged) == MAX_DAMAGED_LINES:
+                break
     return found if not found.damaged else found._replace(is_intact=False)
 
 

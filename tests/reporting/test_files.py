@@ -4,6 +4,7 @@ import json
 import math
 import os
 import resource
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from agilerl_like.reporting import (
     LineageReporter,
     Reporter,
     RunContext,
+    files,
     read_lineage,
     read_metrics,
 )
+from agilerl_like.reporting.files import MAX_DAMAGED_LINES
 from agilerl_like.reporting.metrics import scalars
 
 
@@ -193,6 +196,20 @@ def test_damaged_row_is_removed_with_one_warning_and_a_copy(tmp_path, damage):
     (warning,) = calls.texts
     assert "metrics.csv': line 3 is damaged and removed; the file as it was is in metrics.csv.damaged" in warning
     assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
+
+
+def test_parsing_stops_after_a_thousand_damaged_rows(tmp_path, monkeypatch):
+    write(tmp_path, first_generation())
+    path = tmp_path / "metrics.csv"
+    damaged = MAX_DAMAGED_LINES + 10
+    path.write_text(path.read_text() + "\n" * damaged)
+    before = path.read_bytes()
+    rows = Mock(wraps=files._read_row)
+    monkeypatch.setattr(files, "_read_row", rows)
+    write(tmp_path, a_generation(a_member(), number=2))
+    assert rows.call_count == 2 + MAX_DAMAGED_LINES
+    assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
+    assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("tail", ["\0" * 4096, "2,0,0,-1,500" + "\0" * 100, "2,0,0"])
