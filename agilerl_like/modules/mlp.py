@@ -152,6 +152,13 @@ class MLPSpec(FadingSpec):
     def depth(self) -> int:
         return len(self.hidden_size)
 
+    @property
+    def shown_activations(self) -> tuple[str, ...]:
+        """Without hidden layers, the output's, unless that is linear too."""
+        if self.hidden_size:
+            return super().shown_activations
+        return () if self.output_activation == "Identity" else (self.output_activation,)
+
     def describe(self) -> str:
         return "-".join(map(str, self.hidden_size))
 

@@ -165,6 +165,11 @@ class Spec:
         return *names, *getattr(self, "fading", ())
 
     @property
+    def shown_activations(self) -> tuple[str, ...]:
+        """The activations that the description of a network names, at most one."""
+        return self.activation_names[:1]
+
+    @property
     def depth(self) -> int:
         """Number of its layers; in a stack, members of the same depth are neighbours."""
         return 0

@@ -219,15 +219,19 @@ class NetworkSpec(CompositeSpec):
             return self.encoder.describe()
         if self.critic is not None:
             return f"{self.evolve(critic=None).describe()} / {self.critic.describe()}"
-        activations = dict.fromkeys((*self.encoder.activation_names[:1], *self.head.activation_names[:1]))
-        return f"{' | '.join(self._sizes.values())} {'/'.join(activations)}"
+        return f"{' | '.join(self._sizes.values())} {'/'.join(self._activations)}".rstrip()
 
     def legend(self) -> str:
         """Return the names of the fields of `describe`."""
         if isinstance(self.encoder, CustomSpec):
             return ""
-        own = f"{' | '.join(self._sizes)} activation"
+        own = f"{' | '.join(self._sizes)}{' activation' if self._activations else ''}"
         return own if self.critic is None else f"actor {own} / critic {self.critic.legend()}"
+
+    @property
+    def _activations(self) -> dict[str, None]:
+        """The activations of encoder and head, in order, each once; empty for a linear network."""
+        return dict.fromkeys((*self.encoder.shown_activations, *self.head.shown_activations))
 
     @property
     def _sizes(self) -> dict[str, str]:

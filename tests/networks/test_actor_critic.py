@@ -125,6 +125,21 @@ def test_describe_lists_all_widths_and_activations():
     assert MultiAgentSpec.by_group({"a": recurrent, "b": recurrent}).legend() == f"group {recurrent.legend()}"
 
 
+@pytest.mark.parametrize(
+    ("encoder", "head", "description", "legend"),
+    [
+        ({"output_activation": "Identity"}, {"activation": "Tanh"}, "8", "latent"),
+        ({"activation": "ELU"}, {}, "8 ELU", "latent activation"),  # the latent layer's
+        ({"output_activation": "Identity"}, {"output_activation": "Tanh"}, "8 Tanh", "latent activation"),
+        ({"hidden_size": [16], "activation": "ELU"}, {}, "16 | 8 ELU", "encoder | latent activation"),
+    ],
+)
+def test_describe_lists_no_activation_of_layers_that_are_not_there(encoder, head, description, legend):
+    parts = {"encoder_config": {"hidden_size": []} | encoder, "head_config": {"hidden_size": []} | head}
+    spec = NetworkSpec.from_net_config({**parts, "latent_dim": 8})
+    assert (spec.describe(), spec.legend()) == (description, legend)
+
+
 # -- the pair
 
 
