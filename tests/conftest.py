@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import forked_ranks
 from hypothesis import settings
 
 # small nets: a second thread costs more than it brings, and on a busy machine far more
@@ -42,3 +43,13 @@ def no_checkpoint_is_left_in_the_working_directory():
     yield
     left = sorted(path.name for path in {*root.glob("*-EvoHPO-*")} - before)
     assert not left, f"a test left {left} in {root}: pass run_dir or checkpoint_path, or no checkpoint"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ranks_are_forked():
+    """Runs in several processes fork them, because a new interpreter imports for 4 s.
+
+    Tests of how processes start and end have a fixture of this name that does nothing.
+    """
+    with forked_ranks():
+        yield

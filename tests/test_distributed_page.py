@@ -19,6 +19,11 @@ SHELL = [block for language, block in BLOCKS if language == "sh"]
 COMMANDS = [line for block in SHELL for line in block.splitlines() if line and not line.startswith("#")]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ranks_are_forked():
+    """They are new interpreters here, as users have them."""
+
+
 def test_every_exit_code_is_explained():
     explained = re.findall(r"^\| ([\d, ]+) \|", PAGE, flags=re.MULTILINE)
     codes = {int(code) for row in explained for code in row.split(",")}

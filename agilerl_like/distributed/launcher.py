@@ -40,6 +40,7 @@ RENDEZVOUS_TIMEOUT = 600.0
 JOIN_TIMEOUT = 60.0
 """Seconds that a process has to exit by itself after success."""
 
+_CONTEXT: Any = multiprocessing.get_context("spawn")
 _CHILD_OF = "AGILERL_LIKE_CHILD_OF"
 _UNGUARDED = 79  # the exit code of a child whose script starts processes while it is imported
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -84,12 +85,11 @@ class WorkerProcesses:
         self, processes: int, target: Callable[..., object], arguments: Sequence[Any], port: int, threads: int
     ) -> None:
         """Start the processes with so many threads each, and return when each has imported what it needs."""
-        context = multiprocessing.get_context("spawn")
         pipes: dict[int, Connection] = {}
         for rank in range(1, processes):
-            pipes[rank], remote = context.Pipe(duplex=False)
+            pipes[rank], remote = _CONTEXT.Pipe(duplex=False)
             work = (remote, threads, target, rank, *arguments)
-            process = context.Process(target=_worker_main, args=work, name=f"rank {rank}")
+            process = _CONTEXT.Process(target=_worker_main, args=work, name=f"rank {rank}")
             with _environment(rank, processes, port, threads), _sigint_blocked():
                 process.start()
             self._processes[rank] = process

@@ -12,6 +12,11 @@ from tiny_runs import NIGHTLY  # noqa: E402  # likewise
 HOURS = 6 * 3600
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ranks_are_forked():
+    """They are new interpreters here, as users have them."""
+
+
 def pytest_collection_modifyitems(items):
     """By night everything may take its time."""
     for item in items if NIGHTLY else ():
