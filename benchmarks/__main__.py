@@ -1,7 +1,7 @@
 """Run every speed benchmark and write each result into its section of benchmarks/README.md.
 
 Returns at the end of training take hours and are measured by name: `python -m benchmarks.evolution`,
-`.network_returns`, `.multi_agent_returns`, `.multi_agent_rating`; so is `.time_to_target`.
+`.network_returns`, `.learner_returns`, `.multi_agent_returns`, `.multi_agent_rating`; so is `.time_to_target`.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?

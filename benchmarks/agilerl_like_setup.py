@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection
+from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter, TournamentSelection, evaluate
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.config import build
 from agilerl_like.config.bundled import find_config
@@ -204,15 +204,19 @@ def flop_per_step(agent: RLAlgorithm) -> int:
 
 
 class TimedRun(NamedTuple):
-    """What a run returned, and how long it took."""
+    """What a run returned, how long it took, and the returns of its best agent in fresh episodes after it."""
 
     result: RunResult
     seconds: float
     cpu_seconds: float
+    fresh_returns: Sequence[float] = ()
 
 
-def train_bundled(name: str, options: Sequence[str]) -> TimedRun:
-    """Train a bundled configuration with command-line options for values of it, without a run folder."""
+def train_bundled(name: str, options: Sequence[str], *, episodes: int = 0) -> TimedRun:
+    """Train a bundled configuration with command-line options for values of it, without a run folder.
+
+    The best agent then plays `episodes` fresh episodes without exploration.
+    """
     experiment = build(find_config(name).override(options).validate())
     start, cpu = time.perf_counter(), time.process_time()
     result = evolve_on_policy(
@@ -223,5 +227,7 @@ def train_bundled(name: str, options: Sequence[str]) -> TimedRun:
         callbacks=CallbackList([]),
     )
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    best, seed = result.population.best, experiment.population.seed
+    played = evaluate(best, experiment.env_setup, episodes, seed=seed) if episodes else None
     experiment.env.close()
-    return TimedRun(result, seconds, cpu_seconds)
+    return TimedRun(result, seconds, cpu_seconds, () if played is None else played.returns[0].tolist())

@@ -32,7 +32,7 @@ from agilerl_like.config import build, load
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, random_moves
 from benchmarks.game_players import call, complete_line, complete_or_prevent, raise_
 from benchmarks.harness import Run as Round
-from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
+from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish, runs_in
 from benchmarks.tables import ROOT, Goal, markdown
 
 ROUND_ROBIN_GAMES = 500  # of each player
@@ -260,8 +260,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_result(measure(Case(**json.loads(options.one)), options.seed))
         return
     if options.rows:
-        told = [json.loads(line) for path in options.rows for line in path.read_text().splitlines()]
-        runs = sorted((Round(**{**one_, "result": Played(**one_["result"])}) for one_ in told), key=place)
+        runs = sorted(runs_in(options.rows, Played), key=place)
         options.games = [game for game in GAMES if any(run.case == game for run in runs)]
         publish("games", section(runs, options), runs, goals(runs), options)
         return

@@ -130,9 +130,14 @@ def earlier_runs(
 ) -> list[Run[ResultT]]:
     """Return what was published before of cases and sides that `runs` are not of."""
     measured = {(run.case, run.side) for run in runs}
-    lines = (Path(options.output).parent / "results" / f"{script}.jsonl").read_text().splitlines()
-    earlier = [Run(**{**told, "result": decode(**told["result"])}) for told in map(json.loads, lines)]
-    return [run for run in earlier if (run.case, run.side) not in measured]
+    published = Path(options.output).parent / "results" / f"{script}.jsonl"
+    return [run for run in runs_in([published], decode) if (run.case, run.side) not in measured]
+
+
+def runs_in(files: Sequence[Path], decode: Callable[..., ResultT]) -> list[Run[ResultT]]:
+    """Return the runs in files of rows; a file that is not there has none."""
+    lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
+    return [Run(**{**told, "result": decode(**told["result"])}) for told in map(json.loads, lines)]
 
 
 def values(runs: Sequence[Run[ResultT]], side: str, of: Callable[[ResultT], float]) -> list[float]:

@@ -1,0 +1,164 @@
+"""What DQN, TD3, SAC, evolution strategies and Q-learning reach with the bundled configurations, five seeds each.
+
+A run trains the configuration as it is shipped, so it ends at its target or with its budget; then its best agent has
+fresh episodes without exploration. DQN on LunarLander has AgileRL and Stable-Baselines3 beside it, with as many env
+steps. A run of this script replaces the rows of its cases and keeps those of the others.
+
+    python -m benchmarks.learner_returns
+    python -m benchmarks.learner_returns --cases taxi frozen_lake --output -
+    python -m benchmarks.learner_returns --rows a.jsonl b.jsonl  # publishes rows that single runs wrote
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.agilerl_like_setup import train_bundled
+from benchmarks.harness import (
+    Run,
+    conditions,
+    earlier_runs,
+    interleaved,
+    one,
+    options_of,
+    print_result,
+    publish,
+    runs_in,
+)
+from benchmarks.learner_work import EPISODES, LANDER_STEPS, Learned
+from benchmarks.tables import Goal, markdown, median_and_range
+from benchmarks.venvs import interpreter, is_ready
+
+OURS = "agilerl_like"
+PEERS = {"sb3": "Stable-Baselines3", "agilerl": "AgileRL"}
+COMPARED = "lunar_lander_dqn"
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a configuration should reach: a return in so many of five seeds, in so many CPU seconds."""
+
+    name: str
+    score: float
+    seeds: int = SEEDS
+    cpu_seconds: float | None = None
+    episodes: int = EPISODES
+
+    def is_met(self, result: Learned) -> bool:
+        """Whether a run reached it."""
+        in_time = self.cpu_seconds is None or result.cpu_seconds <= self.cpu_seconds
+        return result.score >= self.score and in_time
+
+    def __str__(self) -> str:
+        in_time = "" if self.cpu_seconds is None else f" in {self.cpu_seconds:g} CPU s"
+        return f">= {self.score:g}{in_time}, {self.seeds} of {SEEDS}"
+
+
+CASES: Mapping[str, Wanted] = {
+    "cartpole_dqn": Wanted("DQN, CartPole-v1", 475.0),
+    "lunar_lander_dqn": Wanted("DQN, LunarLander-v3", 200.0, seeds=4),
+    "pendulum_td3": Wanted("TD3, Pendulum-v1", -180.0),
+    "pendulum_sac": Wanted("SAC, Pendulum-v1", -180.0),
+    "cartpole_openaies": Wanted("OpenAIES, CartPole-v1", 500.0, cpu_seconds=60.0),
+    "lunar_lander_continuous_openaies": Wanted("OpenAIES, LunarLanderContinuous-v3", 200.0, seeds=4),
+    "taxi": Wanted("Q-learning, Taxi-v4", 7.5, episodes=500),
+    "frozen_lake": Wanted("Q-learning, FrozenLake-v1, slippery", 0.70, episodes=1000),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one process of ours trains."""
+
+    config: str
+    episodes: int
+
+
+def measure(case: Case, seed: int) -> Learned:
+    """Train a bundled configuration, and play fresh episodes with its best agent."""
+    run = train_bundled(case.config, ["--seed", str(seed)], episodes=case.episodes)
+    members, steps = len(run.result.population), run.result.summary.env_steps
+    return Learned.of(OURS, members, steps, run.cpu_seconds, run.fresh_returns)
+
+
+def sides_of(name: str, *, peers: bool) -> dict[str, list[str]]:
+    """Return the commands of a case by side."""
+    sides = {OURS: one("benchmarks.learner_returns", Case(name, CASES[name].episodes))}
+    if name == COMPARED and peers:
+        for peer in filter(is_ready, PEERS):
+            command = [str(interpreter(peer)), "-m", f"benchmarks.peers.{peer}_dqn", "--steps", str(LANDER_STEPS)]
+            sides[PEERS[peer]] = command
+    return sides
+
+
+def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:
+    """Return the whole section."""
+    rows = []
+    for name, wanted in CASES.items():
+        for side in (OURS, *PEERS.values()):
+            mine = [run.result for run in runs if run.case == name and run.side == side]
+            if not mine:
+                continue
+            rows.append(
+                (
+                    wanted.name,
+                    side,
+                    str(mine[0].members),
+                    ", ".join(f"{its.score:.4g} ± {its.error:.2g}" for its in mine),
+                    str(wanted),
+                    median_and_range([its.env_steps for its in mine], "{:,.0f}".format),
+                    median_and_range([its.cpu_seconds for its in mine], "{:,.0f}".format),
+                )
+            )
+    head = ("learner, environment", "by", "members", "return and its standard error, seed by seed", "wanted")
+    return [
+        "## Returns of the other learners",
+        "",
+        "The bundled configurations as they are shipped: a run ends at its target, which 20 fresh episodes confirm, or "
+        f"with its budget. Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
+        f"FrozenLake). On LunarLander the peers' DQN has {LANDER_STEPS:,} env steps, as many as our four members "
+        "together: Stable-Baselines3 one agent with the hyperparameters that rl-zoo tuned, AgileRL four members in its "
+        "own `train_off_policy`, with the hyperparameters of its `dqn.yaml`.",
+        "",
+        conditions(runs, options, timed=False),
+        "",
+        *markdown((*head, "env steps of all members", "CPU seconds"), rows),
+    ]
+
+
+def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
+    """Return the goal of each case of which five seeds were run."""
+    found = []
+    for name, wanted in CASES.items():
+        mine = [run.result for run in runs if run.case == name and run.side == OURS]
+        if len(mine) >= SEEDS:
+            met = sum(map(wanted.is_met, mine))
+            found.append(Goal(wanted.name, str(wanted), f"{met} of {len(mine)}", met >= wanted.seeds))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--no-peers", action="store_true", help="our side alone")
+    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="rows to publish, without measuring any")
+    options = options_of(parser, argv, repetitions=SEEDS, threads=1, timeout=7200, quick={"cases": ["taxi"]})
+    torch.set_num_threads(options.threads)
+    if options.one:
+        print_result(measure(Case(**json.loads(options.one)), options.seed))
+        return
+    runs = runs_in(options.rows or (), Learned)
+    for name in () if options.rows else options.cases:
+        runs += interleaved(sides_of(name, peers=not options.no_peers), Learned, options, case=name)
+    if options.output != "-":
+        runs += earlier_runs("learner_returns", Learned, runs, options)
+    publish("learner_returns", section(runs, options), runs, goals(runs), options)
+
+
+if __name__ == "__main__":
+    main()
