@@ -82,7 +82,7 @@ def main() -> None:
             build_population(env),
             memory=ReplayBuffer(max_size=50_000),
             max_steps=options.steps // MEMBERS,  # AgileRL counts each member's own steps
-            evo_steps=10_000,
+            evo_steps=min(10_000, options.steps // MEMBERS),
             eval_loop=1,
             eps_start=1.0,
             eps_end=0.1,
