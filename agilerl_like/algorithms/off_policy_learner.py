@@ -76,7 +76,7 @@ class OffPolicyLearner(Learner):
         return given or max(1, round(self.rollout_steps * self.num_envs / self.learn_step))
 
     def new_steps(self, stored: int) -> int:
-        """Return the vector steps of `stored` ones that the running statistics of observations do not know yet."""
+        """Return how many of the `stored` vector steps are not yet in the running statistics of observations."""
         if not isinstance(self.network.observation_norm, RunningNorm):
             return 0
         return min(stored, self.rollout_steps) if self.updates else stored

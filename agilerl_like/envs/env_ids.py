@@ -1,4 +1,4 @@
-"""Environment ids: what gymnasium's registry, plugins of packages and import paths know about them."""
+"""Environment ids: lookup in gymnasium's registry, in plugins of packages and by import path."""
 
 from __future__ import annotations
 

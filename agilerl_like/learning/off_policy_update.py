@@ -43,7 +43,7 @@ class OffPolicyUpdate(ABC):
     n_step: int = 1
     kind: MemoryKind = "own"
     new_steps: int = 0
-    """Vector steps that the statistics of observations do not know yet; 0 if there are none."""
+    """Vector steps that are not yet in the running statistics of observations; 0 without statistics."""
 
     def of_members(self: UpdateT, members: Tensor) -> UpdateT:
         """Return the update of some members, in this order."""

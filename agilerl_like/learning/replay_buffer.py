@@ -142,7 +142,7 @@ class ReplayBuffer:
         return self
 
     def interrupt(self) -> None:
-        """Begin new episodes: the newest step is not sampled if its next observation is unknown by now."""
+        """Begin new episodes: the newest step is not sampled if its next observation is not stored."""
         if self.filled:
             last = (self.cursor - 1) % self.length
             self.valid[:, last] &= self.terminated[:, last] | (self.final[:, last] >= 0)

@@ -101,7 +101,7 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
             elif isinstance(layer, EvolvableModule):
                 layer.spec = layer.spec.without_fading()
 
-    # -- what a mutation needs to know (of one member)
+    # -- what a mutation depends on (of one member)
 
     input_consumers: tuple[str, ...] = ()
     """The linear maps that read the module's input."""

@@ -145,7 +145,7 @@ class Linear(nn.Module):
 
 @runtime_checkable
 class MemberAware(Protocol):
-    """A layer that needs to know which members of a stack have it."""
+    """A layer whose output depends on which members of a stack have it."""
 
     def set_members(self, members: Sequence[nn.Module | None], device: torch.device) -> None:
         """Receive the layer of each member, None where a member lacks it."""

@@ -1,4 +1,4 @@
-"""Frozen records that the training loop passes to reporters, so that reporters need not know agents.
+"""Frozen records that the training loop passes to reporters, so that reporters do not depend on agents.
 
 Steps are env steps. A missing number (no episode ended, the fitness is not confirmed) is nan and never 0, because 0 is
 a possible return.

@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What retention needs to know of a checkpoint."""
+    """The facts of a checkpoint that retention depends on."""
 
     generation: NonNegativeInt
     ordinal: NonNegativeInt

@@ -608,7 +608,7 @@ def _check_json_limits(data: bytes) -> None:
         raise ValueError(f"it is larger than {MAX_JSON_BYTES} bytes")
     if data.count(b",") > MAX_JSON_COMMAS or data.count(b"[") + data.count(b"{") > MAX_JSON_CONTAINERS:
         raise ValueError(f"it has more than {MAX_JSON_COMMAS} values, or than {MAX_JSON_CONTAINERS} lists and tables")
-    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # a pattern that knows escapes takes 60 bytes for each
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # a pattern that matches escapes takes 60 bytes for each
     brackets = STRING_LITERALS.sub(b"", plain).translate(None, NOT_BRACKETS)
     if max(accumulate(map(BRACKET_DEPTH.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
