@@ -132,17 +132,17 @@ def evolved(seed: int, ranges: HyperparameterConfig) -> Population:
     return population
 
 
-def drawn(seed: int, **options: bool) -> Population:
+def drawn(seed: int, *, compile: bool = False) -> Population:
     """Draw the numbers of each member from `WIDE`."""
     each = [WIDE.sample(np.random.default_rng([seed, place])) for place in range(MEMBERS)]
-    population = build_population(PENDULUM, MEMBERS, seed, **options)
+    population = build_population(PENDULUM, MEMBERS, seed, compile=compile)
     return with_numbers(population, **{name: [int(its[name]) for its in each] for name in WIDE})
 
 
-def as_many_epochs(seed: int, **options: bool) -> Population:
+def as_many_epochs(seed: int, *, compile: bool = False) -> Population:
     """Return equal members that take as many epochs as `drawn(seed)` on average."""
     epochs = statistics.fmean(agent.update_epochs for agent in cast(Sequence[PPO], drawn(seed).agents))
-    return build_population(PENDULUM, MEMBERS, seed, update_epochs=round(epochs), **options)
+    return build_population(PENDULUM, MEMBERS, seed, update_epochs=round(epochs), compile=compile)
 
 
 EQUAL, UNEQUAL = "equal", "architectures"
