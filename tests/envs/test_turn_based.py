@@ -201,3 +201,32 @@ def test_card_games_and_chess_are_served(source):
             paid[agent] += step.reward[agent].item()
     assert sum(paid.values()) == pytest.approx(0.0)
     assert any(paid.values()) == ("holdem" in source)
+
+
+class WrongPay(games.Nim):
+    """Pays player_1 something that is no finite number for the second step; it arrives after its next turn's."""
+
+    def __init__(self, pay):
+        super().__init__()
+        self.pay = pay
+
+    def _accumulate_rewards(self):
+        if self.agent_selection == "player_0":
+            self.rewards["player_1"] = self.pay
+        super()._accumulate_rewards()
+
+
+@pytest.mark.parametrize(
+    ("pay", "step", "fault"),
+    [
+        (math.nan, 3, "=nan is not finite"),
+        (np.ones(1), 3, r"=array\(\[1\.\]\) of shape \(1,\); allowed is one real number"),
+        (None, 2, "=None; allowed is one real number"),  # the env fails to add it up
+    ],
+    ids=["nan", "array", "none"],
+)
+def test_a_wrong_reward_is_an_error_that_names_agent_env_and_step(pay, step, fault):
+    env = adapter(partial(WrongPay, pay))
+    env.reset([0])
+    with pytest.raises(EnvStepError, match=f"nim.*step {step} of the episode: the reward of agent 'player_1'{fault}"):
+        played(env, 1, 1, 1)

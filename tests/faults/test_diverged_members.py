@@ -227,9 +227,13 @@ def test_a_nan_of_a_multi_agent_env_names_the_agent(what):
     env = make_multi_agent_vect_envs(lambda: MultiAgentProbeEnv(roles), num_envs=ENVS, backend="sync")
     spaces = env.single_observation_spaces, env.single_action_spaces
     teams = IPPO.population(MEMBERS, *spaces, num_envs=ENVS, seed=0, net_config=SMALL, **SETTINGS)
-    step = 209 % 64 + (what == "observation")
-    where = f"member 2, env 1 of its own, agent 'listener_1', step {step} of the rollout"
-    with pytest.raises(EnvStepError, match=f"{what}=nan is not finite: {where}"):
+    if what == "observation":
+        fault = (
+            f"observation=nan is not finite: member 2, env 1 of its own, agent 'listener_1', step {209 % 64 + 1} of the"
+        )
+    else:
+        fault = f"step {210 % 25} of the episode: the reward of agent 'listener_1'=nan is not finite"
+    with pytest.raises(EnvStepError, match=fault):
         train_multi_agent_on_policy(env, pop=teams, max_steps=10_000, evo_steps=10_000, verbose=False)
     assert [team.learners["listener"].updates for team in teams] == [210 // 64] * MEMBERS
     assert all(learner.is_finite for learner in teams.all_learners())

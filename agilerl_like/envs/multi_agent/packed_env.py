@@ -11,6 +11,7 @@ while that of another agent allows something. Worker processes import this modul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -213,7 +214,11 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self.env.close()
 
     def _checked_reward(self, agent: str, reward: Any) -> Any:
-        check_reward(f"{self.env}, step {self._steps} of the episode: the reward of agent {agent!r}", reward)
+        if type(reward) is not float or not math.isfinite(reward):
+            name = f"{self.env}, step {self._steps} of the episode: the reward of agent {agent!r}"
+            check_reward(name, reward)
+            if not math.isfinite(reward):  # later it is credited to another step, or to the team
+                raise EnvStepError(f"{name}={reward} is not finite")
         return reward
 
     def _active_agents(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import gymnasium as gym
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper
 
-from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.envs.env_errors import check_reward, describe_exception
 from agilerl_like.errors import EnvStepError
 
 MASK = "action_mask"
@@ -33,6 +33,7 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
         if isinstance(getattr(env, "state_space", None), gym.Space):
             self.state_space = env.state_space  # pyright: ignore[reportAttributeAccessIssue]  # optional in AEC envs
         self._has_mask = False
+        self._steps = 0
 
     def observation_space(self, agent: str) -> gym.Space:
         return self.aec_env.observation_space(agent)
@@ -45,17 +46,21 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode; only the first agent to act observes."""
         self.aec_env.reset(seed=seed, options=options)
+        self._steps = 0
         observations, _, _, _, infos = self._until_next_turn({})
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> Step:
         """Take the action of the selected agent."""
         agent = self.aec_env.agent_selection
+        self._steps += 1
         try:
             self.aec_env.step(actions[agent])
         except EnvStepError:
             raise
         except Exception as error:
+            for paid, reward in getattr(self.aec_env, "rewards", {}).items():  # None, for one, cannot be summed
+                check_reward(f"{self}, step {self._steps} of the episode: the reward of agent {paid!r}", reward)
             hint = f"; without {MASK} in observations or infos an illegal action cannot be avoided"
             raise EnvStepError(
                 f"{self}: action {actions[agent]} of agent {agent!r} failed with {describe_exception(error)}"
