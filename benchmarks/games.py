@@ -5,8 +5,9 @@ from each side, against players that move at random and against the untrained ag
 scripted players. In connect_four there are two more: one that looks a move ahead completes a line if it can, and one
 that looks two moves ahead otherwise prevents the opponent's line; else both move at random. In texas_holdem there are
 one that always calls and one that always raises: random moves fold a third of the time, and a player that never does
-earns from that. Both seats play the same deals. Ratings: the fittest agent of each generation, as rated by the run,
-beside its mean score in a round robin.
+earns from that. Both seats play the same deals. Ratings: those of the best agents of all generations but the last, to
+which the run has fitted all games between them, beside their mean scores in a round robin; and, beside the same scores,
+their fitness when they were selected, which is the highest of several uncertain ratings by the games of one generation.
 
     python -m benchmarks.games
     python -m benchmarks.games --games connect_four --repetitions 1 --seed 1 --output -
@@ -64,8 +65,10 @@ class Played:
     untrained: Mapping[str, Mapping[str, float]]
     """Winnings of the first untrained agent: mean over sides and standard error, by opponent."""
     spearman: float | None
+    """Of ratings and mean scores."""
+    spearman_of_fitness: float | None = None
     ratings: Sequence[Sequence[float]] = field(default_factory=list)
-    """Rating in the run, and mean score in the round robin, of the fittest agent of each generation."""
+    """Rating, fitness when selected, and mean score in the round robin, of the best agent of each generation."""
     found: str = ""
 
     @property
@@ -128,8 +131,7 @@ def measure(case: Case, seed: int) -> Played:
         train_config(config, quiet=True)
         seconds = time.perf_counter() - start
         run = Run.open(next(Path(folder).iterdir()))
-        rated = [entry.population().fittest for entry in run.history()] if case.game in RATED else []
-        rated = [agent for agent in rated if agent.fitness]
+        pool = run.opponent_pool()[1:] if case.game in RATED else ()
         best: Any = run.best()
         env_steps = int(run.metrics()[-1]["time/total_timesteps"])
     opponents = {**OPPONENTS[case.game], "untrained": untrained}
@@ -138,8 +140,8 @@ def measure(case: Case, seed: int) -> Played:
         name: play_games(untrained, other, setup.env, case.games, seed).returns
         for name, other in OPPONENTS[case.game].items()
     }
-    scores = round_robin(rated, setup.env, seed) if len(rated) > 1 else []
-    ratings = [agent.fitness[-1] for agent in rated]
+    scores = round_robin([one.player for one in pool], setup.env, seed) if len(pool) > 1 else []
+    ratings, fitness = [one.rating for one in pool], [one.player.fitness[-1] for one in pool]
     return Played(
         game=case.game,
         seed=seed,
@@ -151,7 +153,11 @@ def measure(case: Case, seed: int) -> Played:
         winnings_error={name: error(its.returns) for name, its in games.items()},
         untrained={name: {"mean": float(its.mean()), "error": error(its)} for name, its in before.items()},
         spearman=round(spearman(ratings, scores), 3) if scores else None,
-        ratings=[[round(rating, 1), round(score, 4)] for rating, score in zip(ratings, scores, strict=bool(scores))],
+        spearman_of_fitness=round(spearman(fitness, scores), 3) if scores else None,
+        ratings=[
+            [round(rating, 1), round(its_fitness, 1), round(score, 4)]
+            for rating, its_fitness, score in zip(ratings, fitness, scores, strict=bool(scores))
+        ],
         found=best.architecture.describe(),
     )
 
@@ -160,6 +166,13 @@ def error(returns: np.ndarray) -> float:
     """Return the standard error of the mean over sides of returns `[S, K]`, whose seeds are shared by the sides."""
     by_seed = returns.mean(axis=0)
     return float(by_seed.std(ddof=1) / np.sqrt(len(by_seed)))
+
+
+def correlations(played: Played) -> str:
+    """Write the rank correlations of ratings and of fitness; empty without ratings."""
+    if played.spearman is None:
+        return ""
+    return f"{played.spearman:.2f} ({played.spearman_of_fitness:.2f})"
 
 
 def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[str]:
@@ -174,7 +187,7 @@ def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[
             percents(run.result.lost[name]),
             interval(statistics.mean(run.result.winnings[name]), run.result.winnings_error[name]),
             interval(**run.result.untrained[name]) if name in run.result.untrained else "",
-            f"{run.result.spearman:.2f}" if run.result.spearman is not None and name == "random" else "",
+            correlations(run.result) if name == "random" else "",
             f"{run.result.seconds:,.0f}",
         )
         for run in runs
@@ -189,8 +202,9 @@ def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[
         "completes a line if it can; two moves ahead, it otherwise prevents the opponent's; else both move at random. "
         "In texas_holdem one always calls and one always raises. "
         "Winnings are returns with a 95 % interval; both sides play the same seeds. "
-        "Spearman: ratings of the fittest agents of all generations, as the run computed them, and their mean scores "
-        f"in a round robin of {ROUND_ROBIN_GAMES} games of each. Env steps are those of all members.",
+        "Spearman: ratings of the best agents of all generations but the last, to which the run has fitted all games "
+        f"between them, and their mean scores in a round robin of {ROUND_ROBIN_GAMES} games of each; in brackets "
+        "their fitness when they were selected, instead of the ratings. Env steps are those of all members.",
         "",
         conditions(runs, options, timed=False),
         "",

@@ -58,6 +58,8 @@ class TestRun:
         assert {birth.uid for birth in run.lineage() if birth.generation == 0} == {0, 1, 2, 3}
         with pytest.raises(ConfigurationError, match=r"generation=6; allowed are 1 to 5"):
             run.members_in_generation(6)
+        with pytest.raises(ConfigurationError, match="has no opponents of earlier generations: allowed is a run with"):
+            run.opponent_pool()
 
     def test_loads_the_best_agent_and_the_last_members(self, runs):
         run = Run.open(runs / "s3")

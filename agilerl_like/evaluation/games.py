@@ -24,7 +24,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.seeding import Purpose, fresh_seed, integers
-from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, rating_errors
+from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, independent_prior, rating_errors
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
 
@@ -97,8 +97,9 @@ def rate_players(
         scores = table.play(players[names[one]], players[names[other]], games).scores
         wins[one, other], wins[other, one] = scores.sum(), (1 - scores).sum()
         counts[one, other] = counts[other, one] = scores.size
-    ratings = fit_bradley_terry(wins, counts)
-    errors = rating_errors(ratings, counts)
+    prior = independent_prior(len(names))
+    ratings = fit_bradley_terry(wins, counts, prior)
+    errors = rating_errors(ratings, counts, prior)
     ratings += INITIAL_RATING - ratings.mean()
     return {
         name: Rating(float(ratings[i]), float(errors[i]), float(wins[i].sum() / counts[i].sum()), int(counts[i].sum()))

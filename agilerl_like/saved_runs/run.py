@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
 from agilerl_like.algorithms.population import BasePopulation
@@ -21,8 +24,12 @@ from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY
 from agilerl_like.storage.run_lock import is_locked
 from agilerl_like.storage.validation import NonNegativeInt, validate_record
+from agilerl_like.training.checkpoint_manager import load_opponents, newest_checkpoint
+from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.lineage import Lineage
 from agilerl_like.training.run_folder import BEST, POPULATION
+from agilerl_like.training.sharding import deserialize
+from agilerl_like.training.training_arguments import OutputPaths
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,27 @@ class Run:
                 "training.history of at least 1"
             )
         return tuple(HistoryEntry(path, _moment_of(path), self._population_class) for path in paths)
+
+    def opponent_pool(self) -> tuple[Opponent, ...]:
+        """Load the best agents of earlier generations, which members were rated against, with their ratings.
+
+        The first is the untrained first member; the best of the last generation is not among them. One fit to all games
+        between them gives the ratings, so these compare, while each generation's fitness was measured against the
+        opponents of its time, and is the highest of several uncertain ratings.
+
+        Raises:
+            ConfigurationError: the run has no opponents, or no checkpoint.
+            CheckpointError: no checkpoint is intact.
+        """
+        checkpoint = newest_checkpoint(OutputPaths(self.folder), warnings.warn)
+        if checkpoint is None or not (agents := load_opponents(checkpoint)):
+            raise ConfigurationError(
+                f"run={str(self.folder)!r} has no opponents of earlier generations: allowed is a run with "
+                "fitness='rating' or opponents='past' that has written a checkpoint"
+            )
+        players = [deserialize(agent, torch.device("cpu"), None) for agent in agents]
+        rated = checkpoint.documents["run"]["rivals"]
+        return tuple(Opponent(player, *rating) for player, rating in zip(players, rated, strict=True))
 
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""

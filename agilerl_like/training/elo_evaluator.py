@@ -9,10 +9,11 @@ Where nothing is random, agents that do not explore would repeat one game. There
 seed has none, the others have a few random moves, the same for all members and both sides, and games with equal
 openings count once.
 
-Ratings are those of Bradley and Terry (1952), with a normal prior around `INITIAL_RATING`, so that a team that always
-wins has a finite rating, and a sequence of teams that each beat the one before has not one that grows without bound.
-Those of the pool are fitted to all games between its teams whenever it gets another one. A team that enters it has
-been selected as the best of many uncertain ratings, which is biased upwards; so it is rated in games of its own.
+Ratings are those of Bradley and Terry (1952), with a normal prior around the rating of the best team one generation
+before, so that a team that always wins has a finite rating. A prior around the initial rating would hold back ratings
+the more, the higher they are, until they stop rising while strengths still rise. Those of the pool are fitted to all
+games between its teams whenever it gets another one. A team that enters it has been selected as the best of many
+uncertain ratings, which is biased upwards; so it is rated in games of its own, against more opponents.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ from agilerl_like.training.sides import group_parts, play_sides, player_sides
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
 PRIOR_STD = 200.0
-"""Standard deviation of ratings before any game."""
+"""Standard deviation of ratings before any game, around the rating that is expected."""
 RERATING_GAMES = 20
 """Games against each opponent that rate a team again when it enters the pool."""
+RERATING_OPPONENTS = 8
+"""Opponents in these games, if the pool has as many: against few, their style of play decides."""
 MAX_NEWTON_STEPS = 100
 SCALE = 400.0 / math.log(10.0)
 """Rating difference at which the odds are e to one."""
 PRIOR_PRECISION = (SCALE / PRIOR_STD) ** 2
-"""Inverse variance of ratings before any game, in units of SCALE."""
+"""Inverse variance of ratings before any game, in units of 1 / SCALE^2."""
 
 
 class PoolGames(NamedTuple):
@@ -95,11 +98,11 @@ class EloEvaluator(Evaluator):
         should_stop: Callable[[], bool] = never_stop,
     ) -> EvalResult:
         home = cast(MultiAgentPopulation | IPPO, players)
-        opponents = self._sample_opponents(home.seed, generation)
+        opponents = self._sample_opponents(home.seed, generation, OPPONENTS_PER_GENERATION)
         games = [self._play_games(home, cast(IPPO, opponent.player), seeds, should_stop) for opponent in opponents]
         counts = [score.shape[1] for score, _ in games]
         scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
-        ratings, errors = fit_ratings(scores, counts, [opponent.rating for opponent in opponents])
+        ratings, errors = fit_ratings(scores, counts, [opponent.rating for opponent in opponents], opponents[0].rating)
         steps = np.sum([steps for _, steps in games], axis=0)
         episodes = len(player_sides(opponents[0].player.groups)) * sum(counts)
         return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), episodes, steps.tolist())
@@ -123,16 +126,16 @@ class EloEvaluator(Evaluator):
     ) -> PoolGames:
         """Play the games that rate a team when it enters the pool."""
         found, steps = [], 0
-        for opponent in self._sample_opponents(best.seed, generation):
+        for opponent in self._sample_opponents(best.seed, generation, RERATING_OPPONENTS):
             scores, its_steps = self._play_games(best, cast(IPPO, opponent.player), seeds, should_stop)
             found.append([opponent.generation, float(scores[0].sum()), scores.shape[1]])
             steps += int(its_steps[0])
         return PoolGames(found, steps)
 
-    def _sample_opponents(self, seed: int, generation: int) -> list[Opponent]:
-        """Return the newest opponent, and a sample of the others."""
+    def _sample_opponents(self, seed: int, generation: int, most: int) -> list[Opponent]:
+        """Return at most `most` opponents: the newest, and a sample of the others."""
         *older, newest = self.opponent_pool
-        count = min(OPPONENTS_PER_GENERATION - 1, len(older))
+        count = min(most - 1, len(older))
         rng = generator(seed, Purpose.OPPONENTS, generation)
         places = rng.choice(len(older), count, replace=False) if count else ()
         return [newest, *(older[int(place)] for place in sorted(places))]
@@ -182,30 +185,45 @@ def rated_pool(pool: Sequence[Opponent]) -> list[Opponent]:
                 wins[other, place] += count - score
                 games[place, other] += count
                 games[other, place] += count
-    ratings = fit_bradley_terry(wins, games)
+    ratings = fit_bradley_terry(wins, games, successive_prior(len(pool)))
     ratings += INITIAL_RATING - ratings[0]
     return [one._replace(rating=float(rating)) for one, rating in zip(pool, ratings, strict=True)]
 
 
-def fit_bradley_terry(wins: np.ndarray, games: np.ndarray) -> np.ndarray:
+def independent_prior(count: int) -> np.ndarray:
+    """Return the precision `[N, N]` of ratings that are each near the initial one, in units of 1 / SCALE^2."""
+    return PRIOR_PRECISION * np.eye(count)
+
+
+def successive_prior(count: int) -> np.ndarray:
+    """Return the precision `[N, N]` of ratings of which the first is near the initial one and each next near the last.
+
+    It is in units of 1 / SCALE^2.
+    """
+    changes = np.eye(count) - np.eye(count, k=-1)
+    return PRIOR_PRECISION * changes.T @ changes
+
+
+def fit_bradley_terry(wins: np.ndarray, games: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return ratings `[N]` with the highest posterior density, from scores and numbers of games `[N, N]`.
 
-    It is found by Newton's method on a concave function.
+    `prior` is the precision of the ratings before any game. The ratings are found by Newton's method on a concave
+    function.
     """
     ratings = np.zeros(len(wins))  # relative to the initial rating, in units of SCALE
     for _ in range(MAX_NEWTON_STEPS):
-        gradient = (wins - games * _win_probabilities(ratings)).sum(axis=1) - PRIOR_PRECISION * ratings
-        change = np.linalg.solve(_information(ratings, games), gradient)
+        gradient = (wins - games * _win_probabilities(ratings)).sum(axis=1) - prior @ ratings
+        change = np.linalg.solve(_information(ratings, games, prior), gradient)
         ratings = ratings + np.clip(change, -1.0, 1.0)
         if np.abs(change).max() < 1e-10:
             break
     return INITIAL_RATING + SCALE * ratings
 
 
-def rating_errors(ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+def rating_errors(ratings: np.ndarray, games: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return the standard errors `[N]` of the ratings that `fit_bradley_terry` found, to their mean."""
     count = len(ratings)
-    covariance = np.linalg.inv(_information((ratings - INITIAL_RATING) / SCALE, games))
+    covariance = np.linalg.inv(_information((ratings - INITIAL_RATING) / SCALE, games, prior))
     centred = np.eye(count) - 1 / count
     return SCALE * np.sqrt(np.diag(centred @ covariance @ centred.T))
 
@@ -215,35 +233,35 @@ def _win_probabilities(ratings: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(ratings[None] - ratings[:, None]))
 
 
-def _information(ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+def _information(ratings: np.ndarray, games: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return the negative second derivatives `[N, N]` of the log posterior."""
     expected = _win_probabilities(ratings)
     weights = games * expected * (1 - expected)
-    return np.diag(weights.sum(axis=1) + PRIOR_PRECISION) - weights
+    return np.diag(weights.sum(axis=1)) - weights + prior
 
 
 def fit_ratings(
-    scores: np.ndarray, games: int | Sequence[int], opponents: Sequence[float]
+    scores: np.ndarray, games: int | Sequence[int], opponents: Sequence[float], expected: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ratings `[P]` and their standard errors, from mean scores `[P, R]` in `games` against each opponent.
 
-    The opponents' ratings are known; that of a player has the normal prior.
+    The opponents' ratings are known; that of a player has a normal prior around `expected`.
     """
     ratings, counts = np.asarray(opponents), np.broadcast_to(np.asarray(games, np.float64), len(opponents))
 
     def surplus(rating: np.ndarray) -> np.ndarray:
         won = ((scores - _expected_scores(rating, ratings)) * counts).sum(axis=1)
-        return won - PRIOR_PRECISION * (rating - INITIAL_RATING) / SCALE
+        return won - PRIOR_PRECISION * (rating - expected) / SCALE
 
-    edges = min(ratings.min(), INITIAL_RATING) - 4000.0, max(ratings.max(), INITIAL_RATING) + 4000.0
+    edges = min(ratings.min(), expected) - 4000.0, max(ratings.max(), expected) + 4000.0
     low, high = (np.full(len(scores), edge) for edge in edges)
     for _ in range(60):
         middle = (low + high) / 2
         below = surplus(middle) > 0
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     found = (low + high) / 2
-    expected = _expected_scores(found, ratings)
-    return found, SCALE / np.sqrt((counts * expected * (1 - expected)).sum(axis=1) + PRIOR_PRECISION)
+    chances = _expected_scores(found, ratings)
+    return found, SCALE / np.sqrt((counts * chances * (1 - chances)).sum(axis=1) + PRIOR_PRECISION)
 
 
 def _expected_scores(rating: np.ndarray, opponents: np.ndarray) -> np.ndarray:

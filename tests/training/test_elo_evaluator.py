@@ -3,6 +3,7 @@
 import math
 import signal
 from functools import partial
+from types import MappingProxyType
 
 import game_envs as games
 import numpy as np
@@ -19,6 +20,7 @@ from agilerl_like import (
     HyperparameterConfig,
     Mutations,
     RLParameter,
+    Run,
     TournamentSelection,
     make_multi_agent_vect_envs,
     make_vect_envs,
@@ -30,10 +32,13 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import (
+    PRIOR_PRECISION,
     RERATING_GAMES,
+    SCALE,
     EloEvaluator,
     fit_bradley_terry,
     fit_ratings,
+    independent_prior,
     rated_pool,
 )
 from agilerl_like.training.evaluator import INITIAL_RATING, EvalResult, Opponent
@@ -71,13 +76,13 @@ def evaluator_of(num_envs, *opponent_pool):
 
 
 def test_even_scores_give_the_opponents_rating_and_ten_to_one_gives_400_more():
-    ratings, _ = fit_ratings(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0])
+    ratings, _ = fit_ratings(np.array([[0.5], [10 / 11], [1 / 11]]), 10**9, [1200.0], 1000.0)
     assert np.allclose(ratings, [1200, 1600, 800], atol=0.01)
 
 
 def test_winning_all_games_gives_a_finite_rating_and_errors_shrink_with_games():
-    few, many = (float(fit_ratings(np.array([[1.0]]), games, [1000.0])[0][0]) for games in (4, 40))
-    error, smaller = (float(fit_ratings(np.array([[0.5]]), games, [1000.0])[1][0]) for games in (4, 40))
+    few, many = (float(fit_ratings(np.array([[1.0]]), games, [1000.0], 1000.0)[0][0]) for games in (4, 40))
+    error, smaller = (float(fit_ratings(np.array([[0.5]]), games, [1000.0], 1000.0)[1][0]) for games in (4, 40))
     assert 1000 < few < many < 3000
     assert smaller < error
 
@@ -86,7 +91,7 @@ def test_a_rating_fits_all_opponents_at_once():
     opponents = [900.0, 1100.0, 1300.0]
     truth = 1150.0
     scores = np.array([[1 / (1 + 10 ** ((other - truth) / 400)) for other in opponents]])
-    assert np.allclose(fit_ratings(scores, 10**9, opponents)[0], truth, atol=0.01)
+    assert np.allclose(fit_ratings(scores, 10**9, opponents, 1000.0)[0], truth, atol=0.01)
 
 
 def test_sides_are_each_group_and_its_complement():
@@ -115,10 +120,11 @@ def test_games_are_played_from_both_sides(mine, theirs, score):
 def test_opponents_are_the_newest_and_a_sample_of_the_others():
     evaluator = evaluator_of(2, *(Opponent(None, 1000.0 + i, i) for i in range(8)))
     drawn = [
-        [opponent.generation for opponent in evaluator._sample_opponents(1, generation)] for generation in range(20)
+        [opponent.generation for opponent in evaluator._sample_opponents(1, generation, 3)] for generation in range(20)
     ]
     assert all(first == 7 and len(set(others)) == 2 for first, *others in drawn)
     assert {other for _, *others in drawn for other in others} == set(range(7))
+    assert [one.generation for one in evaluator._sample_opponents(1, 0, 9)] == [7, *range(7)]
 
 
 def trained(*, pop=True, generations=4, steps=512, episodes=4, world=Duel, **more):
@@ -160,6 +166,11 @@ def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path)
     scores, _ = evaluator._play_games(whole.best, founder, list(range(20)))
     assert scores.mean() >= 0.8
     assert max(fitness) > INITIAL_RATING + 100
+    pool = Run.open(tmp_path / "whole").opponent_pool()
+    assert [one.generation for one in pool] == [0, 1, 2, 3]
+    assert pool[0].rating == INITIAL_RATING < pool[-1].rating
+    scores, _ = evaluator._play_games(pool[-1].player, founder, list(range(20)))
+    assert scores.mean() > 0.5
     trained(generations=2, run_dir=tmp_path / "half")
     resumed, again = trained(pop=False, resume=tmp_path / "half")
     assert again == fitness
@@ -260,15 +271,78 @@ def test_openings_are_the_same_for_all_members_and_both_sides():
 
 def test_bradley_terry_ratings_fit_the_games_and_do_not_run_away():
     wins, games_of = np.array([[0, 1e9], [1e10, 0]]), np.array([[0, 1.1e10], [1.1e10, 0]])
-    assert np.diff(fit_bradley_terry(wins, games_of)) == pytest.approx(400, abs=0.01)
+    assert np.diff(fit_bradley_terry(wins, games_of, independent_prior(2))) == pytest.approx(400, abs=0.01)
     pool = [Opponent(None, INITIAL_RATING, 0)]
     for generation in range(1, 16):  # each beats the one before in all of 20 games
         pool = rated_pool([*pool, Opponent(None, INITIAL_RATING, generation, [[generation - 1, 20.0, 20]])])
     ratings = [opponent.rating for opponent in pool]
     assert ratings[0] == INITIAL_RATING
-    assert ratings == sorted(ratings)
-    assert ratings[-1] < INITIAL_RATING + 15 * 150  # 20 wins of 20 alone would give more than 400 each time
+    rises = np.diff(ratings)  # finite: what the 20 wins exceed the expected ones by is what the prior holds against
+    assert 20 * (1 - 1 / (1 + 10 ** (-rises / 400))) == pytest.approx(PRIOR_PRECISION * rises / SCALE)
     assert rated_pool(pool[1:])[0].rating == INITIAL_RATING  # games against a team that has left do not count
+
+
+class KnownStrengths(EloEvaluator):
+    """Players are strengths in units of Elo; a game is two draws, from each side one."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.opponent_pool = [Opponent(Strength(INITIAL_RATING), INITIAL_RATING, 0)]
+
+    def _play_games(self, home, visitor, seeds, should_stop=None):
+        chance = 1 / (1 + 10 ** ((visitor.strength - home.strength) / 400))
+        return self.rng.binomial(2, chance, (1, len(seeds))) / 2, np.zeros(1)
+
+
+class Strength:
+    """A player that is only strong."""
+
+    seed = 0
+    groups = MappingProxyType({"player": ("player_0", "player_1")})
+
+    def __init__(self, strength):
+        self.strength = strength
+
+
+def generations_of(strengths, seed=0):
+    """Return the pool, and the fitness of the best of each generation when it was evaluated."""
+    evaluator, fitness = KnownStrengths(seed), []
+    for generation, strength in enumerate(strengths, 1):
+        best, seeds = Strength(strength), range(RERATING_GAMES)
+        fitness += evaluator.evaluate(best, seeds, generation).fitness
+        games = evaluator._pool_games(best, seeds, generation, None).games
+        evaluator.opponent_pool = rated_pool(
+            [*evaluator.opponent_pool, Opponent(best, INITIAL_RATING, generation, games)]
+        )
+    return evaluator.opponent_pool, fitness
+
+
+def rank_correlation(one, other):
+    return np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1]
+
+
+def test_ratings_order_the_teams_of_all_generations_by_strength():
+    """Each is 15 stronger than the last, so that it scores 52 % against it: less than the errors."""
+    strengths = INITIAL_RATING + 15 * np.arange(1, 16)
+    pools = [generations_of(strengths, seed)[0] for seed in range(10)]
+    found = [rank_correlation([one.rating for one in pool], [one.player.strength for one in pool]) for pool in pools]
+    assert min(found) >= 0.9
+    assert np.mean(found) >= 0.95  # 0.92 with three opponents
+
+
+def test_ratings_far_from_the_initial_one_are_not_held_back():
+    """A prior around 1000 would take 60 off the last of these ratings on average, and 40 more off its fitness."""
+    strengths = INITIAL_RATING + 60 * np.arange(1, 16)
+    runs = [generations_of(strengths, seed) for seed in range(10)]
+    last = np.mean([pool[-1].rating for pool, _ in runs])
+    assert last == pytest.approx(strengths[-1], abs=30)
+    assert np.mean([fitness[-1] for _, fitness in runs]) == pytest.approx(last, abs=20)
+
+
+def test_ratings_of_equal_teams_stay_at_the_initial_one():
+    last = [generations_of([INITIAL_RATING] * 15, seed)[0][-1].rating for seed in range(5)]
+    assert np.mean(last) == pytest.approx(INITIAL_RATING, abs=40)
+    assert max(map(abs, np.array(last) - INITIAL_RATING)) < 100
 
 
 @pytest.mark.parametrize(("selection", "rounds"), [(None, 1), (TournamentSelection(2), 4)])
