@@ -2,10 +2,10 @@ import csv
 import io
 import json
 import os
+import runpy
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -14,6 +14,7 @@ from threading import Barrier
 
 import pytest
 import yaml
+from forked_ranks import run_forked
 from rich.console import Console
 
 import agilerl_like
@@ -440,16 +441,16 @@ class TestMistakes:
         assert "agent.safetensors" in capsys.readouterr().err
 
 
-def python(*arguments, **kwargs):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen([sys.executable, "-W", "error", *arguments], env=environment, text=True, **kwargs)
+def help_without_a_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, sys.stdout.fileno())
+    sys.argv = ["agilerl-like", "train", "--help"]
+    runpy.run_module("agilerl_like", run_name="__main__")
 
 
-def test_a_reader_who_has_enough_is_no_fault():
-    with python("-m", "agilerl_like", "train", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        child.stdout.close()  # before any output
-        assert child.stderr.read() == ""
-    assert child.returncode == 128 + signal.SIGPIPE
+def test_a_reader_who_has_enough_is_no_fault(tmp_path):
+    assert run_forked(help_without_a_reader, folder=tmp_path) == (128 + signal.SIGPIPE, "", "")
 
 
 SIGNALLED = """

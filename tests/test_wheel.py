@@ -9,6 +9,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+OWN = """
+import gymnasium
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.low * 0, {}
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low * 0, 1.0, self.steps == 8, False, {}
+"""
+CONFIG = """# Stand still.
+environment: {id: own:Env, num_envs: 2, backend: workers}
+population: {size: 2}
+algorithm: {learn_step: 128, batch_size: 64}
+training: {max_steps: 256, evo_steps: 256}
+run: {name: standing, plot: false, threads: 1, processes: 1}
+"""
 
 
 def run(*command, cwd, **environment):
@@ -41,8 +61,8 @@ def test_it_holds_package_configurations_and_license_and_nothing_else(wheel):
     assert licenses == {"LICENSE"}
 
 
-def test_its_command_reads_its_own_configurations(wheel, tmp_path):
-    installed, empty = tmp_path / "installed", tmp_path / "empty"
+def test_its_command_reads_its_own_configurations_and_an_environment_in_the_current_folder(wheel, tmp_path):
+    installed, folder = tmp_path / "installed", tmp_path / "folder"
     run(
         sys.executable,
         "-m",
@@ -57,11 +77,10 @@ def test_its_command_reads_its_own_configurations(wheel, tmp_path):
         wheel,
         cwd=ROOT,
     )
-    only = installed / "agilerl_like" / "configs" / "ppo" / "only.yaml"
-    only.write_text("# Balance a pole.\nenvironment: {id: CartPole-v1}\n")
-    empty.mkdir()
-    output = run(installed / "bin" / "agilerl-like", "configs", cwd=empty, PYTHONPATH=str(installed))
-    lines = [" ".join(line.split()) for line in output.splitlines()]
-    assert "ppo/only CartPole-v1 Balance a pole." in lines
-    assert any(line.startswith("ppo/cartpole CartPole-v1") for line in lines)
-    assert list(empty.iterdir()) == []
+    (installed / "agilerl_like" / "configs" / "ppo" / "only.yaml").write_text(CONFIG)
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN)
+    (folder / "json.py").write_text("raise ImportError('a file here took the place of a module of Python')")
+    output = run(installed / "bin" / "agilerl-like", "train", "only", cwd=folder, PYTHONPATH=str(installed))
+    assert "best fitness    8.00" in output
+    assert [path.name for path in (folder / "runs").iterdir()] == ["standing"]

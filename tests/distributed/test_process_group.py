@@ -1,16 +1,15 @@
 """Law 9, and more: a run on one process and on several is one run."""
 
 import math
-import os
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
+from forked_ranks import run_forked
 from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
+from agilerl_like.cli import main
 from agilerl_like.distributed.process_group import Shard, Transfer, device_of_rank, plan_transfers, shard_members
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
@@ -192,13 +191,11 @@ def test_more_processes_than_gpus_are_refused():
         device_of_rank(torch.device("cuda:1"), 0, gpus=2)
 
 
-def test_a_port_that_is_in_use_is_one_error():
+def test_a_port_that_is_in_use_is_one_error(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [sys.executable, "-m", "agilerl_like", "train", "cartpole"]
-        environ = {**os.environ, **group, "ACCELERATE_USE_CPU": "true"}
-        ended = subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
+        ended = run_forked(main, ["train", "cartpole"], folder=tmp_path, ACCELERATE_USE_CPU="true", **group)
     assert ended.returncode == 2
     assert f"MASTER_PORT='{port}': the processes cannot connect there (it is in use); allowed is a free" in ended.stderr
     assert "Traceback" not in ended.stderr

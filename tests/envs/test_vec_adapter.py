@@ -1,6 +1,5 @@
 """For every autoreset mode and backend, Transitions hold what the single envs did."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_envs import Named, Script, Scripted
 
 from agilerl_like.envs import (
     EpisodeTracker,
@@ -26,41 +26,6 @@ from agilerl_like.envs import (
 )
 from agilerl_like.envs.array_backend import NumpyBackend
 from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
-
-Script = Sequence[tuple[int, bool, bool]]  # episodes: length, terminates, truncates
-
-
-class Scripted(gym.Env):
-    """Observes (env, episode, step), rewards the action's value, ends by a script; records every step in a journal."""
-
-    def __init__(self, index: int, script: Script, *, space: str = "vector") -> None:
-        self.index = index
-        self.episodes = itertools.cycle(script)
-        self.episode = 0
-        self.journal: list[tuple[Any, ...]] = []
-        self.space = space
-        vector = Box(-1, 1e6, (3,), np.float64)
-        self.observation_space = Dict({"a": vector, "b": Discrete(10_000)}) if space == "dict" else vector
-        self.action_space = Discrete(5)
-
-    def look(self) -> Any:
-        seen = np.array([self.index, self.episode, self.time], dtype=np.float64)
-        return {"a": seen, "b": np.int64(self.time)} if self.space == "dict" else seen
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.length, self.terminates, self.truncates = next(self.episodes)
-        self.episode += 1
-        self.time = 0
-        return self.look(), {}
-
-    def step(self, action):
-        before = self.look()
-        self.time += 1
-        ends = self.time == self.length
-        flags = (ends and self.terminates, ends and self.truncates)
-        self.journal.append((before, int(action), *flags, self.look()))
-        return self.look(), float(action) / 4, *flags, {}
 
 
 class OwnVector(VectorEnv):
@@ -281,22 +246,6 @@ def test_same_step_without_final_obs_uses_the_last_known_and_warns_once():
     np.testing.assert_array_equal(step.obs, [[0, 2, 0]])  # the second episode's first
     adapter.step([0])
     assert adapter.step([0]).truncated.all()  # no second warning, which would be an error here
-
-
-class Named(gym.Wrapper):
-    """Puts the observation under the key "policy"."""
-
-    def __init__(self, single_env: Scripted) -> None:
-        super().__init__(single_env)
-        self.observation_space = Dict({"policy": single_env.observation_space})
-
-    def reset(self, **given):
-        obs, info = self.env.reset(**given)
-        return {"policy": obs}, info
-
-    def step(self, action):
-        obs, *rest = self.env.step(action)
-        return {"policy": obs}, *rest
 
 
 @pytest.mark.parametrize("space", ["vector", "dict"])

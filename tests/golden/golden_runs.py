@@ -1,4 +1,4 @@
-"""Short runs for the golden record; `python golden_runs.py FOLDER` runs them all and prints their digests as JSON.
+"""Short runs for the golden record: `run_all` returns their digests.
 
 A digest covers every file that a run leaves: weights, optimizer moments and normalizers of the last population and of
 the best agent, their JSON documents, lineage.jsonl and metrics.csv without its times. The runs are configured by YAML
@@ -9,8 +9,6 @@ import copy
 import csv
 import hashlib
 import json
-import sys
-from pathlib import Path
 
 import torch
 import yaml
@@ -221,16 +219,11 @@ def custom(folder):
     return folder
 
 
-def main(folder):
-    """Run everything in an empty folder; print digests by name."""
-    torch.set_num_threads(1)
+def run_all(folder):
+    """Run everything in an empty folder, with one thread; return digests by name."""
     digests = {name: digest(train(folder / name, settings)) for name, settings in RUNS.items()}
     digests |= {f"{name}, resumed": digest(resumed(folder / f"{name} resumed", RUNS[name])) for name in RESUMED}
     two = changed(RUNS["mlp per member"], run={"processes": 2})
     digests["mlp per member, two processes"] = digest(train(folder / "two processes", two))
     digests["custom networks"] = digest(custom(folder / "custom"))
-    print("DIGESTS", json.dumps(digests))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return digests
