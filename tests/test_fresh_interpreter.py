@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from small_runs import digest_of_run
 from test_architecture import OPTIONAL
 
 OWN = """
@@ -50,6 +52,10 @@ codes = [main(["train", "cartpole", "--seed", "x"])]
 found["after a mistake"] = [*sys.modules]
 codes += [main({TRAIN!r})]
 found["after training"] = [*sys.modules]
+torch.set_num_threads(1)
+sys.path.append({str(Path(__file__).parent)!r})
+from small_runs import digest_of_run
+found["digest"] = digest_of_run("workers", verbose=True)
 sys.path.remove("")  # as for the command `agilerl-like`
 codes += [main(["train", path]) for path in ("nowhere:make", "own:mkae")]
 sys.modules["pygame"] = sys.modules["minigrid"] = None
@@ -83,7 +89,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fresh")
     (folder / "own.py").write_text(OWN)
     command = [sys.executable, "-W", "error", "-c", STAGES]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "77"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said, _, stages = done.stdout.rstrip().rpartition("\n")
@@ -104,6 +110,12 @@ def test_learning_imports_nothing_large(found):
     new = {*found["after training"]} - {*found["before training"]}
     assert not new & {"sympy", "torch._inductor", "matplotlib", "scipy"}
     assert "budget spent" in found["said"]
+
+
+def test_results_do_not_depend_on_process_folder_hash_seed_or_backend(found, tmp_path, monkeypatch):
+    """Law 11. More ways to run the same, and other seeds, are in tests/faults/test_same_bits.py."""
+    monkeypatch.chdir(tmp_path)
+    assert digest_of_run("sync") == found["digest"]
 
 
 def test_a_mistake_is_one_line_without_a_traceback(found):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Discrete
-from small_runs import SMALL
+from small_runs import SMALL, CopyFolder
 
 from agilerl_like import (
     IPPO,
@@ -160,7 +160,8 @@ def trained(*, pop=True, generations=4, steps=512, episodes=4, world=Duel, **mor
 
 
 def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path):
-    whole, fitness = trained(run_dir=tmp_path / "whole")
+    copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
+    whole, fitness = trained(run_dir=tmp_path / "whole", callbacks=[copied])
     founder = team(seed=2)
     evaluator = evaluator_of(4, Opponent(founder, INITIAL_RATING, 0))
     scores, _ = evaluator._play_games(whole.best, founder, list(range(20)))
@@ -171,8 +172,7 @@ def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path)
     assert pool[0].rating == INITIAL_RATING < pool[-1].rating
     scores, _ = evaluator._play_games(pool[-1].player, founder, list(range(20)))
     assert scores.mean() > 0.5
-    trained(generations=2, run_dir=tmp_path / "half")
-    resumed, again = trained(pop=False, resume=tmp_path / "half")
+    resumed, again = trained(pop=False, resume=tmp_path / "killed")
     assert again == fitness
     assert resumed.to_documents()[0] == whole.to_documents()[0]
 

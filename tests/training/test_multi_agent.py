@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_runs import SMALL
+from small_runs import SMALL, CopyFolder
 
 from agilerl_like import (
     IPPO,
@@ -69,14 +69,16 @@ def assert_same(some, others):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Teams of a whole run, and their fitness."""
+    """Teams of a whole run, their fitness, and a copy of its folder from the midst of the third generation."""
+    folder = tmp_path_factory.mktemp("whole")
+    copied = CopyFolder(folder / "run", folder / "killed", generation=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("whole"))
-        return trained(run_dir="run")
+        patch.chdir(folder)
+        return *trained(run_dir="run", callbacks=[copied]), folder / "killed"
 
 
 def test_teams_are_trained_tested_and_evolved(whole):
-    teams, fitness = whole
+    teams, fitness, _ = whole
     assert isinstance(teams, MultiAgentPopulation)
     assert any(team.index > 3 for team in teams)  # there were offspring
     assert len({team.learners["speaker"].updates for team in teams} | {0}) > 1
@@ -84,12 +86,11 @@ def test_teams_are_trained_tested_and_evolved(whole):
     assert np.allclose(fitness, 2.4)
 
 
-def test_a_resumed_multi_agent_run_is_bit_identical(whole, tmp_path):
-    whole, _ = whole
-    trained(generations=2, run_dir=tmp_path / "half")
-    resumed, _ = trained(pop=False, resume=tmp_path / "half")
+def test_a_resumed_multi_agent_run_is_bit_identical(whole):
+    whole, _, killed = whole
+    resumed, _ = trained(pop=False, resume=killed)
     assert_same(whole, resumed)
-    assert_same(whole, MultiAgentPopulation.load(tmp_path / "half" / "population"))
+    assert_same(whole, MultiAgentPopulation.load(killed / "population"))
 
 
 def test_single_agent_envs_are_refused():

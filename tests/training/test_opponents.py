@@ -9,7 +9,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Box, Discrete
-from small_runs import SMALL
+from small_runs import SMALL, CopyFolder
 
 from agilerl_like import (
     IPPO,
@@ -84,7 +84,9 @@ def test_members_learn_to_beat_a_given_team_which_learns_nothing():
         assert action["red_0"].tolist() == [0, 1, 2]
 
 
-def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, backend="sync", **more):
+def trained(
+    opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, backend="sync", callbacks=(), **more
+):
     workers = {"num_workers": 2} if backend == "workers" else {}
     env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend=backend, **workers)
     teams = population(env, 3, lr=3e-3, **more) if pop else None
@@ -104,6 +106,7 @@ def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, res
             verbose=False,
             run_dir=folder,
             resume=resume,
+            callbacks=callbacks,
         )
     finally:
         env.close()
@@ -111,9 +114,9 @@ def trained(opponents, processes=1, *, pop=True, generations=2, folder=None, res
 
 @pytest.mark.parametrize("opponents", ["past", "population"])
 def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
-    whole, fitness = trained(opponents, folder=tmp_path / "whole")
-    trained(opponents, generations=1, folder=tmp_path / "half")
-    resumed, again = trained(opponents, pop=False, resume=tmp_path / "half")
+    copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
+    whole, fitness = trained(opponents, folder=tmp_path / "whole", callbacks=[copied])
+    resumed, again = trained(opponents, pop=False, resume=tmp_path / "killed")
     assert again == fitness
     assert resumed.to_documents()[0] == whole.to_documents()[0]
     alone, _ = trained("self", folder=tmp_path / "alone")

@@ -1,7 +1,6 @@
 """PPO's options together: in resumed, sharded and compiled runs, in teams, and beside members that have others."""
 
 import contextlib
-import shutil
 from functools import partial
 
 import gymnasium
@@ -12,7 +11,7 @@ from gymnasium.spaces import Box, Dict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
-from small_runs import SMALL
+from small_runs import SMALL, CopyFolder
 
 from agilerl_like import (
     IPPO,
@@ -30,7 +29,6 @@ from agilerl_like import (
 )
 from agilerl_like.cli import main
 from agilerl_like.learning import execution
-from agilerl_like.reporting import Callback
 
 pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
 
@@ -38,17 +36,6 @@ STEPS = 5
 TINY = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": []}, "latent_dim": 8}
 SETTINGS = {"num_envs": 2, "learn_step": 40, "batch_size": 20, "lr": 3e-3, "net_config": SMALL}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), gamma=RLParameter(0.9, 0.99))
-
-
-class CopyFolder(Callback):
-    """Copies the folder of a run in the midst of a generation: a kill at that moment would leave it so."""
-
-    def __init__(self, folder, copy):
-        self.folder, self.copy = folder, copy
-
-    def on_update(self, run, metrics):
-        if run.generation == 2 and not self.copy.exists():
-            shutil.copytree(self.folder, self.copy)
 
 
 class Aim(gymnasium.Env):
