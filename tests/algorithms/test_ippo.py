@@ -1,5 +1,7 @@
 """IPPO: groups of agents, their rows, and the probes that each agent must solve."""
 
+from dataclasses import replace
+
 import game_envs as games
 import numpy as np
 import pytest
@@ -43,9 +45,18 @@ def a_team(index=0, **more):
     )
 
 
+SHARE = {
+    **dict.fromkeys(("SightAndTouch", "ActionMask", "SeveralChoices", "OwnReward"), 0.35),
+    **dict.fromkeys(("DiscountedReward", "LateAppearance"), 0.5),
+    **dict.fromkeys(("ActionByObservation", "EarlyDeath"), 0.7),
+}
+"""The share of a probe's steps after which the answers of two seeds were at most 0.6 of the tolerance off; else 1."""
+
+
 @pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
 def test_every_agent_solves_its_probe(name):
-    record = solve(MULTI_AGENT_PROBES[name])
+    probe = MULTI_AGENT_PROBES[name]
+    record = solve(replace(probe, steps=round(probe.steps * SHARE.get(name, 1.0))))
     assert {answer.agent for answer in record.answers} == set(MULTI_AGENT_PROBES[name].roles)
     for answer in record.answers:
         assert answer.is_correct, answer
