@@ -1,6 +1,7 @@
 """Law 12: imports go down only, also those for types, and never inside functions; optional packages are in one file."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,15 +68,14 @@ def floor_of(path):
     return FLOORS[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
 
 
+@cache
 def imports(tree):
     """(module, line, whether it stands inside a function) of every import."""
-    inside = {
-        id(node)
-        for f in ast.walk(tree)
-        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(f)
-    }
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    found = []
+    for node in nodes:
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -83,7 +83,8 @@ def imports(tree):
             assert node.level == 0, "imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            yield name, node.lineno, id(node) in inside
+            found.append((name, node.lineno, id(node) in inside))
+    return found
 
 
 def test_imports_go_down_and_stand_at_the_top(trees):

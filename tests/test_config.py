@@ -491,7 +491,7 @@ class TestShippedFiles:
         extra = "mpe2" if path.parent.name == "ippo" else packages.get(path.stem.partition("_")[0], "torch")
         if find_spec(extra) is None:
             pytest.skip(f"{extra} is in an extra that is not installed")
-        setup = build(load(path, ["--population.size", "2"]))
+        setup = build(load(path, ["--population.size", "2", "--environment.num-envs", "2"]))
         training = setup.env_setup.make_training_env(2, 1)
         collector = setup.env_setup.make_collector(
             setup.population, setup.env_setup.adapt(training), PhaseTimer(("env", "act", "learn"))

@@ -88,8 +88,7 @@ def with_few_games(train):
     """Return a function that trains two generations with two episodes in each evaluation."""
 
     def cut(*args, max_steps, evo_steps, **options):
-        if "eval_loop" in options:
-            options["eval_loop"] = min(2, options["eval_loop"])
+        options["eval_loop"] = min(2, options.get("eval_loop", 2))
         return train(*args, max_steps=max_steps, evo_steps=max(evo_steps, max_steps // 2), **options)
 
     return cut
@@ -132,7 +131,8 @@ def small_budgets(monkeypatch, tmp_path):
 
         def cut(*args, train=train, name=name, max_steps, evo_steps, **more):
             steps = min(evo_steps, 128 if name.startswith("train_multi") else 512)
-            return train(*args, max_steps=min(max_steps, 2 * steps), evo_steps=steps, **{**more, "verbose": False})
+            few = {"eval_loop": min(2, more.get("eval_loop", 2)), "verbose": False}
+            return train(*args, max_steps=min(max_steps, 2 * steps), evo_steps=steps, **{**more, **few})
 
         monkeypatch.setattr(agilerl_like, name, cut)
     yield

@@ -33,6 +33,7 @@ PROSE = [
     for kind, word, instead in RULES
     if kind == "prose"
 ]
+ANY_PROSE = re.compile("|".join(pattern.pattern for pattern, _ in PROSE), re.I)
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
@@ -74,7 +75,7 @@ def problems_in(path):
         if name in IDENTIFIERS:
             yield f"{path.relative_to(ROOT)}:{line}: {name} is now {IDENTIFIERS[name]}"
         text = re.sub(r"`[^`]*`", "``", prose)
-        for pattern, instead in PROSE:
+        for pattern, instead in PROSE if ANY_PROSE.search(text) else ():
             for found in pattern.finditer(text):
                 inside = line + text[: found.start()].count("\n")
                 yield f"{path.relative_to(ROOT)}:{inside}: {found.group()!r}; use: {instead}"

@@ -16,7 +16,7 @@ from agilerl_like.reporting import read_lineage
 from agilerl_like.training.run_folder import CONFIG
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
-ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "2048", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "1024", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 
 @pytest.mark.skipif(find_spec("Box2D") is None, reason="LunarLander is in the extra `box2d`")

@@ -285,6 +285,7 @@ def test_known_image_envs_need_no_net_config(env_id, kwargs, wrappers):
         max_steps=16,
         evo_steps=8,
         eval_steps=4,
+        eval_loop=1,  # each episode of Atari's loads the game for 0.1 s
         mutation=Mutations(no_mutation=0.0, architecture=1.0, parameters=0.0, activation=0.0, rl_hp=0.0),
         verbose=False,
     )

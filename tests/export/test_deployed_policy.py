@@ -38,6 +38,11 @@ act = lambda observations: session.run(None, {name: observations})[0]
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def fresh_episodes_are_few():
+    """They are as many as in runs of users."""
+
+
 @pytest.fixture(scope="module")
 def solved():
     env = make_vect_envs("CartPole-v1", num_envs=8)

@@ -72,6 +72,14 @@ ALL_CASES = {
 """With those that are not written with numpy."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def observations_are_few():
+    """Exported files are compared with the agent on 200 observations: four of its batches, instead of 20."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporter, "OBSERVATIONS", 4 * exporter.BATCH)
+        yield
+
+
 def trained(observation_space, action_space, **settings):
     """Return an agent whose normaliser and weights are not those of a new one."""
     agent = PPO(observation_space, action_space, seed=1, **settings)
@@ -90,7 +98,7 @@ def test_a_policy_whose_activation_fades_is_exported(tmp_path):
     agent = trained(VECTOR, Discrete(3), net_config={"head_config": {"hidden_size": []}})
     agent.learner.mutate(Mutation("activation", "change_activation", {"activation": "Tanh"}))
     assert agent.architecture.is_fading
-    agent.export(tmp_path / "policy.py")  # compares 1,000 observations, of a batch of another size than it traces
+    agent.export(tmp_path / "policy.py")  # compares observations of a batch of another size than it traces
 
 
 def has_masks(agent):
@@ -101,11 +109,11 @@ def has_masks(agent):
 def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = CASES[case]
     agent = trained(observation_space, action_space, **settings)
-    (path,) = agent.export(tmp_path / "policy.py", masks=has_masks(agent))  # compares 1,000 observations
+    (path,) = agent.export(tmp_path / "policy.py", masks=has_masks(agent))  # compares observations
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict", "lstm", "transformer"])
+@pytest.mark.parametrize("case", ["squashed", "dict", "lstm", "transformer"])
 def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = ALL_CASES[case]
     agent = trained(observation_space, action_space, **settings)
@@ -113,7 +121,7 @@ def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict", "lstm", "transformer"])
+@pytest.mark.parametrize("case", ["squashed", "dict", "lstm", "transformer"])
 def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     observation_space, action_space, settings = ALL_CASES[case]

@@ -13,6 +13,11 @@ HOURS = 6 * 3600
 
 
 @pytest.fixture(autouse=True, scope="module")
+def fresh_episodes_are_few():
+    """They are as many as in runs of users."""
+
+
+@pytest.fixture(autouse=True, scope="module")
 def ranks_are_forked():
     """They are new interpreters here, as users have them."""
 

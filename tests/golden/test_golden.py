@@ -6,18 +6,15 @@ differ, so only the digests that must equal one another are compared. After a ch
 """
 
 import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from golden_runs import run_all
 
-HERE = Path(__file__).parent
-RECORD = HERE / "golden.json"
+RECORD = Path(__file__).parent / "golden.json"
 
 
 def machine():
@@ -28,19 +25,13 @@ def machine():
     return f"{name}, torch {torch.__version__.partition('+')[0]}"
 
 
-def run(folder):
-    """Run everything in a process of its own, with one thread; return the digests by name."""
-    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))  # ranks import golden_envs
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, HERE / "golden_runs.py", folder], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
-    return json.loads(done.stdout.rpartition("DIGESTS ")[2])
+@pytest.fixture(autouse=True, scope="module")
+def fresh_episodes_are_few():
+    """They are as many as in runs of users."""
 
 
 def test_runs_equal_the_record_and_resumed_or_distributed_ones_the_plain_ones(tmp_path):
-    digests = run(tmp_path)
+    digests = run_all(tmp_path)
     for name in ("mlp discrete, resumed", "team, resumed", "mlp per member, two processes"):
         assert digests[name] == digests[name.rpartition(", ")[0]]
     record = json.loads(RECORD.read_text())
@@ -50,6 +41,7 @@ def test_runs_equal_the_record_and_resumed_or_distributed_ones_the_plain_ones(tm
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        found = {"machine": machine(), "digests": run(Path(folder))}
+        found = {"machine": machine(), "digests": run_all(Path(folder))}
     RECORD.write_text(json.dumps(found, indent=2) + "\n")

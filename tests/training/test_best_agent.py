@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_runs import CopyFolder
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.evaluation import Episodes
@@ -16,6 +17,12 @@ from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, r
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import CONFIRMATION_EPISODES, may_surpass, surpasses, unconfirmed_record
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_episodes_are_few():
+    """They are as many as in runs of users."""
+
 
 MEMBER = {
     "slot": 0,
@@ -154,9 +161,9 @@ def test_fitness_of_the_best_agent_is_the_mean_of_fresh_episodes(unsteady):
 
 
 def test_a_resumed_run_finds_the_same_best_agent(tmp_path):
-    whole, whole_records = train(tmp_path / "whole", checkpoint=200)
-    train(tmp_path / "part", checkpoint=200, max_steps=600)
-    resumed, resumed_records = train(resume=tmp_path / "part", checkpoint=200)
+    copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
+    whole, whole_records = train(tmp_path / "whole", checkpoint=200, max_steps=800, callbacks=[copied])
+    resumed, resumed_records = train(resume=tmp_path / "killed", checkpoint=200, max_steps=800)
     assert resumed_records.summary.best == whole_records.summary.best
     assert resumed_records.summary.ancestry == whole_records.summary.ancestry
     assert torch.equal(weights(resumed.best), weights(whole.best))

@@ -20,6 +20,12 @@ from agilerl_like.errors import EnvStepError
 from agilerl_like.training.best_agent import CONFIRMATION_EPISODES
 from agilerl_like.training.collector import Collector, PhaseTimer
 
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_episodes_are_few():
+    """They are as many as in runs of users."""
+
+
 MEMBERS, ENVS, STEPS = 2, 4, 32
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim")
 CROSSING = ("numpy", "__array__", "tolist", "item", "cpu", "cuda", "__bool__", "__int__", "__float__")
