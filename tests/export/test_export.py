@@ -72,12 +72,10 @@ ALL_CASES = {
 """With those that are not written with numpy."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def observations_are_few():
-    """Exported files are compared with the agent on 200 observations: four of its batches, instead of 20."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporter, "OBSERVATIONS", 4 * exporter.BATCH)
-        yield
+@pytest.fixture
+def few_observations(monkeypatch):
+    """Exported files are compared with the agent on 200 observations: numpy's, of every kind, are on 1,000."""
+    monkeypatch.setattr(exporter, "OBSERVATIONS", 4 * exporter.BATCH)
 
 
 def trained(observation_space, action_space, **settings):
@@ -109,11 +107,12 @@ def has_masks(agent):
 def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = CASES[case]
     agent = trained(observation_space, action_space, **settings)
-    (path,) = agent.export(tmp_path / "policy.py", masks=has_masks(agent))  # compares observations
+    (path,) = agent.export(tmp_path / "policy.py", masks=has_masks(agent))  # compares 1,000 observations
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["squashed", "dict", "lstm", "transformer"])
+@pytest.mark.usefixtures("few_observations")
+@pytest.mark.parametrize("case", ["squashed", "cnn", "dict", "lstm", "transformer"])
 def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = ALL_CASES[case]
     agent = trained(observation_space, action_space, **settings)
@@ -121,7 +120,8 @@ def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("case", ["squashed", "dict", "lstm", "transformer"])
+@pytest.mark.usefixtures("few_observations")
+@pytest.mark.parametrize("case", ["squashed", "cnn", "dict", "lstm", "transformer"])
 def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     observation_space, action_space, settings = ALL_CASES[case]
