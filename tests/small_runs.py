@@ -12,10 +12,34 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
-from agilerl_like.reporting import Callback
+from agilerl_like.reporting import Callback, Reporter
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 """`net_config` of a network that learns within a moment."""
+
+
+class Records(Reporter):
+    """Keeps the records of a run."""
+
+    def __init__(self):
+        self.generations, self.births, self.summary, self.warnings = [], [], None, []
+
+    @property
+    def members(self):
+        """The members of all generations."""
+        return [member for generation in self.generations for member in generation.members]
+
+    def generation(self, record):
+        self.generations.append(record)
+
+    def offspring(self, births):
+        self.births += births
+
+    def warning(self, text):
+        self.warnings.append(text)
+
+    def finish(self, summary):
+        self.summary = summary
 
 
 class StopAfter(Callback):

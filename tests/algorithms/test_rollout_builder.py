@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError, RolloutBuilder, make_vect_envs, train_on_policy
 from agilerl_like.learning import ppo_update
 from agilerl_like.seeding import Purpose, integers
 
-NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-SETTINGS = {"net_config": NET, "num_envs": 2, "seed": 3, "learn_step": 64, "batch_size": 64, "update_epochs": 1}
+SETTINGS = {"net_config": SMALL, "num_envs": 2, "seed": 3, "learn_step": 64, "batch_size": 64, "update_epochs": 1}
 SETTINGS |= {"normalize_observation": False}
 LIMIT = 9
 
@@ -150,7 +150,7 @@ def test_refuses():
         RolloutBuilder(agent, autoreset="never")
     with pytest.raises(ConfigurationError, match=r"autoreset is missing, and env=None has no metadata"):
         RolloutBuilder(agent)
-    team = IPPO({"a": env.single_observation_space}, {"a": env.single_action_space}, net_config=NET)
+    team = IPPO({"a": env.single_observation_space}, {"a": env.single_action_space}, net_config=SMALL)
     with pytest.raises(ConfigurationError, match="allowed is an agent of one policy"):
         RolloutBuilder(team, env)
     builder = RolloutBuilder(agent, autoreset="SameStep")

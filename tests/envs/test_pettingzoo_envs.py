@@ -7,6 +7,7 @@ import multi_agent_envs as envs
 import numpy as np
 import pettingzoo
 import pytest
+from equal_results import same
 from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
@@ -28,26 +29,6 @@ MPE = ("simple_speaker_listener_v4", "simple_spread_v3", "simple_adversary_v3")
 
 def mpe(name):
     return getattr(pytest.importorskip("mpe2"), name, None) or pytest.importorskip(f"mpe2.{name}")
-
-
-def same(one, other):
-    """Assert that two results are equal, in values, types and order."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            same(one[key], other[key])
-    elif isinstance(one, tuple):
-        for a, b in zip(one, other, strict=True):
-            same(a, b)
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        if one.dtype == object:
-            same(tuple(one), tuple(other))
-        else:
-            np.testing.assert_array_equal(one, other)
-    else:
-        assert one == other
 
 
 def same_bits(one, other):

@@ -16,6 +16,7 @@ import failing_envs
 import gymnasium as gym
 import numpy as np
 import pytest
+from equal_results import same
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,26 +36,6 @@ from agilerl_like.errors import ConfigurationError, EnvStepError
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
 
 SAME_STEP, NEXT_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
-
-
-def same(one, other):
-    """Assert that two results are equal, in values, types and order."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            same(one[key], other[key])
-    elif isinstance(one, tuple):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            same(a, b)
-    elif isinstance(one, np.ndarray) and one.dtype == object:
-        same(tuple(one), tuple(other))
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    else:
-        assert one == other
 
 
 def at(rows, tree):

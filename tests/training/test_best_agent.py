@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from small_runs import CopyFolder
+from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.reporting import BestRecord, MemberRecord, Reporter, figure, read_metrics
+from agilerl_like.reporting import BestRecord, MemberRecord, figure, read_metrics
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import CONFIRMATION_EPISODES, may_surpass, surpasses, unconfirmed_record
@@ -52,28 +52,14 @@ def weights(agent):
     return torch.cat([p.detach().reshape(-1) for p in agent.network.parameters()])
 
 
-class Records(Reporter):
-    """Holds the generations and the summary of a run."""
-
-    def __init__(self):
-        self.generations, self.summary = [], None
-
-    def generation(self, record):
-        self.generations.append(record)
-
-    def finish(self, summary):
-        self.summary = summary
-
-
 def train(run_dir=None, *, lr=1e-3, max_steps=1200, **options):
     env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
     settings = {"num_envs": 2, "learn_step": 64, "batch_size": 32, "lr": lr, "seed": 0}
-    small = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
     spaces = env.single_observation_space, env.single_action_space
     options = {"selection_strategy": TournamentSelection(2), "mutation": Mutations(), **options}
     population, _ = train_on_policy(
         env,
-        pop=PPO.population(3, *spaces, net_config=small, **settings),
+        pop=PPO.population(3, *spaces, net_config=SMALL, **settings),
         max_steps=max_steps,
         evo_steps=200,
         eval_loop=2,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Discrete
-from small_runs import SMALL, CopyFolder
+from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import (
     IPPO,
@@ -29,7 +29,6 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.reporting.callback import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import (
     PRIOR_PRECISION,
@@ -359,12 +358,7 @@ def test_members_with_equal_ratings_play_more_games(selection, rounds):
         net_config=SMALL,
         seed=0,
     )
-    seen = []
-
-    class Records(Reporter):
-        def on_generation(self, context, record):
-            seen.extend(record.members)
-
+    records = Records()
     train_multi_agent_on_policy(
         env,
         pop=teams,
@@ -374,10 +368,10 @@ def test_members_with_equal_ratings_play_more_games(selection, rounds):
         fitness="rating",
         verbose=False,
         selection_strategy=selection,
-        reporters=[Records()],
+        reporters=[records],
     )
-    assert [member.fitness for member in seen] == [pytest.approx(INITIAL_RATING, abs=1e-3)] * 2
-    assert [member.evaluation_steps for member in seen] == [rounds * 2 * 4] * 2
+    assert [member.fitness for member in records.members] == [pytest.approx(INITIAL_RATING, abs=1e-3)] * 2
+    assert [member.evaluation_steps for member in records.members] == [rounds * 2 * 4] * 2
 
 
 @pytest.mark.parametrize(("again", "generation", "fitness"), [(1300.0, 2, 1400.0), (1450.0, 1, 1450.0)])
@@ -396,16 +390,12 @@ def test_the_best_agent_is_rated_again_against_the_opponents_of_later_generation
         return EvalResult([now] * count, [10.0] * count, [10.0] * count, len(seeds), [1] * count)
 
     monkeypatch.setattr(EloEvaluator, "evaluate", evaluate)
-    found = []
-
-    class Records(Reporter):
-        def on_run_end(self, context, summary):
-            found.append(summary.best)
-
+    records = Records()
     teams, _ = train_multi_agent_on_policy(
-        env, pop=teams, max_steps=32, evo_steps=16, fitness="rating", verbose=False, reporters=[Records()]
+        env, pop=teams, max_steps=32, evo_steps=16, fitness="rating", verbose=False, reporters=[records]
     )
-    assert (found[0].generation, found[0].fitness, teams.best.fitness[-1]) == (generation, fitness, fitness)
+    best = records.summary.best
+    assert (best.generation, best.fitness, teams.best.fitness[-1]) == (generation, fitness, fitness)
 
 
 def test_ratings_of_several_rounds_are_averaged_by_their_errors():

@@ -8,11 +8,11 @@ import pytest
 import steady_teams
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from small_runs import Records
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
@@ -124,11 +124,6 @@ def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop):
     )
     assert fitness == [10.0, 10.0]  # the mean of 5, 10 and 15
     assert [member.episodes for member in records.members] == [3 * -(-eval_loop // 3)] * 2
-
-
-class Records(Reporter):
-    def generation(self, record):
-        self.members = record.members
 
 
 def test_evaluation_rounds_up_to_whole_sets_of_envs():

@@ -3,11 +3,10 @@
 import gymnasium
 import pytest
 import torch
+from small_runs import SMALL
 
 from agilerl_like import PPO, Population, make_vect_envs, train_on_policy
 from agilerl_like.reporting.callback import Reporter
-
-NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
 
 class Start(Reporter):
@@ -25,7 +24,7 @@ def trained(make, members):
         env.single_observation_space,
         env.single_action_space,
         seed=4,
-        net_config=NET,
+        net_config=SMALL,
         num_envs=3,
         learn_step=48,
         batch_size=16,

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from small_runs import SMALL
+from small_runs import SMALL, Records
 
 from agilerl_like import (
     PPO,
@@ -53,27 +53,8 @@ def flat(agent):
     return torch.cat([p.detach().reshape(-1) for p in agent.network.parameters()])
 
 
-class Memory(Reporter):
-    """Keeps every record."""
-
-    def __init__(self):
-        self.generations, self.all_births, self.summary, self.warnings = [], [], None, []
-
-    def generation(self, record):
-        self.generations.append(record)
-
-    def offspring(self, births):
-        self.all_births += births
-
-    def warning(self, text):
-        self.warnings.append(text)
-
-    def finish(self, summary):
-        self.summary = summary
-
-
 def run(env_id="CartPole-v1", size=3, seed=0, population=None, **kwargs):
-    memory = Memory()
+    memory = Records()
     env = make_vect_envs(env_id, num_envs=4, backend="sync")
     population = population or population_of(env, size, seed=seed)
     settings = {
@@ -138,11 +119,11 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
 def test_births_form_a_lineage_without_gaps():
     population, _, memory = run(size=4, max_steps=1000)
     known = set()
-    for birth in memory.all_births:
+    for birth in memory.births:
         assert birth.parent_uid == -1 or birth.parent_uid in known
         known.add(birth.uid)
     assert {agent.index for agent in population} <= known
-    by_generation = {g: [b for b in memory.all_births if b.generation == g] for g in range(len(memory.generations))}
+    by_generation = {g: [b for b in memory.births if b.generation == g] for g in range(len(memory.generations))}
     assert all(sorted(b.slot for b in births) == [0, 1, 2, 3] for births in by_generation.values())
     for generation, births in by_generation.items():
         if generation == 0:
@@ -179,7 +160,7 @@ def test_files_of_a_run_folder(tmp_path):
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
     assert len(rows) == 3 * len(memory.generations)
     lineage = [json.loads(line) for line in (tmp_path / "run" / "lineage.jsonl").read_text().splitlines()]
-    assert len(lineage) == len(memory.all_births)
+    assert len(lineage) == len(memory.births)
     loaded = Population.load(tmp_path / "run" / "population")
     assert [a.index for a in loaded] == [a.index for a in population]
     assert all(torch.equal(flat(a), flat(b)) for a, b in zip(loaded, population, strict=True))
@@ -249,12 +230,12 @@ def test_a_diverged_member_is_replaced_logged_and_never_selected():
     with torch.no_grad():
         next(population[1].network.parameters()).fill_(torch.nan)
     population, fitness, memory = run(population=population)
-    replaced = [b for b in memory.all_births if b.reason]
+    replaced = [b for b in memory.births if b.reason]
     assert [(b.slot, b.uid >= 3, b.parent_uid in (0, 2)) for b in replaced] == [(1, True, True)]
     assert 1 not in {agent.index for agent in population}
     assert all(math.isfinite(f) for f in fitness)
     assert all(torch.isfinite(flat(agent)).all() for agent in population)
-    assert not any(b.parent_uid == 1 for b in memory.all_births)
+    assert not any(b.parent_uid == 1 for b in memory.births)
 
 
 def test_divergence_of_all_members_is_one_error():
@@ -282,7 +263,7 @@ class Presses(Reporter):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_saves_the_run(tmp_path, number):
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    memory = Memory()
+    memory = Records()
     population, fitness, _ = run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[memory, Presses(number)])
     assert memory.summary.reason == "interrupted"
     assert len(memory.generations) == 2
@@ -293,7 +274,7 @@ def test_ctrl_c_saves_the_run(tmp_path, number):
 
 
 def test_resume_without_a_checkpoint_warns(tmp_path):
-    first, again = Memory(), Memory()
+    first, again = Records(), Records()
     run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
     (warning,) = first.warnings
     assert "before its first checkpoint, which is due after 10000 env steps of each member: to resume it sta" in warning
@@ -433,7 +414,7 @@ def test_one_agent_is_a_population_of_one():
 
 
 def test_older_argument_names_of_agilerl():
-    class Settings(Memory):
+    class Settings(Records):
         def start(self, run):
             self.settings = dict(run.settings)
 
@@ -505,7 +486,7 @@ def test_the_check_before_training_warns_and_does_not_change_the_run():
             observation, reward, terminated, truncated, info = self.env.step(action)
             return observation, reward, int(terminated), truncated, info
 
-    warned = Memory()
+    warned = Records()
     env = make_vect_envs("CartPole-v1", 4, backend="sync", wrappers=[Loose, ("ClipReward", {"max_reward": 0.5})])
     train_on_policy(env, pop=population_of(env), max_steps=64, evo_steps=64, verbose=False, reporters=[warned])
     assert len(warned.warnings) == 2

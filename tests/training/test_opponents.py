@@ -9,7 +9,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Box, Discrete
-from small_runs import SMALL, CopyFolder
+from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import (
     IPPO,
@@ -22,7 +22,6 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.reporting.callback import Reporter
 from agilerl_like.training.opponents import opponent_rows
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -58,12 +57,7 @@ def test_members_learn_to_beat_a_given_team_which_learns_nothing():
         head.bias[:] = torch.tensor([20.0, 0.0, 0.0])
     before = {name: x.clone() for name, x in opponent.learners["player"].network.state_dict().items()}
     teams = population(env, 2, groups=groups, lr=1e-2, gamma=0.5)
-    seen = []
-
-    class Records(Reporter):
-        def generation(self, record):
-            seen.append([member.train_return for member in record.members])
-
+    records = Records()
     trained, _ = train_multi_agent_on_policy(
         env,
         pop=teams,
@@ -73,11 +67,11 @@ def test_members_learn_to_beat_a_given_team_which_learns_nothing():
         fitness="rating",
         eval_loop=4,
         verbose=False,
-        reporters=[Records()],
+        reporters=[records],
     )
     after = opponent.learners["player"].network.state_dict()
     assert all(torch.equal(after[name], x) for name, x in before.items())
-    assert len(seen) == 4
+    assert len(records.generations) == 4
     for team in trained:
         team.set_training_mode(False)
         action, *_ = team.get_action({"red_0": np.eye(3, dtype=np.float32)})
@@ -132,12 +126,7 @@ def test_two_processes_have_the_opponents_and_the_ratings_of_one():
 
 def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
     env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
-    warnings = []
-
-    class Warnings(Reporter):
-        def warning(self, text):
-            warnings.append(text)
-
+    records = Records()
     train_multi_agent_on_policy(
         env,
         pop=population(env),
@@ -146,10 +135,10 @@ def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
         eval_loop=2,
         opponents="past",
         verbose=False,
-        reporters=[Warnings()],
+        reporters=[records],
         selection_strategy=TournamentSelection(2),
     )
-    assert len([text for text in warnings if "fitness='rating' compares members by games" in text]) == 1
+    assert len([text for text in records.warnings if "fitness='rating' compares members by games" in text]) == 1
 
 
 def test_opponents_that_cannot_play_are_refused():
@@ -178,12 +167,7 @@ def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):
         for group in ("red", "blue")
     }
     architectures = {team.architecture.of("blue") for team in teams}
-    reports = []
-
-    class Records(Reporter):
-        def generation(self, record):
-            reports.extend(member.losses["loss"] for member in record.members)
-
+    records = Records()
     trained, _ = train_multi_agent_on_policy(
         env,
         pop=teams,
@@ -191,11 +175,11 @@ def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):
         evo_steps=256,
         eval_loop=2,
         verbose=False,
-        reporters=[Records()],
+        reporters=[records],
         selection_strategy=TournamentSelection(2),
         mutation=Mutations(no_mutation=0, architecture=0.5, parameters=0.5),
     )
-    assert all(np.isfinite(reports))
+    assert all(np.isfinite(member.losses["loss"]) for member in records.members)
     assert {team.architecture.of("blue") for team in trained} == architectures
 
     def is_initial(team, group):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from small_runs import SMALL
 from tensor_envs import Beads
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,9 +70,7 @@ class Crossed(TorchFunctionMode):
 def population_of(env, **settings):
     spaces = VecEnvAdapter(env).single_observation_space, env.single_action_space
     defaults = {"num_envs": ENVS, "learn_step": ENVS * STEPS, "batch_size": 32, "lr": 3e-3, "gamma": 0.9, "seed": 3}
-    mlp = {"hidden_size": [16]}
-    net = {"encoder_config": mlp, "head_config": mlp, "latent_dim": 16}
-    return PPO.population(MEMBERS, *spaces, net_config=net, **{**defaults, **settings})
+    return PPO.population(MEMBERS, *spaces, net_config=SMALL, **{**defaults, **settings})
 
 
 def collector_of(env, **settings):
