@@ -29,6 +29,7 @@ SCRIPTS = (
     "tensor_envs",
     "time_to_target",
     "network_returns",
+    "learner_returns",
     "multi_agent_returns",
     "multi_agent_speed",
     "multi_agent_rating",
