@@ -29,7 +29,13 @@ def test_the_hand_written_loop(tmp_path):
 
 
 def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
-    run_script(TUTORIALS / "own_selection.py", tmp_path)
+    budget = {"training.max-steps": 1536, "training.evo-steps": 512, "training.eval-loop": 2, "run.plot": "false"}
+    budget |= {"algorithm.learn-step": 512, "algorithm.batch-size": 64}
+    run_script(
+        TUTORIALS / "own_selection.py",
+        tmp_path,
+        *(text for name, its in budget.items() for text in (f"--{name}", str(its))),
+    )
     written = yaml.safe_load((tmp_path / "runs" / "ranks" / CONFIG).read_text(encoding="utf-8"))
     assert written["selection"]["name"] == "rank"
     assert written["selection"]["decay"] == 0.3

@@ -35,7 +35,7 @@ def test_it_is_refused_at_once(tmp_path, name):
     start = time.process_time()
     with pytest.raises(ConfigurationError, match=said) as refused:
         load(tmp_path / "bomb.yaml")
-    assert time.process_time() - start < 2  # the first of them took 25
+    assert time.process_time() - start < 5  # 20,000 values take 0.6, the first case took 25 before aliases counted
     assert len(str(refused.value)) < 1000
 
 
