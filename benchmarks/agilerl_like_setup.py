@@ -156,8 +156,7 @@ def evolve(
     population: Population, fitness: Sequence[float], generation: int, next_uid: int, mutations: Mutations
 ) -> int:
     """Select, clone and mutate as a run does between two generations; return the next free uid."""
-    for agent in population:
-        agent.finish_blend()
+    population.finish_blends()
     births = population.evolve(
         next_generation(
             PopulationView(
