@@ -169,10 +169,9 @@ def error(returns: np.ndarray) -> float:
 
 
 def correlations(played: Played) -> str:
-    """Write the rank correlations of ratings and of fitness; empty without ratings."""
-    if played.spearman is None:
-        return ""
-    return f"{played.spearman:.2f} ({played.spearman_of_fitness:.2f})"
+    """Write the rank correlations of ratings and, in brackets, of fitness; empty without ratings."""
+    found = ["-" if one is None else f"{one:.2f}" for one in (played.spearman, played.spearman_of_fitness)]
+    return f"{found[0]} ({found[1]})" if played.ratings else ""
 
 
 def section(runs: Sequence[Round[Played]], options: argparse.Namespace) -> list[str]:
@@ -241,9 +240,9 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
             values = [percents(one_.won[name]) for one_ in its]
             flags = [min(one_.won[name]) >= share for one_ in its]
             goal(f"connect_four, won against {name}", f">= {share:.0%}", values, flags)
-        correlations = [0.0 if one_.spearman is None else one_.spearman for one_ in its]
-        flags = [x >= 0.9 for x in correlations]
-        goal("connect_four, ratings and round robin", "Spearman >= 0.9", [f"{x:.2f}" for x in correlations], flags)
+        if ranked := [one_.spearman for one_ in its if one_.spearman is not None]:
+            flags = [x >= 0.9 for x in ranked]
+            goal("connect_four, ratings and round robin", "Spearman >= 0.9", [f"{x:.2f}" for x in ranked], flags)
     if its := by_game.get("tictactoe", []):
         values = [percents(one_.lost["random"]) for one_ in its]
         flags = [one_.lost["random"][0] == 0 and one_.lost["random"][1] <= 0.05 for one_ in its]
