@@ -313,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_result(measure(Case(**json.loads(options.one)), options.threads, options.seed))
         return
     commands = {mix: one("benchmarks.unequal_members", Case(mix, options.steps_per_member)) for mix in options.mixes}
-    runs = interleaved(commands, Result, options, case=CARTPOLE)
+    runs = interleaved(commands, Result, options)
     publish("unequal_members", section(runs, options), runs, goals(runs), options)
 
 
