@@ -215,9 +215,10 @@ def die(rank):
     threading.Event().wait()
 
 if __name__ == "__main__":
-    with launcher.launched(3, die) as workers, workers.guard_rendezvous():
-        os.write(1, f"{os.getpid()}\\n".encode())
-        threading.Event().wait()  # as a process group waits for who never comes
+    with launcher.launched(3, die) as workers:
+        os.write(1, f"{os.getpid()}\\n".encode())  # before the guard, which may end this process at once
+        with workers.guard_rendezvous():
+            threading.Event().wait()  # as a process group waits for who never comes
 """
 
 
