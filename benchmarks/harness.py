@@ -137,7 +137,7 @@ def earlier_runs(
 def runs_in(files: Sequence[Path], decode: Callable[..., ResultT]) -> list[Run[ResultT]]:
     """Return the runs in files of rows; a file that is not there has none."""
     lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
-    return [Run(**{**told, "result": decode(**told["result"])}) for told in map(json.loads, lines)]
+    return [Run(**{**row, "result": decode(**row["result"])}) for row in map(json.loads, lines)]
 
 
 def values(runs: Sequence[Run[ResultT]], side: str, of: Callable[[ResultT], float]) -> list[float]:

@@ -141,7 +141,8 @@ class VecEnvConfig:
             num_envs=self.num_envs if num_envs is None else num_envs,
             backend=self.backend if backend is None else backend,
         )
-        if wanted.backend not in ("envpool", *TENSOR_BACKENDS, *ENV_BACKENDS):  # with ids of their own
+        # these backends have ids of their own, which are not in gymnasium's registry
+        if wanted.backend not in ("envpool", *TENSOR_BACKENDS, *ENV_BACKENDS):
             wanted = replace(wanted, env=resolve_source(self.env))
         if self.instances:
             wanted._check_instances()

@@ -38,7 +38,7 @@ LINEAGE = "lineage.jsonl"
 DAMAGED = ".damaged"
 """Suffix of the copy of a file from which damaged lines were removed."""
 MAX_DAMAGED_LINES = 1000
-"""Damaged lines after which the rest of a file is damaged too: parsing 10^7 empty lines would take minutes."""
+"""Damaged lines after which the rest of a file counts as damaged: parsing 100,000 empty lines takes 0.7 CPU-seconds."""
 _IDENTITY = ("generation", "slot", "uid", "parent_uid", "env_steps", "mutation", "architecture", "parameters")
 _UPDATE_IDENTITY = ("generation", "slot", "uid", "update", "env_steps")
 _TEXT = frozenset({"mutation", "architecture"})
