@@ -16,6 +16,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 - Where the best member earns as much as a constant policy, members that earn more in training replace others, and
   without such members the older half starts again after two generations, with more noise of the actions.
 - The same env seeds for all members, new ones in each generation; more episodes for members in doubt.
+- Fitness blended with the training return, whose weight is at most a quarter (`blended_fitness`).
 """
 
 from __future__ import annotations

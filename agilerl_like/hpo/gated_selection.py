@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.selection import (
     PopulationView,
@@ -45,7 +46,8 @@ class GatedSelection(Selection):
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
     others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
     by small steps. The same happens after the first generation to the worse half of a population whose members have
-    all the same hyperparameters, because there is nothing to select (`spread_equals`).
+    all the same hyperparameters, because there is nothing to select (`spread_equals`). With
+    `blend_training` the fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     share: float = 0.5
@@ -55,6 +57,7 @@ class GatedSelection(Selection):
     gate: float = 1.0
     restart_stalled: bool = True
     spread_equals: bool = True
+    blend_training: bool = True
 
     def __post_init__(self) -> None:
         for name in ("share", "final_share", "donors"):
@@ -74,6 +77,7 @@ class GatedSelection(Selection):
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot; only clones are explored."""
+        view = blended(view) if self.blend_training else view
         sources = self.sources(view, rng).tolist()
         rows = [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
         self._keep_restarted(view, rows)
@@ -119,6 +123,7 @@ class GatedSelection(Selection):
 
         The difference to the worst donor is then less than a standard error away from the gate.
         """
+        view = blended(view) if self.blend_training else view
         by_rank, donors, first = self._ranks(view)
         doubtful = []
         for slot in by_rank[first:].tolist():

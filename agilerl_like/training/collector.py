@@ -165,10 +165,18 @@ class Collector:
         for group in self.groups.values():
             group.reset_member(place)
 
+    def scores(self) -> list[float]:
+        """Return each member's mean return in training episodes since the last `pop_scores`; nan without any."""
+        return self._mean_returns(self._sums([episodes.peek() for episodes in self._episodes]))
+
     def pop_scores(self) -> list[float]:
         """Return each member's mean return in training episodes since the last call; nan without any."""
         sums = self._sums([episodes.take() for episodes in self._episodes])
         self._seen = np.zeros_like(sums)
+        return self._mean_returns(sums)
+
+    def _mean_returns(self, sums: np.ndarray) -> list[float]:
+        """Return the means over the episodes of all replicas; collective."""
         return _quotients(*self.population.gradient_sync.all_reduce_(torch.tensor(sums)).tolist())
 
     def returns_since(self, places: Sequence[int]) -> list[float]:

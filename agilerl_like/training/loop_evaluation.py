@@ -147,9 +147,9 @@ class EvaluatingLoop(LoopState):
         There are none if further `episodes` of each would exceed `eval_share`.
         """
         members, args = self.members, self.training_args
-        own = zip(result.fitness, result.steps, result.returns, strict=True)
+        own = zip(result.fitness, result.steps, result.returns, self.collector.scores(), strict=True)
         gathered = members.all_gather_by_slot(own, encode=list, decode=tuple)
-        fitness, steps, returns = zip(*gathered, strict=True)
+        fitness, steps, returns, train_returns = zip(*gathered, strict=True)
         if not np.isfinite(fitness).any():
             return ()
         view = PopulationView(
@@ -160,6 +160,7 @@ class EvaluatingLoop(LoopState):
             self.history,
             returns=SearchState(returns=list(returns)).paired_returns(),
             generations=args.generations(members.first.num_envs),
+            train_returns=np.array(train_returns),
         )
         doubtful = selection.in_doubt(view)
         cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)

@@ -182,14 +182,15 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=3)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=4)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=3),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=4),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members", {"restart_stalled": False}),
     "ours_no_spread": _ours("ours: equal members stay equal", {"spread_equals": False}),
+    "ours_no_blend": _ours("ours: fitness of the evaluation alone", {"blend_training": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
     "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
     "ours_no_redraw": _ours("ours: steps and proposals, no new draws", {}, {"redraw": 0.0}),
@@ -200,7 +201,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=3,
+        (("selection", AUTO), ("explorer", AUTO)), version=4,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",
