@@ -84,7 +84,7 @@ OPPONENTS: Mapping[str, Mapping[str, ScriptedPolicy]] = {
     "texas_holdem": {"random": random_moves, "calls": call, "raises": raise_},
 }
 RATED = ("connect_four",)
-GAMES = {"tictactoe": 200, "connect_four": 200, "texas_holdem": 2000}
+GAMES = {"tictactoe": 200, "connect_four": 1000, "texas_holdem": 2000}
 
 
 def percents(shares: Sequence[float]) -> str:
