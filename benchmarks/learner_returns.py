@@ -31,7 +31,7 @@ from benchmarks.harness import (
 )
 from benchmarks.learner_work import EPISODES, LANDER_STEPS, Learned
 from benchmarks.tables import Goal, markdown, median_and_range
-from benchmarks.venvs import interpreter, is_ready
+from benchmarks.venvs import interpreter
 
 OURS = "agilerl_like"
 PEERS = {"sb3": "Stable-Baselines3", "agilerl": "AgileRL"}
@@ -86,14 +86,16 @@ def measure(case: Case, seed: int) -> Learned:
     return Learned.of(OURS, members, steps, run.cpu_seconds, run.fresh_returns)
 
 
-def sides_of(name: str, *, peers: bool) -> dict[str, list[str]]:
-    """Return the commands of a case by side."""
-    sides = {OURS: one("benchmarks.learner_returns", Case(name, CASES[name].episodes))}
-    if name == COMPARED and peers:
-        for peer in filter(is_ready, PEERS):
-            command = [str(interpreter(peer)), "-m", f"benchmarks.peers.{peer}_dqn", "--steps", str(LANDER_STEPS)]
-            sides[PEERS[peer]] = command
-    return sides
+def commands(name: str, sides: Sequence[str]) -> dict[str, list[str]]:
+    """Return the commands of a case by the names of its sides; only `COMPARED` has peers."""
+    found = {}
+    for side in sides:
+        if side == OURS:
+            found[side] = one("benchmarks.learner_returns", Case(name, CASES[name].episodes))
+        elif name == COMPARED:
+            script = [str(interpreter(side)), "-m", f"benchmarks.peers.{side}_dqn", "--steps", str(LANDER_STEPS)]
+            found[PEERS[side]] = script
+    return found
 
 
 def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:
@@ -145,7 +147,7 @@ def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--no-peers", action="store_true", help="our side alone")
+    parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS, *PEERS])
     parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="rows to publish, without measuring any")
     options = options_of(parser, argv, repetitions=SEEDS, threads=1, timeout=7200, quick={"cases": ["taxi"]})
     torch.set_num_threads(options.threads)
@@ -154,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     runs = runs_in(options.rows or (), Learned)
     for name in () if options.rows else options.cases:
-        runs += interleaved(sides_of(name, peers=not options.no_peers), Learned, options, case=name)
+        runs += interleaved(commands(name, options.sides), Learned, options, case=name)
     if options.output != "-":
         runs += earlier_runs("learner_returns", Learned, runs, options)
     publish("learner_returns", section(runs, options), runs, goals(runs), options)

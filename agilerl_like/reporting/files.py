@@ -102,7 +102,8 @@ class RecordFile:
         """Copy the file, and warn that the lines with these numbers are about to be removed from it."""
         copy = self.path.with_name(self.path.name + DAMAGED)
         replace_file(copy, self.path.read_bytes())
-        several = f"lines {', '.join(map(str, damaged[:5]))}{' …' if damaged[5:] else ''} are"
+        rest = " and all after it" if len(damaged) == MAX_DAMAGED_LINES else ""
+        several = f"lines {', '.join(map(str, damaged[:5]))}{f' … {damaged[-1]}{rest}' if damaged[5:] else ''} are"
         self.warnings.append(
             f"path={str(self.path)!r}: {several if damaged[1:] else f'line {damaged[0]} is'} damaged and removed; "
             f"the file as it was is in {copy.name}"

@@ -206,8 +206,14 @@ def test_parsing_stops_after_a_thousand_damaged_rows(tmp_path, monkeypatch):
     before = path.read_bytes()
     rows = Mock(wraps=files._read_row)
     monkeypatch.setattr(files, "_read_row", rows)
-    write(tmp_path, a_generation(a_member(), number=2))
+    calls = Warnings()
+    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+        reporters.on_run_begin(RUN)
+        reporters.on_generation(RUN, a_generation(a_member(), number=2))
     assert rows.call_count == 2 + MAX_DAMAGED_LINES
+    (warning,) = calls.texts
+    # a head and two members stand before them
+    assert f"lines 4, 5, 6, 7, 8 … {3 + MAX_DAMAGED_LINES} and all after it are damaged and removed" in warning
     assert (tmp_path / "metrics.csv.damaged").read_bytes() == before
     assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2]
 
