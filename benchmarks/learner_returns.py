@@ -121,8 +121,9 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
     return [
         "## Returns of the other learners",
         "",
-        "The bundled configurations as they are shipped: a run ends at its target, which 20 fresh episodes confirm, or "
-        f"with its budget. Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
+        "The bundled configurations as they are shipped: a run ends at its target, which fresh episodes "
+        "confirm (as many as an evaluation has, at least 20), or with its budget. "
+        f"Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
         f"FrozenLake). On LunarLander the peers' DQN has {LANDER_STEPS:,} env steps, as many as our four members "
         "together: Stable-Baselines3 one agent with the hyperparameters that rl-zoo tuned, AgileRL four members in its "
         "own `train_off_policy`, with the hyperparameters of its `dqn.yaml`.",
