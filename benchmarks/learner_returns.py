@@ -1,8 +1,9 @@
 """What DQN, TD3, SAC, evolution strategies and Q-learning reach with the bundled configurations, five seeds each.
 
 A run trains the configuration as it is shipped, so it ends at its target or with its budget; then its best agent has
-fresh episodes without exploration. DQN on LunarLander has AgileRL and Stable-Baselines3 beside it, with as many env
-steps. A run of this script replaces the rows of its cases and keeps those of the others.
+fresh episodes without exploration. DQN on LunarLander has AgileRL and Stable-Baselines3 beside it, SAC on HalfCheetah
+Stable-Baselines3, with as many env steps. A run of this script replaces the rows of its cases and keeps those of the
+others.
 
     python -m benchmarks.learner_returns
     python -m benchmarks.learner_returns --cases taxi frozen_lake --output -
@@ -11,6 +12,7 @@ steps. A run of this script replaces the rows of its cases and keeps those of th
 
 import argparse
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,22 +31,43 @@ from benchmarks.harness import (
     publish,
     runs_in,
 )
-from benchmarks.learner_work import EPISODES, LANDER_STEPS, Learned
+from benchmarks.learner_work import CHEETAH, EPISODES, LANDER, Learned, Work
 from benchmarks.tables import Goal, markdown, median_and_range
 from benchmarks.venvs import interpreter
 
 OURS = "agilerl_like"
 PEERS = {"sb3": "Stable-Baselines3", "agilerl": "AgileRL"}
-COMPARED = "lunar_lander_dqn"
 SEEDS = 5
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What peers train beside a configuration, and which of them do; `settings` give our side as many env steps."""
+
+    work: Work
+    peers: Sequence[str]
+    settings: Sequence[str] = ()
+
+
+COMPARISONS: Mapping[str, Comparison] = {
+    "lunar_lander_dqn": Comparison(LANDER, ("sb3", "agilerl")),
+    "half_cheetah_sac": Comparison(
+        CHEETAH,
+        ("sb3",),
+        (f"--training.max-steps={CHEETAH.steps // 4}", f"--training.evo-steps={CHEETAH.steps // 40}"),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """What a configuration should reach: a return in so many of five seeds, in so many CPU seconds."""
+    """What a configuration should reach: a return in so many of five seeds, in so many CPU seconds.
+
+    Without a `score` it is the mean of Stable-Baselines3's runs, for the mean of ours.
+    """
 
     name: str
-    score: float
+    score: float | None = None
     seeds: int = SEEDS
     cpu_seconds: float | None = None
     episodes: int = EPISODES
@@ -52,9 +75,11 @@ class Wanted:
     def is_met(self, result: Learned) -> bool:
         """Whether a run reached it."""
         in_time = self.cpu_seconds is None or result.cpu_seconds <= self.cpu_seconds
-        return result.score >= self.score and in_time
+        return self.score is not None and result.score >= self.score and in_time
 
     def __str__(self) -> str:
+        if self.score is None:
+            return f">= {PEERS['sb3']}"
         in_time = "" if self.cpu_seconds is None else f" in {self.cpu_seconds:g} CPU s"
         return f">= {self.score:g}{in_time}, {self.seeds} of {SEEDS}"
 
@@ -66,6 +91,7 @@ CASES: Mapping[str, Wanted] = {
     "pendulum_sac": Wanted("SAC, Pendulum-v1", -180.0),
     "cartpole_openaies": Wanted("OpenAIES, CartPole-v1", 500.0, cpu_seconds=60.0),
     "lunar_lander_continuous_openaies": Wanted("OpenAIES, LunarLanderContinuous-v3", 200.0, seeds=4),
+    "half_cheetah_sac": Wanted("SAC, HalfCheetah-v5", seeds=2, episodes=CHEETAH.episodes),
     "taxi": Wanted("Q-learning, Taxi-v4", 7.5, episodes=500),
     "frozen_lake": Wanted("Q-learning, FrozenLake-v1, slippery", 0.70, episodes=1000),
 }
@@ -81,20 +107,23 @@ class Case:
 
 def measure(case: Case, seed: int) -> Learned:
     """Train a bundled configuration, and play fresh episodes with its best agent."""
-    run = train_bundled(case.config, ["--seed", str(seed)], episodes=case.episodes)
+    comparison = COMPARISONS.get(case.config)
+    settings = comparison.settings if comparison else ()
+    run = train_bundled(case.config, ["--seed", str(seed), *settings], episodes=case.episodes)
     members, steps = len(run.result.population), run.result.summary.env_steps
     return Learned.of(OURS, members, steps, run.cpu_seconds, run.fresh_returns)
 
 
 def commands(name: str, sides: Sequence[str]) -> dict[str, list[str]]:
-    """Return the commands of a case by the names of its sides; only `COMPARED` has peers."""
+    """Return the commands of a case by the names of those of its sides that are asked for."""
+    comparison = COMPARISONS.get(name)
     found = {}
     for side in sides:
         if side == OURS:
             found[side] = one("benchmarks.learner_returns", Case(name, CASES[name].episodes))
-        elif name == COMPARED:
-            script = [str(interpreter(side)), "-m", f"benchmarks.peers.{side}_dqn", "--steps", str(LANDER_STEPS)]
-            found[PEERS[side]] = script
+        elif comparison and side in comparison.peers:
+            script = f"benchmarks.peers.{side}_learners"
+            found[PEERS[side]] = [str(interpreter(side)), "-m", script, "--env", comparison.work.env]
     return found
 
 
@@ -124,9 +153,10 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         "The bundled configurations as they are shipped: a run ends at its target, which fresh episodes "
         "confirm (as many as an evaluation has, at least 20), or with its budget. "
         f"Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
-        f"FrozenLake). On LunarLander the peers' DQN has {LANDER_STEPS:,} env steps, as many as our four members "
-        "together: Stable-Baselines3 one agent with the hyperparameters that rl-zoo tuned, AgileRL four members in its "
-        "own `train_off_policy`, with the hyperparameters of its `dqn.yaml`.",
+        f"FrozenLake, {CHEETAH.episodes} of HalfCheetah). Env steps are those of all members: on LunarLander peers have "
+        f"{LANDER.steps:,}, on HalfCheetah both sides have {CHEETAH.steps:,}. Stable-Baselines3 trains one agent with "
+        "the hyperparameters that rl-zoo tuned, AgileRL four members in its own `train_off_policy`, with the "
+        "hyperparameters of its `dqn.yaml`.",
         "",
         conditions(runs, options, timed=False),
         "",
@@ -135,11 +165,17 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
 
 
 def goals(runs: Sequence[Run[Learned]]) -> list[Goal]:
-    """Return the goal of each case of which five seeds were run."""
+    """Return the goals of the cases of which enough seeds were run."""
     found = []
     for name, wanted in CASES.items():
-        mine = [run.result for run in runs if run.case == name and run.side == OURS]
-        if len(mine) >= SEEDS:
+        mine, theirs = (
+            [run.result for run in runs if run.case == name and run.side == side] for side in (OURS, PEERS["sb3"])
+        )
+        if wanted.score is None:
+            if min(len(mine), len(theirs)) >= wanted.seeds:
+                ours, peer = (statistics.mean(its.score for its in results) for results in (mine, theirs))
+                found.append(Goal(wanted.name, str(wanted), f"{ours:.4g} against {peer:.4g}", ours >= peer))
+        elif len(mine) >= SEEDS:
             met = sum(map(wanted.is_met, mine))
             found.append(Goal(wanted.name, str(wanted), f"{met} of {len(mine)}", met >= wanted.seeds))
     return found

@@ -41,7 +41,7 @@ PEERS = {
     for peer in (
         # peft: agilerl.algorithms imports it, though agilerl does not ask for it
         Peer("agilerl", ("agilerl==2.58.0", "peft", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
-        Peer("sb3", ("stable-baselines3==2.9.2", "gymnasium[box2d]==1.4.0", "minatar==1.0.15")),
+        Peer("sb3", ("stable-baselines3==2.9.2", "gymnasium[box2d,mujoco]==1.4.0", "minatar==1.0.15")),
         Peer("skrl", ("skrl[torch]==2.1.1",)),
         Peer("search", ("optuna==5.0.0", "smac==2.4.1")),  # samplers alone: benchmarks.search trains in this project
         Peer("jax", ("jax[cpu]==0.10.2", "optax==0.2.8")),

@@ -19,7 +19,7 @@ from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.mutation_utils import set_global_seed
 from agilerl.utils.utils import make_vect_envs
 
-from benchmarks.learner_work import EPISODES, LANDER, TEST_SEED, Learned, parse_options
+from benchmarks.learner_work import LANDER, TEST_SEED, Learned, parse_options
 
 MEMBERS, ENVS = 4, 16
 
@@ -55,9 +55,9 @@ def build_population(env) -> list[DQN]:
 def fresh_returns(agent: DQN, seed: int) -> list[float]:
     """Return the undiscounted return of each env's first episode, without exploration, one env an episode."""
     agent.set_training_mode(False)
-    env = make_vect_envs(LANDER, num_envs=EPISODES, should_async_vector=False)
+    env = make_vect_envs(LANDER.env, num_envs=LANDER.episodes, should_async_vector=False)
     observations, _ = env.reset(seed=seed)
-    returns, running = np.zeros(EPISODES), np.ones(EPISODES, dtype=bool)
+    returns, running = np.zeros(LANDER.episodes), np.ones(LANDER.episodes, dtype=bool)
     while running.any():
         observations, rewards, terminated, truncated, _ = env.step(agent.get_action(observations, 0.0))
         returns += rewards * running
@@ -67,22 +67,23 @@ def fresh_returns(agent: DQN, seed: int) -> list[float]:
 
 
 def main() -> None:
-    options = parse_options(__doc__.splitlines()[0])
+    options, work = parse_options(__doc__.splitlines()[0], [LANDER])
+    total = options.steps or work.steps
     torch.set_num_threads(options.threads)
     set_global_seed(options.seed)
-    env = make_vect_envs(LANDER, num_envs=ENVS, should_async_vector=False)
+    env = make_vect_envs(work.env, num_envs=ENVS, should_async_vector=False)
     env.reset(seed=options.seed)
     with tempfile.TemporaryDirectory() as folder:
         elite_path = Path(folder) / "elite.pt"
         start = time.process_time()
         population, _ = train_off_policy(
             env,
-            LANDER,
+            work.env,
             "DQN",
             build_population(env),
             memory=ReplayBuffer(max_size=50_000),
-            max_steps=options.steps // MEMBERS,  # AgileRL counts each member's own steps
-            evo_steps=min(10_000, options.steps // MEMBERS),
+            max_steps=total // MEMBERS,  # AgileRL counts each member's own steps
+            evo_steps=min(10_000, total // MEMBERS),
             eval_loop=1,
             eps_start=1.0,
             eps_end=0.1,
