@@ -115,7 +115,7 @@ def measure(case: Case, seed: int) -> Learned:
 
 
 def commands(name: str, sides: Sequence[str]) -> dict[str, list[str]]:
-    """Return the commands of a case by the names of those of its sides that are asked for."""
+    """Return the commands of a case by side, of those in `sides` that it has."""
     comparison = COMPARISONS.get(name)
     found = {}
     for side in sides:
@@ -153,9 +153,9 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         "The bundled configurations as they are shipped: a run ends at its target, which fresh episodes "
         "confirm (as many as an evaluation has, at least 20), or with its budget. "
         f"Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
-        f"FrozenLake, {CHEETAH.episodes} of HalfCheetah). Env steps are those of all members: on LunarLander peers have "
-        f"{LANDER.steps:,}, on HalfCheetah both sides have {CHEETAH.steps:,}. Stable-Baselines3 trains one agent with "
-        "the hyperparameters that rl-zoo tuned, AgileRL four members in its own `train_off_policy`, with the "
+        f"FrozenLake, {CHEETAH.episodes} of HalfCheetah). Env steps are those of all members: on LunarLander peers "
+        f"have {LANDER.steps:,}, on HalfCheetah both sides have {CHEETAH.steps:,}. Stable-Baselines3 trains one agent "
+        "with the hyperparameters that rl-zoo tuned, AgileRL four members in its own `train_off_policy`, with the "
         "hyperparameters of its `dqn.yaml`.",
         "",
         conditions(runs, options, timed=False),

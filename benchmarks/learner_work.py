@@ -23,7 +23,7 @@ class Work:
 
 LANDER = Work("LunarLander-v3", 800_000)
 CHEETAH = Work("HalfCheetah-v5", 200_000, episodes=20)
-"""A fifth of rl-zoo's: a gradient step of our four members takes 62 ms of one core, so a million env steps four hours."""
+"""A fifth of rl-zoo's: a gradient step of our four members takes 62 ms of one core, a million env steps four hours."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Learned:
 
 
 def parse_options(description: str | None, works: Sequence[Work]) -> tuple[argparse.Namespace, Work]:
-    """Read the options of a peer's script, and which of its works is asked for."""
+    """Read the options of a peer's script, and return its work in the environment that they name."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--env", choices=[work.env for work in works], default=works[0].env)
     parser.add_argument("--steps", type=int, help="env steps in training, if not those of the comparison")
