@@ -8,6 +8,7 @@ and Stein's estimator. Early in a run members improve at different rates, so the
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,26 +29,24 @@ def blended(view: PopulationView) -> PopulationView:
     in doubt. So do all if fewer than three are left, or if the noise of the evaluation cannot be estimated from
     episodes that all of them played.
     """
-    returns, trained = view.returns, view.train_returns
-    if returns is None or trained is None:
+    if view.returns is None or view.train_returns is None:
         return view
-    played = np.isfinite(returns).sum(axis=1)
-    known = np.isfinite(view.fitness) & np.isfinite(trained) & (played > 1)
+    fitness, returns = view.fitness.copy(), view.returns.copy()
+    known = np.isfinite(fitness) & np.isfinite(view.train_returns) & (np.isfinite(returns).sum(axis=1) > 1)
     known[known] = np.nanstd(returns[known], axis=1) > 0
-    if known.sum() < 3:
+    noise = _noise(returns[known]) if known.sum() >= 3 else 0.0
+    if not 0 < noise < math.inf:
         return view
-    noise = _noise(returns[known])
-    if not noise > 0:
-        return view
-    variance = noise / np.maximum(played, 1)
-    differences = (view.fitness - trained)[known]
-    own = max(0.0, float(differences.var(ddof=1)) - float(variance[known].mean()))
-    share = np.where(known, np.minimum(LARGEST_SHARE, variance / (variance + own)), 0.0)
-    predicted = np.where(known, trained + differences.mean(), view.fitness)
-    fitness = np.where(known, (1 - share) * view.fitness + share * predicted, view.fitness)
+    measured, trained = fitness[known], view.train_returns[known]
+    variance = noise / np.isfinite(returns[known]).sum(axis=1)
+    own = max(0.0, float((measured - trained).var(ddof=1)) - float(variance.mean()))
+    share = np.minimum(LARGEST_SHARE, variance / (variance + own))
+    predicted = trained + (measured - trained).mean()
+    fitness[known] = (1 - share) * measured + share * predicted
     # the returns keep their distances to the mean, scaled by the standard error of a blend with this share
-    scale = np.sqrt(1 - share)[:, None]
-    return replace(view, fitness=fitness, returns=fitness[:, None] + scale * (returns - view.fitness[:, None]))
+    distances = np.sqrt(1 - share)[:, None] * (returns[known] - measured[:, None])
+    returns[known] = fitness[known][:, None] + distances
+    return replace(view, fitness=fitness, returns=returns)
 
 
 def _noise(returns: np.ndarray) -> float:

@@ -46,8 +46,8 @@ class GatedSelection(Selection):
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
     others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
     by small steps. The same happens after the first generation to the worse half of a population whose members have
-    all the same hyperparameters, because there is nothing to select (`spread_equals`). With
-    `blend_training` the fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
+    all the same hyperparameters, because there is nothing to select (`spread_equals`). With `blend_training` the
+    fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     share: float = 0.5

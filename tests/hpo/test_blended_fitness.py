@@ -65,7 +65,17 @@ def test_a_rating_and_a_diverged_member_stay():
     view = PopulationView(np.array([1.5, 1.5, 3.5, nan]), range(4), (), 1, returns=returns, train_returns=trained)
     found = blended(view)
     assert np.isnan(found.fitness[3])
+    infinite = PopulationView(
+        np.array([1.5, 1.5, 3.5, -np.inf]), range(4), (), 1, returns=returns, train_returns=trained
+    )
+    assert blended(infinite).fitness[3] == -np.inf
     assert (found.fitness[:3] != view.fitness[:3]).any()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_returns_whose_variance_overflows_stay():
+    view = view_of(np.array([[1.0, 2.0], [2.0, 1.0], [4.0, 3.0]]) * 1e200, [1e200, 2e200, 4e200])
+    assert blended(view) is view
 
 
 def test_a_member_without_spread_keeps_its_fitness():
