@@ -1,8 +1,8 @@
 """Fitness blended with the return of training episodes, which are many and cost nothing.
 
 A member's fitness and its training return differ by a constant that all members share (noise of the actions, learning
-during the generation), by a part of its own, and by the chance of few evaluation episodes. The blend subtracts the
-constant. The variance of the own part against that of the chance gives the weight of the training return, as in James
+during the generation), by a part of its own, and by the noise of few evaluation episodes. The blend subtracts the
+constant. The variance of the own part against that of the noise gives the weight of the training return, as in James
 and Stein's estimator. Early in a run members improve at different rates, so the own part is large and the weight small.
 """
 
