@@ -1,6 +1,7 @@
 # make train   install into .venv, evolve a population from wide draws, show what was found and how (runs/demo/report.html)
 # make test    install into .venv, lint, type-check and run every test
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
+# make test-lowest  the tests once more with the oldest versions of the dependencies that pyproject.toml allows (by hand)
 # make lint    ruff and pyright alone
 # make docs    build the documentation site into build/docs, without warnings and without a network
 # make bench   every table of the engine in benchmarks/README.md (an hour; makes venvs for the peers)
@@ -10,12 +11,13 @@
 PYTHON ?= python3
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
+LOWEST := .venv-lowest
 PYRIGHT = $(BIN)/pyright --pythonpath $(BIN)/python
 # bytecode is written, because each process that a test starts would compile the package again: 0.7 s of 4.6 s
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	--numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: train test test-faults lint format docs bench clean
+.PHONY: train test test-faults test-lowest lint format docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -35,6 +37,18 @@ test: format
 
 test-faults: .venv/installed
 	$(PYTEST) tests/faults
+
+# minari needs a newer numpy, and sphinx is for the site alone
+$(LOWEST)/installed: pyproject.toml constraints.txt tests/lowest_versions.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tests/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet $(CONSTRAINTS) -c $(LOWEST)/constraints.txt \
+		--editable '.[atari,box2d,cmaes,export,games,hub,minatar,minigrid,mujoco,multi-agent,notebook,optuna,plot,tensorboard,video]' \
+		hatchling hypothesis pytest pytest-timeout pytest-xdist
+	touch $@
+
+test-lowest: $(LOWEST)/installed
+	$(subst $(BIN),$(LOWEST)/bin,$(PYTEST)) --ignore=tests/faults --ignore=tests/test_site.py
 
 lint: format
 	$(PYRIGHT)

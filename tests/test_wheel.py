@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from lowest_versions import lowest_versions
 
 ROOT = Path(__file__).parents[1]
 OWN = """
@@ -84,3 +85,11 @@ def test_its_command_reads_its_own_configurations_and_an_environment_in_the_curr
     output = run(installed / "bin" / "agilerl-like", "train", "only", cwd=folder, PYTHONPATH=str(installed))
     assert "best fitness    8.00" in output
     assert [path.name for path in (folder / "runs").iterdir()] == ["standing"]
+
+
+def test_each_dependency_has_a_lowest_version_that_the_tests_can_run_with():
+    found = lowest_versions((ROOT / "pyproject.toml").read_text())
+    assert {"gymnasium", "pettingzoo", "tensordict"} <= {line.partition("==")[0] for line in found}
+    assert not any(line.startswith("torch==") for line in found)
+    with pytest.raises(ValueError, match="'numpy<3' has no lowest version"):
+        lowest_versions("[project]\ndependencies = ['torch>=2.12', 'numpy<3']")

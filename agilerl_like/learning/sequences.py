@@ -6,14 +6,14 @@ Where an episode begins inside a sequence the hidden state resets, so no gradien
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class BPTTSequenceType(str, Enum):
+class BPTTSequenceType(StrEnum):
     """How sequences overlap."""
 
     CHUNKED = "chunked"

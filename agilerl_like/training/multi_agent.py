@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Unpack, cast
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
@@ -13,9 +13,6 @@ from agilerl_like.training.on_policy import train_on_policy
 from agilerl_like.training.opponents import Scripts
 from agilerl_like.training.train_options import SharedOptions, with_options_of
 from agilerl_like.training.training_arguments import Opponents
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @with_options_of(train_on_policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Unpack, cast
 
 import gymnasium
 
@@ -16,9 +16,6 @@ from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.on_policy import train_on_policy
 from agilerl_like.training.train_options import TrainOptions, with_options_of
 from agilerl_like.training.training_arguments import TrainingArguments
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @with_options_of(train_on_policy)

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def is_run_document(document: Mapping[str, Any]) -> bool:
 
 
 def _now() -> str:
-    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _command() -> str:

@@ -261,7 +261,6 @@ def test_envs_are_made_from_import_paths(source):
     assert env.agent_ids == ("agent_0", "agent_1")
 
 
-@pytest.mark.skipif(not hasattr(pettingzoo, "register"), reason="PettingZoo has a registry since 1.26")
 def test_envs_are_made_from_registry_ids():
     pettingzoo.register("parallel", "tests/lives-v0", envs.Scripted, kwargs={"a": "oT"})
     try:

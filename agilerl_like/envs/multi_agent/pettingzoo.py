@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 MultiAgentBackend = Literal["auto", "sync", "workers"]
+EnvKind = Literal["aec", "parallel"]
 MultiAgentSource = str | Callable[..., Any]
 MultiAgentWrapper = str | Mapping[str, Any] | Callable[[Any], Any]
 
@@ -403,13 +404,13 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
     return partial(_make_registered, ids[source], source)
 
 
-def _registered_ids() -> dict[str, Literal["aec", "parallel"]]:
-    """Return the ids of PettingZoo's registry, which it has had since 1.26, and as which kind of env each is made."""
-    kinds: tuple[Literal["aec", "parallel"], ...] = ("aec", "parallel")  # the second, if there are both
-    return {name: kind for kind in kinds for name in getattr(pettingzoo, f"{kind}_registry", {})}
+def _registered_ids() -> Mapping[str, EnvKind]:
+    """Return the ids of PettingZoo's registry, and as which kind of env each is made: parallel, if there are both."""
+    aec: dict[str, EnvKind] = dict.fromkeys(pettingzoo.aec_registry, "aec")
+    return {**aec, **dict.fromkeys(pettingzoo.parallel_registry, "parallel")}
 
 
-def _make_registered(kind: Literal["aec", "parallel"], source: str, **kwargs: Any) -> Any:
+def _make_registered(kind: EnvKind, source: str, **kwargs: Any) -> Any:
     """Make an env of PettingZoo's registry, which does not raise ImportError for a missing package."""
     try:
         return pettingzoo.make(kind, source, **kwargs)
