@@ -57,9 +57,9 @@ class Score:
 def measure(case: Case, seed: int) -> Score:
     """Train a population until its best agent reaches the target, or its budget is spent."""
     options = ["--network.memory-config", json.dumps(CELLS[case.cell]), "--seed", str(seed)]
-    result, _, seconds = train_bundled(CONFIG, [*options, "--training.max-steps", str(case.max_steps)])
-    summary = result.summary
-    return Score(summary.env_steps, round(seconds, 1), round(summary.best.fitness, 3))
+    run = train_bundled(CONFIG, [*options, "--training.max-steps", str(case.max_steps)])
+    summary = run.result.summary
+    return Score(summary.env_steps, round(run.cpu_seconds, 1), round(summary.best.fitness, 3))
 
 
 def section(runs: Sequence[Run[Score]], options: argparse.Namespace) -> list[str]:

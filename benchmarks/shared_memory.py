@@ -17,7 +17,17 @@ import numpy as np
 import torch
 
 from benchmarks.agilerl_like_setup import train_bundled
-from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
+from benchmarks.harness import (
+    Run,
+    conditions,
+    earlier_runs,
+    interleaved,
+    one,
+    options_of,
+    print_result,
+    publish,
+    values,
+)
 from benchmarks.tables import markdown, median_and_range
 
 SIDES = {"shared": "shared", "own": "own"}
@@ -57,10 +67,10 @@ def measure(case: Case, seed: int) -> Reward:
     """Train a population for its whole budget."""
     options = ["--algorithm.memory", case.memory, "--training.max-steps", str(case.steps)]
     options += ["--training.evo-steps", str(case.steps // 10), "--training.target", "none", "--seed", str(seed)]
-    result, _, seconds = train_bundled(CONFIGS[case.env][0], options)
-    summary = result.summary
-    fitness = [round(float(value), 1) for value in result.fitness]
-    return Reward(case.env, case.memory, summary.env_steps, round(seconds, 1), round(summary.best.fitness, 1), fitness)
+    run = train_bundled(CONFIGS[case.env][0], options)
+    summary, seconds = run.result.summary, round(run.cpu_seconds, 1)
+    fitness = [round(float(value), 1) for value in run.result.fitness]
+    return Reward(case.env, case.memory, summary.env_steps, seconds, round(summary.best.fitness, 1), fitness)
 
 
 def interval(runs: Sequence[Run[Reward]]) -> str:
@@ -81,6 +91,7 @@ def section(results: dict[str, list[Run[Reward]]], options: argparse.Namespace) 
         [
             env,
             f"{options.steps or CONFIGS[env][1]:,}",
+            str(len({run.round for run in its})),
             *(median_and_range(values(its, side, lambda result: result.score), "{:.0f}".format) for side in SIDES),
             *(
                 f"{statistics.mean(values(its, side, lambda result: statistics.mean(result.fitness))):.0f}"
@@ -95,8 +106,8 @@ def section(results: dict[str, list[Run[Reward]]], options: argparse.Namespace) 
         "",
         "DQN, bundled configurations `cartpole_dqn` and `lunar_lander_dqn`, four members, ten generations, no target: "
         "with `memory=shared` a member learns from the transitions of all four (SEARL), with `own` from its own. Mean "
-        "return of 20 fresh episodes of the best agent: median (minimum to maximum) of "
-        f"{options.repetitions} seeds; the difference is within seeds, with a bootstrap interval of 95%.",
+        "return of 20 fresh episodes of the best agent: median (minimum to maximum) of the seeds; "
+        "the difference is within seeds, with a bootstrap interval of 95%.",
         "",
         conditions(runs, options, timed=False),
         "",
@@ -104,6 +115,7 @@ def section(results: dict[str, list[Run[Reward]]], options: argparse.Namespace) 
             [
                 "env",
                 "env steps of a member",
+                "seeds",
                 *(f"{side}: best agent" for side in SIDES),
                 *(f"{side}: mean of all members" for side in SIDES),
                 "shared - own, best agent",
@@ -127,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         cases = {side: Case(env, side, options.steps or CONFIGS[env][1]) for side in SIDES}
         sides = {side: one("benchmarks.shared_memory", case) for side, case in cases.items()}
         results[env] = interleaved(sides, Reward, options, case=env)
+    for run in earlier_runs("shared_memory", Reward, [run for its in results.values() for run in its], options):
+        results.setdefault(run.case, []).append(run)
     runs = [run for its in results.values() for run in its]
     publish("shared_memory", section(results, options), runs, [], options)
 

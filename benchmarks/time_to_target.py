@@ -17,7 +17,17 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.agilerl_like_setup import train_bundled
-from benchmarks.harness import Run, conditions, interleaved, options_of, print_result, publish, ratios, values
+from benchmarks.harness import (
+    Run,
+    conditions,
+    earlier_runs,
+    interleaved,
+    options_of,
+    print_result,
+    publish,
+    ratios,
+    values,
+)
 from benchmarks.tables import markdown, median_and_range
 from benchmarks.targets import TARGETS, Reached
 from benchmarks.venvs import interpreter, is_ready
@@ -41,14 +51,14 @@ def measure(case: Case, seed: int) -> Reached:
     """Train the bundled configuration in one process until its target is confirmed."""
     name, *overrides = CONFIGS[case.env]
     options = [*overrides, "--training.target", str(TARGETS[case.env]), "--seed", str(seed)]
-    result, seconds, cpu_seconds = train_bundled(name, options)
-    summary = result.summary
+    run = train_bundled(name, options)
+    summary = run.result.summary
     return Reached(
         OURS,
         case.env,
-        len(result.population),
-        round(seconds, 2),
-        round(cpu_seconds, 2),
+        len(run.result.population),
+        round(run.seconds, 2),
+        round(run.cpu_seconds, 2),
         summary.env_steps,
         round(summary.best.fitness, 1),
         summary.reason == "target reached",
@@ -71,6 +81,7 @@ def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace)
         [
             env,
             f"{TARGETS[env]:g}",
+            str(len({run.round for run in its})),
             *(cell(its, side) for side in sides),
             *(
                 median_and_range(values(its, side, lambda result: float(result.env_steps)), "{:,.0f}".format)
@@ -87,6 +98,7 @@ def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace)
     head = [
         "env",
         "target",
+        "seeds",
         *(f"{SIDES[side]}, CPU seconds" for side in sides),
         *(f"{SIDES[side]}, env steps of all members" for side in sides),
         *(f"time of {SIDES[side]} / ours" for side in sides if side != OURS),
@@ -100,7 +112,7 @@ def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace)
         "rl-zoo's tuned hyperparameters, evaluated every 10,000 steps. AgileRL: four members with the values of its "
         "`ppo.yaml`, tournament and mutations every 10,240 steps of a member. A population searches while it learns, "
         "and takes steps for all of its members. A run that did not get there spent its budget, and its time counts in "
-        f"the ratio. Median (minimum to maximum) of {options.repetitions} seeds.",
+        "the ratio. Median (minimum to maximum) of the seeds.",
         "",
         conditions(runs, options),
         "",
@@ -127,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             for side in options.sides
         }
         results[env] = interleaved(scripts, Reached, options, case=env)
+    for run in earlier_runs("time_to_target", Reached, [run for its in results.values() for run in its], options):
+        results.setdefault(run.case, []).append(run)
     runs = [run for its in results.values() for run in its]
     publish("time_to_target", section(results, options), runs, [], options)
 
