@@ -109,8 +109,9 @@ def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace)
         "CPU seconds of one process from the first env step until the mean return of 20 fresh episodes of the best "
         "agent reaches the target. Ours: the bundled configurations `cartpole` (six members; learning rate 1e-3 in "
         "place of the one that is bad on purpose) and `lunar_lander` (eight). Stable-Baselines3: one agent with "
-        "rl-zoo's tuned hyperparameters, evaluated every 10,000 steps. AgileRL: four members with the values of its "
-        "`ppo.yaml`, tournament and mutations every 10,240 steps of a member. A population searches while it learns, "
+        "rl-zoo's tuned hyperparameters, evaluated every 10,000 steps (50,000 on LunarLander, where an evaluation may "
+        "have 20,000). AgileRL: four members with the values of its `ppo.yaml`, tournament and mutations every 10,240 "
+        "steps of a member. A population searches while it learns, "
         "and takes steps for all of its members. A run that did not get there spent its budget, and its time counts in "
         "the ratio. Median (minimum to maximum) of the seeds.",
         "",
