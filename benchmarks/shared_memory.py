@@ -30,6 +30,7 @@ from benchmarks.harness import (
 )
 from benchmarks.tables import markdown, median_and_range
 
+MEMBERS = 4
 SIDES = {"shared": "shared", "own": "own"}
 CONFIGS = {"CartPole-v1": ("cartpole_dqn", 12_500), "LunarLander-v3": ("lunar_lander_dqn", 200_000)}
 """Bundled configuration, and env steps of each of four members."""
@@ -90,7 +91,7 @@ def section(results: dict[str, list[Run[Reward]]], options: argparse.Namespace) 
     rows = [
         [
             env,
-            f"{options.steps or CONFIGS[env][1]:,}",
+            f"{its[0].result.env_steps // MEMBERS:,}",
             str(len({run.round for run in its})),
             *(median_and_range(values(its, side, lambda result: result.score), "{:.0f}".format) for side in SIDES),
             *(
@@ -106,8 +107,9 @@ def section(results: dict[str, list[Run[Reward]]], options: argparse.Namespace) 
         "",
         "DQN, bundled configurations `cartpole_dqn` and `lunar_lander_dqn`, four members, ten generations, no target: "
         "with `memory=shared` a member learns from the transitions of all four (SEARL), with `own` from its own. Mean "
-        "return of 20 fresh episodes of the best agent: median (minimum to maximum) of the seeds; "
-        "the difference is within seeds, with a bootstrap interval of 95%.",
+        "return of 20 fresh episodes of the best agent: median (minimum to maximum) of the seeds; the difference is "
+        "within seeds, with a bootstrap interval of 95%. The date is that of the last run, which keeps the rows of "
+        "envs that it did not measure.",
         "",
         conditions(runs, options, timed=False),
         "",

@@ -76,7 +76,7 @@ def cell(runs: Sequence[Run[Reached]], side: str) -> str:
 def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace) -> list[str]:
     """Return the whole section."""
     runs = [run for its in results.values() for run in its]
-    sides = [side for side in SIDES if side in options.sides]
+    sides = [side for side in SIDES if any(run.side == side for run in runs)]
     rows = [
         [
             env,
@@ -111,9 +111,9 @@ def section(results: dict[str, list[Run[Reached]]], options: argparse.Namespace)
         "place of the one that is bad on purpose) and `lunar_lander` (eight). Stable-Baselines3: one agent with "
         "rl-zoo's tuned hyperparameters, evaluated every 10,000 steps (50,000 on LunarLander, where an evaluation may "
         "have 20,000). AgileRL: four members with the values of its `ppo.yaml`, tournament and mutations every 10,240 "
-        "steps of a member. A population searches while it learns, "
-        "and takes steps for all of its members. A run that did not get there spent its budget, and its time counts in "
-        "the ratio. Median (minimum to maximum) of the seeds.",
+        "steps of a member. A population searches while it learns, and takes steps for all of its members. A run that "
+        "did not get there spent its budget, and its time counts in the ratio. Median (minimum to maximum) of the "
+        "seeds. The date is that of the last run, which keeps the rows of envs and sides that it did not measure.",
         "",
         conditions(runs, options),
         "",
