@@ -68,6 +68,9 @@ RETURNS = {
     "time_to_target": time_to_target.main,
 }
 
+SHARED = ("threads", "repetitions", "seed", "patience", "output", "rows")
+"""Options that every script has."""
+
 
 def main() -> int:
     """Run the named benchmarks; the others run even if one fails."""
@@ -77,14 +80,14 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(scripts)} (default: speed)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to the terminal")
-    for name in ("threads", "repetitions", "seed", "patience", "output"):
+    for name in SHARED:
         parser.add_argument(f"--{name}", help="for every script; default: each script's own")
     options = parser.parse_args()
     unknown = set(options.names) - scripts.keys()
     if unknown:
         parser.error(f"unknown {', '.join(sorted(unknown))}; there are {', '.join(scripts)}")
     shared = ["--quick"] if options.quick else []
-    for name in ("threads", "repetitions", "seed", "patience", "output"):
+    for name in SHARED:
         if getattr(options, name) is not None:
             shared += [f"--{name}", getattr(options, name)]
     start, failed = time.monotonic(), []

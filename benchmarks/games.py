@@ -11,7 +11,7 @@ their fitness when they were selected, which is the highest of several uncertain
 
     python -m benchmarks.games
     python -m benchmarks.games --games connect_four --repetitions 1 --seed 1 --output -
-    python -m benchmarks.games --rows a.jsonl b.jsonl  # publishes what single runs wrote with --output FOLDER/README.md
+    python -m benchmarks.games --seed 1 --rows games.jsonl  # a run that ended is not repeated by the same command
 """
 
 import argparse
@@ -33,7 +33,7 @@ from agilerl_like.config import build, load
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, random_moves
 from benchmarks.game_players import call, complete_line, complete_or_prevent, raise_
 from benchmarks.harness import Run as Round
-from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish, runs_in
+from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
 from benchmarks.tables import ROOT, Goal, markdown
 
 ROUND_ROBIN_GAMES = 500  # of each player
@@ -255,27 +255,16 @@ def goals(runs: Sequence[Round[Played]]) -> list[Goal]:
     return found
 
 
-def place(run: Round[Played]) -> tuple[int, int]:
-    """Return a run's place in the table: by game, then by seed."""
-    return [*GAMES].index(run.case), run.seed
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), metavar="GAME")
     parser.add_argument("--fresh-games", type=int, metavar="N", help="from each side; by default depends on the game")
-    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="rows to publish, without measuring any")
     parser.add_argument("--settings", nargs="*", default=[], metavar="WORD", help="as of `agilerl-like train`")
     quick = {"settings": ["--training.max-steps=8192", "--training.evo-steps=8192"], "fresh_games": 10}
     options = options_of(parser, argv, repetitions=3, quick=quick, threads=1, timeout=3 * 3600)
     if options.one:
         torch.set_num_threads(options.threads)
         print_result(measure(Case(**json.loads(options.one)), options.seed))
-        return
-    if options.rows:
-        runs = sorted(runs_in(options.rows, Played), key=place)
-        options.games = [game for game in GAMES if any(run.case == game for run in runs)]
-        publish("games", section(runs, options), runs, goals(runs), options)
         return
     runs = [
         run

@@ -1,7 +1,8 @@
 """Measure in processes of their own, alternating sides, while the machine is quiet.
 
 Sides are interleaved (A B C, A B C, …) and a ratio is taken between neighbours of one round, so that a machine that
-slows down over minutes slows all sides equally. A process prints its result as JSON in its last line.
+slows down over minutes slows all sides equally. A process prints its result as JSON in its last line. With `--rows
+FILE` a benchmark that was killed continues with the same command, and runs of several commands are published together.
 """
 
 import argparse
@@ -31,6 +32,8 @@ class Result(Protocol):
 
 
 ResultT = TypeVar("ResultT", bound=Result)
+
+ROWS_HELP = "a row is appended here when a run ends; a run whose command has a row is not repeated"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def options_of(
     parser.add_argument("--timeout", type=float, default=timeout, help="seconds that one run may take")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--output", default=str(README), help="page to write into, or - for the terminal")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help=ROWS_HELP)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to the terminal: does everything still run?")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a single measurement, answered by a line of JSON
     argv = sys.argv[1:] if argv is None else argv
@@ -92,15 +96,28 @@ def interleaved(
     case: str = "",
     repetitions: int | None = None,
 ) -> list[Run[ResultT]]:
-    """Run the sides' commands alternately, `repetitions` times or as in the options, with threads and seed added."""
+    """Run the sides' commands alternately, `repetitions` times or as in the options, with threads and seed added.
+
+    Runs that `options.rows` has are taken from there.
+    """
     runs, rounds = [], repetitions or options.repetitions
+    measured = _rows_by_command(options.rows)
     for round_ in range(rounds):
-        for side, command in sides.items():
+        for side, alone in sides.items():
+            seed = options.seed + round_
+            command = [*alone, "--threads", str(options.threads), "--seed", str(seed)]
+            row = measured.get(tuple(command[1:]))
+            if row is not None:
+                runs.append(Run(**{**row, "round": round_, "result": decode(**row["result"])}))
+                continue
             wait_for_quiet(options.patience)
-            bystanders, seed = OtherProcessLoad(), options.seed + round_
-            result = decode(**_last_line([*command, "--threads", str(options.threads), "--seed", str(seed)], options))
+            bystanders = OtherProcessLoad()
+            result = decode(**_last_line(command, options))
             run = Run(case, side, round_, seed, options.threads, round(bystanders.share(), 4), result)
             runs.append(run)
+            if options.rows is not None:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps({"command": command[1:], **asdict(run)}) + "\n")
             print(
                 f"{' '.join(filter(None, (case, side)))}, round {round_ + 1}/{rounds}: "
                 f"{result.headline}; others took {run.others:.0%} of the machine",
@@ -108,6 +125,13 @@ def interleaved(
                 flush=True,
             )
     return runs
+
+
+def _rows_by_command(path: Path | None) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the rows that `--rows` wrote, by the command of each run without its interpreter."""
+    if path is None or not path.exists():
+        return {}
+    return {tuple(row.pop("command")): row for row in map(json.loads, path.read_text().splitlines())}
 
 
 def _last_line(command: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -131,13 +155,9 @@ def earlier_runs(
     """Return what was published before of cases and sides that `runs` are not of."""
     measured = {(run.case, run.side) for run in runs}
     published = Path(options.output).parent / "results" / f"{script}.jsonl"
-    return [run for run in runs_in([published], decode) if (run.case, run.side) not in measured]
-
-
-def runs_in(files: Sequence[Path], decode: Callable[..., ResultT]) -> list[Run[ResultT]]:
-    """Return the runs in files of rows; a file that is not there has none."""
-    lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
-    return [Run(**{**row, "result": decode(**row["result"])}) for row in map(json.loads, lines)]
+    rows = map(json.loads, published.read_text().splitlines() if published.exists() else ())
+    runs_before = [Run(**{**row, "result": decode(**row["result"])}) for row in rows]
+    return [run for run in runs_before if (run.case, run.side) not in measured]
 
 
 def values(runs: Sequence[Run[ResultT]], side: str, of: Callable[[ResultT], float]) -> list[float]:

@@ -7,7 +7,6 @@ others.
 
     python -m benchmarks.learner_returns
     python -m benchmarks.learner_returns --cases taxi frozen_lake --output -
-    python -m benchmarks.learner_returns --rows a.jsonl b.jsonl  # publishes rows that single runs wrote
 """
 
 import argparse
@@ -15,7 +14,6 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -29,7 +27,6 @@ from benchmarks.harness import (
     options_of,
     print_result,
     publish,
-    runs_in,
 )
 from benchmarks.learner_work import CHEETAH, EPISODES, LANDER, Learned, Work
 from benchmarks.tables import Goal, markdown, median_and_range
@@ -186,14 +183,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS, *PEERS])
-    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="rows to publish, without measuring any")
     options = options_of(parser, argv, repetitions=SEEDS, threads=1, timeout=7200, quick={"cases": ["taxi"]})
     torch.set_num_threads(options.threads)
     if options.one:
         print_result(measure(Case(**json.loads(options.one)), options.seed))
         return
-    runs = runs_in(options.rows or (), Learned)
-    for name in () if options.rows else options.cases:
+    runs: list[Run[Learned]] = []
+    for name in options.cases:
         runs += interleaved(commands(name, options.sides), Learned, options, case=name)
     if options.output != "-":
         runs += earlier_runs("learner_returns", Learned, runs, options)

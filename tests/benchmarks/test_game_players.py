@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.game_players import LINES, call, complete_line, complete_or_prevent, raise_, winning_columns
-from benchmarks.games import main, ranks, spearman
+from benchmarks.games import GAMES, Case, main, ranks, spearman
+from benchmarks.harness import one
 
 RNG = np.random.default_rng(0)
 
@@ -92,19 +93,25 @@ def row(game, seed, won):
         "untrained": {"random": {"mean": 0.25, "error": 0.1}},
         "spearman": None,
     }
+    command = [*one("benchmarks.games", Case(game, GAMES[game], [])), "--threads", "1", "--seed", str(seed)]
     run = {"case": game, "side": "ours", "round": 0, "seed": seed, "threads": 1, "others": 0.0, "result": result}
-    return json.dumps(run) + "\n"
+    return json.dumps({"command": command[1:], **run}) + "\n"
 
 
-def test_rows_of_single_runs_are_published_together(tmp_path):
-    """In the order of games and seeds; of tictactoe the shares lost are a goal, which both reach."""
-    (tmp_path / "a.jsonl").write_text(row("texas_holdem", 1, 0.6) + row("tictactoe", 2, 0.9))
-    (tmp_path / "b.jsonl").write_text(row("tictactoe", 1, 0.8))
-    page = tmp_path / "page" / "README.md"
+def test_rows_of_runs_that_ended_are_published_together(tmp_path):
+    """Of tictactoe the shares lost are a goal, which both seeds reach."""
+    rows, page = tmp_path / "rows.jsonl", tmp_path / "page" / "README.md"
+    games = ("texas_holdem", "tictactoe")
+    rows.write_text("".join(row(game, seed, 0.9 - seed / 10) for game in games for seed in (2, 1)))
     page.parent.mkdir()
-    main(["--rows", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--output", str(page)])
+    main(["--games", *games, "--seed", "1", "--repetitions", "2", "--rows", str(rows), "--output", str(page)])
     told = [json.loads(line) for line in (page.parent / "results" / "games.jsonl").read_text().splitlines()]
-    assert [(one["case"], one["seed"]) for one in told] == [("tictactoe", 1), ("tictactoe", 2), ("texas_holdem", 1)]
+    assert [(its["case"], its["seed"], its["round"]) for its in told] == [
+        ("texas_holdem", 1, 0),
+        ("texas_holdem", 2, 1),
+        ("tictactoe", 1, 0),
+        ("tictactoe", 2, 1),
+    ]
     text = page.read_text()
     assert "| tictactoe | 1 | 1,000 | random | 80.0% and 100.0% |" in text
     assert "| tictactoe, lost against random | 0% as first, <= 5% as second, 2 of 2 seeds |" in text
