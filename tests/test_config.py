@@ -210,6 +210,7 @@ class TestRefusing:
         [
             ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'?"),
             ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
+            ("run: {seed: 3}", "run key='seed' is unknown; allowed is seed at the top level, which is --seed on the"),
             ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),
             ("environment: {id: A-v0, wrappers: [NormalizeRewart]}", "did you mean 'NormalizeReward'"),
             ("environment: {num_envs: 2}", "environment.id is missing"),

@@ -68,6 +68,9 @@ class ErrorFormatter:
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
         foreign = foreign_setting(loc[-1])
+        if len(loc) > 1 and loc[-1] == "seed":  # the only setting outside of the sections
+            where = "allowed is seed at the top level, which is --seed on the command line"
+            return ConfigurationError(f"{field}='seed' is unknown; {where}")
         if foreign is None and loc[0] == "algorithm" and not self._sections_with(loc[-1]):
             return unknown_setting(field, loc[-1], self._near(loc, kind))
         if foreign is None or loc[0] == "hyperparameters":
