@@ -152,9 +152,10 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         f"Then {EPISODES} fresh episodes of its best agent without exploration (500 of Taxi, 1,000 of "
         f"FrozenLake, {CHEETAH.episodes} of HalfCheetah). Env steps are those of all members: on LunarLander peers "
         f"have {LANDER.steps:,}, on HalfCheetah both sides have {CHEETAH.steps:,}. Stable-Baselines3 trains one agent "
-        "with the hyperparameters that rl-zoo tuned, AgileRL four members in its own `train_off_policy`, with the "
-        "hyperparameters of its `dqn.yaml`. On HalfCheetah each of our four members takes a gradient step for each of "
-        "its own env steps: a quarter of the gradient steps of Stable-Baselines3's agent, and all four as many.",
+        "with the hyperparameters that rl-zoo tuned (DQN's agent is the best of rl-zoo's evaluations, SAC's the last), "
+        "AgileRL four members in its own `train_off_policy`, with the hyperparameters of its `dqn.yaml`. "
+        "On HalfCheetah each of our four members takes a gradient step for each of its own env steps: a quarter of the "
+        "gradient steps of Stable-Baselines3's agent, and all four as many.",
         "",
         conditions(runs, options, timed=False),
         "",
