@@ -1,9 +1,10 @@
 """The best agent of a run, which `pop.best`, the summary, the plot, `best/` and all trackers refer to.
 
 The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is evaluated
-again on fresh episodes, and replaces the best agent only if it is better there by more than the standard error of the
-difference. Ratings depend on the opponents, which get stronger; so the best agent is then rated again in each
-generation, by the games of the candidate.
+again on fresh episodes, which the best agent plays too, from the same seeds, and replaces it only if it is better there
+by more than the standard error of the paired difference. The best agent's fitness is that of its last fresh episodes:
+those by which it became the best were lucky more often than not. Ratings depend on the opponents, which get stronger;
+so the best agent is then rated again in each generation, by the games of the candidate.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.records import BestRecord, MemberRecord, OffspringRecord, offspring_from_json
 from agilerl_like.storage.validation import short_repr, validate_record
-from agilerl_like.training.evaluator import EvalResult
+from agilerl_like.training.evaluator import EvalResult, summary
 
 CONFIRMATION_EPISODES = 20
 """Fresh episodes of a candidate; an evaluation's number of episodes if that is larger."""
@@ -83,16 +86,28 @@ def may_surpass(member: MemberRecord, best: BestRecord, target: float | None) ->
     return member.fitness > best.fitness + best.standard_error or _reaches(member, best, target)
 
 
-def surpasses(candidate: BestRecord, best: BestRecord, target: float | None) -> bool:
+def surpasses(candidate: BestRecord, best: BestRecord, target: float | None, error: float) -> bool:
     """Return whether a candidate replaces the best agent.
 
-    It does if its mean on fresh episodes is higher by more than the standard error of the difference, or is the first
+    It does if its mean on fresh episodes is higher by more than the standard `error` of the difference, or is the first
     to reach the target. A result on fresh episodes replaces every result without.
     """
     if not (candidate.is_confirmed and best.is_confirmed):
         return candidate.is_confirmed or not math.isfinite(best.fitness)
-    error = math.hypot(candidate.standard_error, best.standard_error)
     return candidate.fitness - best.fitness > error or _reaches(candidate, best, target)
+
+
+def difference_error(candidate: EvalResult, best: EvalResult) -> float:
+    """Return the standard error of the difference between two agents' results.
+
+    Where fitness is a mean over episodes, it is that of the differences between episodes of equal seeds, in which
+    initial states that are easy for both agents cancel out.
+    """
+    if candidate.returns and best.returns and (candidate.aggregate == "mean" or candidate.instances == 1):
+        paired = summary(np.subtract(candidate.returns[0], best.returns[0]).tolist()).error
+        if math.isfinite(paired):
+            return paired
+    return math.hypot(candidate.errors[0], best.errors[0])
 
 
 def _reaches(member: MemberRecord, best: BestRecord, target: float | None) -> bool:

@@ -21,6 +21,7 @@ from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
     BestAgent,
     confirmed_record,
+    difference_error,
     may_surpass,
     surpasses,
     unconfirmed_record,
@@ -207,37 +208,46 @@ class EvaluatingLoop(LoopState):
     def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
         """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
-        It is the fittest member of this generation if fresh episodes confirm it, otherwise the previous best. A run
-        that was stopped plays no fresh episodes. Where fitness depends on the opponents, the previous best is evaluated
-        against this generation's opponents, too, because its fitness was measured against others.
+        It is the fittest member of this generation if it is better than the previous best on fresh episodes that both
+        play, otherwise the previous best, with the fitness of these episodes. A run that was stopped plays none. Where
+        fitness depends on the opponents, the previous best is evaluated against those of every generation, because its
+        fitness was measured against others.
         """
-        best, target, signal = self.best, self.training_args.target, 0
+        best, target = self.best, self.training_args.target
+        beside, signal, error = None, 0, math.nan
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
-            best, signal = self._measured_again(best)
+            best, beside, signal = self._measured_again(best)
         if best is not None and (signal or not may_surpass(candidate, best.record, target)):
             return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
         owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
         if has_confirmation:
             fresh, signal = self._confirm(agent)
-            found = found if fresh is None else confirmed_record(candidate, self.progress.generation, fresh)
-        if best is not None and not surpasses(found, best.record, target):
+            needs_comparison = best is not None and best.record.is_confirmed
+            if best is not None and needs_comparison and fresh is not None and beside is None:
+                best, beside, signal = self._measured_again(best)
+            if fresh is not None and (beside is not None or not needs_comparison):
+                found = confirmed_record(candidate, self.progress.generation, fresh)
+                error = math.nan if beside is None else difference_error(fresh, beside)
+        if best is not None and not surpasses(found, best.record, target, error):
             return best, signal
         if agent is not None:
             agent = agent.clone()
             agent.fitness[-1] = found.fitness
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
-    def _measured_again(self, best: BestAgent) -> tuple[BestAgent, int]:
-        """Return the best agent with its fitness against this generation's opponents, and the signal."""
+    def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
+        """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""
         fresh, signal = self._confirm(best.agent)
         if fresh is None:
-            return best, signal
+            return best, None, signal
         record = confirmed_record(best.record, best.record.generation, fresh)
+        if not record.is_confirmed:  # its episodes were lost
+            return best, None, signal
         if best.agent is not None:
             best.agent.fitness[-1] = record.fitness
-        return replace(best, record=record), signal
+        return replace(best, record=record), fresh, signal
 
     def _confirm(self, player: EvolvableAlgorithm | None) -> tuple[EvalResult | None, int]:
         """Evaluate an agent, None on all processes but its own, on fresh episodes; all return the same.

@@ -16,7 +16,14 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import BestRecord, MemberRecord, figure, read_metrics
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
-from agilerl_like.training.best_agent import CONFIRMATION_EPISODES, may_surpass, surpasses, unconfirmed_record
+from agilerl_like.training.best_agent import (
+    CONFIRMATION_EPISODES,
+    difference_error,
+    may_surpass,
+    surpasses,
+    unconfirmed_record,
+)
+from agilerl_like.training.evaluator import EvalResult, Evaluator, summary
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -79,9 +86,9 @@ def unsteady(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("fitness", "error", "target", "is_better"),
+    ("fitness", "standard_error", "target", "is_better"),
     [
-        (104.9, 4.0, None, False),  # the difference of 4.9 is below its standard error, sqrt(3^2 + 4^2) = 5
+        (104.9, 4.0, None, False),  # the standard error of the difference is 5
         (105.1, 4.0, None, True),
         (100.0, 0.0, None, False),
         (101.0, 4.0, 100.5, True),  # it reaches a target that the other one has not reached
@@ -90,16 +97,37 @@ def unsteady(tmp_path_factory):
         (math.nan, 4.0, None, False),
     ],
 )
-def test_a_candidate_replaces_the_best_only_beyond_the_standard_error(fitness, error, target, is_better):
+def test_a_candidate_replaces_the_best_only_beyond_the_standard_error(fitness, standard_error, target, is_better):
     best = a_best(fitness=100.0, standard_error=3.0)
-    assert surpasses(a_best(fitness=fitness, standard_error=error), best, target) is is_better
+    candidate = a_best(fitness=fitness, standard_error=standard_error)
+    assert surpasses(candidate, best, target, error=5.0) is is_better
 
 
 def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
     evaluated = unconfirmed_record(a_member(fitness=100.0), 1)
-    assert surpasses(a_best(fitness=10.0, standard_error=1.0), evaluated, None)
-    assert not surpasses(replace(evaluated, fitness=200.0), evaluated, None)
-    assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None)
+    assert surpasses(a_best(fitness=10.0, standard_error=1.0), evaluated, None, math.nan)
+    assert not surpasses(replace(evaluated, fitness=200.0), evaluated, None, math.nan)
+    assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None, math.nan)
+
+
+def a_result(episodes, **changes):
+    found = summary(episodes)
+    settings = {"returns": [list(episodes)], **changes}
+    return EvalResult([found.mean], [found.spread], [found.error], len(episodes), [1], **settings)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "best", "changes", "error"),
+    [
+        ([11.0, 101.0, 53.0], [10.0, 100.0, 50.0], {}, math.sqrt(4 / 9)),  # differences 1, 1, 3: variance 4/3
+        ([11.0, math.nan, 53.0, 5.0], [10.0, 100.0, 50.0, math.nan], {}, 1.0),  # of 1 and 3 alone
+        ([0.0, 2.0], [5.0, 13.0], {"returns": ()}, math.hypot(1.0, 4.0)),  # ratings have no episodes to pair
+        ([0.0, 2.0], [5.0, 13.0], {"instances": 2, "aggregate": "min"}, math.hypot(1.0, 4.0)),
+        ([1.0, 1.0], [1.0, 1.0], {}, 0.0),
+    ],
+)
+def test_the_error_of_a_difference_is_that_of_paired_episodes(candidate, best, changes, error):
+    assert difference_error(a_result(candidate, **changes), a_result(best, **changes)) == pytest.approx(error)
 
 
 def test_fresh_episodes_run_only_for_possible_improvements():
@@ -109,6 +137,32 @@ def test_fresh_episodes_run_only_for_possible_improvements():
     assert may_surpass(a_member(fitness=101.0), best, 100.5)
     assert not may_surpass(a_member(fitness=math.nan), best, 100.5)
     assert may_surpass(a_member(fitness=1.0), replace(best, standard_error=math.nan), None)
+
+
+@pytest.mark.parametrize(("later", "generation", "fitness"), [(12.0, 2, 12.0), (10.2, 1, 10.0), (8.0, 1, 10.0)])
+def test_the_best_agent_plays_the_fresh_episodes_of_a_candidate(monkeypatch, later, generation, fitness):
+    """All members earn 10 in the first generation and `later` in the next, but for the luck of their initial states.
+
+    The fresh episodes of the first generation are worth 100 more, which must not keep a better agent out.
+    """
+    luck = {False: np.tile([-50.0, 50.0], CONFIRMATION_EPISODES // 2), True: np.full(CONFIRMATION_EPISODES, 100.0)}
+    noise = np.tile([-1.0, -1.0, 1.0, 1.0], CONFIRMATION_EPISODES // 4)
+
+    def evaluate(self, players, seeds, now, **_):
+        one = players[0] if isinstance(players, Population) else players
+        skill = 10.0 if players is one and one.steps[-1] <= 64 else later
+        if players is not one:
+            return EvalResult([1000.0 * now] * 2, [1.0] * 2, [1.0] * 2, 1, [1, 1], [[0.0], [0.0]])
+        return a_result(skill + luck[now == 1] + (noise if skill == later else 0.0))
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
+    train_on_policy(env, pop=population, max_steps=128, evo_steps=64, verbose=False, reporters=[records])
+    best = records.summary.best
+    assert (best.generation, best.fitness) == (generation, pytest.approx(fitness))
+    assert population.best.fitness[-1] == best.fitness
 
 
 def test_the_standard_error_counts_complete_episodes_only():

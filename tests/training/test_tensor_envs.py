@@ -268,8 +268,8 @@ def test_an_env_that_cannot_be_copied_serves_training_and_evaluation():
             env, pop=population_of(env), eval_env=env, max_steps=256, evo_steps=128, eval_loop=ENVS, verbose=False
         )
         # training, a test, training again (the test has ended its episodes), a test; each test is followed by the fresh
-        # episodes of the fittest member, in rounds of as many as there are rows
-        assert env.resets == 4 + 2 * math.ceil(CONFIRMATION_EPISODES / (MEMBERS * ENVS))
+        # episodes of the fittest member, in rounds of as many as there are rows, the second by the best agent's, too
+        assert env.resets == 4 + 3 * math.ceil(CONFIRMATION_EPISODES / (MEMBERS * ENVS))
         assert np.isfinite(fitness).all()
         weights.append(torch.cat([p.detach().reshape(-1) for p in population.best.network.parameters()]))
     assert torch.equal(*weights)
