@@ -68,7 +68,7 @@ class ErrorFormatter:
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
         foreign = foreign_setting(loc[-1])
-        if len(loc) > 1 and loc[-1] == "seed":  # the only setting outside of the sections
+        if loc[1:] and loc[-1] == "seed":  # the only setting outside of the sections
             where = "allowed is seed at the top level, which is --seed on the command line"
             return ConfigurationError(f"{field}='seed' is unknown; {where}")
         if foreign is None and loc[0] == "algorithm" and not self._sections_with(loc[-1]):
