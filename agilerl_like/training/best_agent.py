@@ -1,10 +1,10 @@
 """The best agent of a run, which `pop.best`, the summary, the plot, `best/` and all trackers refer to.
 
-The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is evaluated
-again on fresh episodes, which the best agent plays too, from the same seeds, and replaces it only if it is better there
-by more than the standard error of the paired difference. The best agent's fitness is that of its last fresh episodes:
-those by which it became the best were lucky more often than not. Ratings depend on the opponents, which get stronger;
-so the best agent is then rated again in each generation, by the games of the candidate.
+The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. This candidate and
+the best agent so far play the same fresh episodes, and the candidate replaces the best agent only if its mean is higher
+by more than the standard error of the paired difference. The best agent's fitness is the mean of the fresh episodes
+that it played last, because those by which it became the best were often lucky. Ratings depend on the opponents, which
+get stronger, so with them the best agent is rated again in each generation, by the games of the candidate.
 """
 
 from __future__ import annotations

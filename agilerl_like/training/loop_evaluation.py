@@ -208,28 +208,28 @@ class EvaluatingLoop(LoopState):
     def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
         """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
-        It is the fittest member of this generation if it is better than the previous best on fresh episodes that both
-        play, otherwise the previous best, with the fitness of these episodes. A run that was stopped plays none. Where
-        fitness depends on the opponents, the previous best is evaluated against those of every generation, because its
-        fitness was measured against others.
+        It is the fittest member of this generation if its mean on fresh episodes is higher than that of the previous
+        best, which plays the same ones; otherwise the previous best, whose fitness is then their mean. A run that was
+        stopped plays no fresh episodes. Where fitness depends on the opponents, the previous best is evaluated in each
+        generation, because its fitness was measured against other opponents.
         """
         best, target = self.best, self.training_args.target
-        beside, signal, error = None, 0, math.nan
+        fresh_of_best, signal, error = None, 0, math.nan
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
-            best, beside, signal = self._measured_again(best)
+            best, fresh_of_best, signal = self._measured_again(best)
         if best is not None and (signal or not may_surpass(candidate, best.record, target)):
             return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
         owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
         if has_confirmation:
             fresh, signal = self._confirm(agent)
-            needs_comparison = best is not None and best.record.is_confirmed
-            if best is not None and needs_comparison and fresh is not None and beside is None:
-                best, beside, signal = self._measured_again(best)
-            if fresh is not None and (beside is not None or not needs_comparison):
+            is_compared = best is not None and best.record.is_confirmed
+            if best is not None and is_compared and fresh is not None and fresh_of_best is None:
+                best, fresh_of_best, signal = self._measured_again(best)
+            if fresh is not None and (fresh_of_best is not None or not is_compared):
                 found = confirmed_record(candidate, self.progress.generation, fresh)
-                error = math.nan if beside is None else difference_error(fresh, beside)
+                error = math.nan if fresh_of_best is None else difference_error(fresh, fresh_of_best)
         if best is not None and not surpasses(found, best.record, target, error):
             return best, signal
         if agent is not None:

@@ -105,8 +105,8 @@ def test_rows_of_runs_that_ended_are_published_together(tmp_path):
     rows.write_text("".join(row(game, seed, 0.9 - seed / 10) for game in games for seed in (2, 1)))
     page.parent.mkdir()
     main(["--games", *games, "--seed", "1", "--repetitions", "2", "--rows", str(rows), "--output", str(page)])
-    told = [json.loads(line) for line in (page.parent / "results" / "games.jsonl").read_text().splitlines()]
-    assert [(its["case"], its["seed"], its["round"]) for its in told] == [
+    published = [json.loads(line) for line in (page.parent / "results" / "games.jsonl").read_text().splitlines()]
+    assert [(its["case"], its["seed"], its["round"]) for its in published] == [
         ("texas_holdem", 1, 0),
         ("texas_holdem", 2, 1),
         ("tictactoe", 1, 0),
