@@ -11,6 +11,7 @@ import torch
 from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import BestRecord, MemberRecord, figure, read_metrics
@@ -245,3 +246,25 @@ def test_an_interrupt_stops_the_fresh_episodes():
     assert records.summary.reason == "interrupted"
     assert records.summary.best.fitness == 5.0
     assert not records.summary.best.is_confirmed
+
+
+def test_an_interrupt_while_the_best_agent_plays_again_leaves_it_the_best(monkeypatch):
+    played = []
+
+    def evaluate(self, players, seeds, now, **_):
+        if isinstance(players, Population):
+            return EvalResult([1000.0 * now] * 2, [1.0] * 2, [1.0] * 2, 1, [1, 1], [[0.0], [0.0]])
+        played.append(now)
+        if played == [1, 2, 2]:  # the candidate of the second generation has played, and the best agent follows
+            signal.raise_signal(signal.SIGINT)
+            raise EvaluationStopped
+        return a_result([10.0 * now, 12.0 * now])
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
+    train_on_policy(env, pop=population, max_steps=192, evo_steps=64, verbose=False, reporters=[records])
+    best = records.summary.best
+    assert played == [1, 2, 2]
+    assert (records.summary.reason, best.generation, best.fitness) == ("interrupted", 1, 11.0)
