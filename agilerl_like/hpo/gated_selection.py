@@ -45,9 +45,10 @@ class GatedSelection(Selection):
     not finite always is. If the best fitness has not risen by more than the gate for three generations, the worst
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
     others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
-    by small steps. The same happens after the first generation to the worse half of a population whose members have
-    all the same hyperparameters, because there is nothing to select (`spread_equals`). With `blend_training` the
-    fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
+    by small steps. From `gentle_from` of the budget on, when a new member would not have time to learn, none starts
+    again. The same happens after the first generation to the worse half of a population whose members have all the
+    same hyperparameters, because there is nothing to select (`spread_equals`). With `blend_training` the fitness is a
+    weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     share: float = 0.5
@@ -150,11 +151,16 @@ class GatedSelection(Selection):
         """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
         state, worst_first = view.state, ranking(view.fitness, view.uids)[:0:-1].tolist()  # without the best
         slots = worst_first[: len(view) // 2] if self.spread_equals and are_equal(view) else []
-        if self.restart_stalled and self._has_stalled(view) and not state["restarted"]:
+        if self._has_stalled(view) and self._may_restart(view):
             slots = slots or worst_first[: len(view) // 4]
         if slots:
             state.update(stalled=0, restarted=[[slot, view.generation + 1 + GRACE] for slot in slots])
         return slots
+
+    def _may_restart(self, view: PopulationView) -> bool:
+        """Whether members of a stalled search may start again: with time to learn, and none that has just done so."""
+        has_time = not view.generations or view.progress < self.gentle_from
+        return self.restart_stalled and has_time and not view.state["restarted"]
 
     def _has_stalled(self, view: PopulationView) -> bool:
         """Whether the best fitness has not risen by more than the gate for `STALLED_GENERATIONS`."""

@@ -162,6 +162,7 @@ class EvaluatingLoop(LoopState):
             returns=SearchState(returns=list(returns)).paired_returns(),
             generations=args.generations(members.first.num_envs),
             train_returns=np.array(train_returns),
+            state=self.search.state,
         )
         doubtful = selection.in_doubt(view)
         cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)

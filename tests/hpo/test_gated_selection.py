@@ -110,12 +110,14 @@ def test_fewer_are_replaced_late(generation, replaced):
     assert sum(slot != source for slot, source in enumerate(found)) == replaced
 
 
-def restarted_slots(selection, fitness_by_generation, state=None):
+def restarted_slots(selection, fitness_by_generation, state=None, generations=0):
     """Return the slots that start again in each generation."""
     state, found = {} if state is None else state, []
     for generation, fitness in enumerate(fitness_by_generation, 1):
         returns = np.repeat(np.array(fitness, float)[:, None], 5, axis=1)
-        view = PopulationView(np.array(fitness, float), range(8), (), generation, returns=returns, state=state)
+        view = PopulationView(
+            np.array(fitness, float), range(8), (), generation, returns=returns, state=state, generations=generations
+        )
         found.append([slot for slot, row in enumerate(plan(view, selection)) if row.start == WeightMix()])
     return found
 
@@ -123,6 +125,8 @@ def restarted_slots(selection, fitness_by_generation, state=None):
 def test_without_a_rise_for_three_generations_the_worst_quarter_starts_again():
     # the first generation has none before it to compare with; a restart is followed by four generations of grace
     assert restarted_slots(GatedSelection(), [np.zeros(8)] * 9) == [[], [], [], [6, 7], [], [], [], [], [6, 7]]
+    # from two thirds of 13 generations on a new member would not have time to learn
+    assert restarted_slots(GatedSelection(), [np.zeros(8)] * 9, generations=13) == [[], [], [], [6, 7], *[[]] * 5]
     # members that differ, of which the best is always the same: small steps from its values find nothing
     lucky = [np.arange(8.0)] * 4
     assert restarted_slots(GatedSelection(), lucky) == [[], [], [], [0, 1]]

@@ -227,3 +227,23 @@ def plateau(threshold: float) -> Toy:
         train,
         lambda gained: gained if gained >= threshold else 0.0,
     )
+
+
+def hasty(noise: float = 0.0) -> Toy:
+    """A high h gains fast but lowers what a lineage can reach, for good: 1 - 0.3 h, at the largest h it ever had."""
+    from agilerl_like.hpo import RLParameter
+
+    def train(state: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
+        score, limit = state
+        limit = min(limit, 1 - 0.3 * hyperparameters["h"])
+        others = [hyperparameters[name] - 0.5 for name in "xyz"]
+        rate = 0.15 * 10 ** (0.8 * hyperparameters["h"]) * np.exp(-np.sum(np.square(others)) / (2 * 0.3**2))
+        return score + max(0.0, limit - score) * min(rate, 1.0), limit
+
+    return Toy(
+        HyperparameterConfig(**{name: RLParameter(0.0, 1.0, scale="linear") for name in "hxyz"}),
+        lambda: (0.0, 1.0),
+        train,
+        lambda state: state[0],
+        noise,
+    )

@@ -1,0 +1,87 @@
+"""The warm-up of `evolution="auto"`: members that were drawn have time to learn before selection compares them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from toy_problems import hasty, search, uniform_starts
+
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import AutoSelection, GatedSelection, GaussianSteps, History, PopulationView, SlotPlan, Trial
+
+FITNESS = np.arange(4.0)
+RATES = [1e-5, 1e-4, 1e-3, 1e-2]
+
+
+def view_of(generation, state, fitness=FITNESS, rates=RATES, generations=9) -> PopulationView:
+    trials = [
+        Trial(1, uid, -1, {"lr": rate}, "none", "", np.nan, float(found), 1)
+        for uid, (rate, found) in enumerate(zip(rates, fitness, strict=True))
+    ]
+    history = History(tuple(trials) if generation == 1 else ())  # a long run drops its first trials
+    returns = np.repeat(np.asarray(fitness)[:, None], 3, axis=1)
+    uids = range(len(fitness))
+    return PopulationView(fitness, uids, (), generation, history, returns=returns, generations=generations, state=state)
+
+
+def replaced(selection=None, **settings) -> list[int]:
+    """Return how many members are replaced after each of the first five generations."""
+    state, found = {}, []
+    for generation in range(1, 6):
+        view = view_of(generation, state, fitness=FITNESS + 10 * generation, **settings)
+        rows = (selection or AutoSelection()).plan(view, np.random.default_rng(0))
+        found.append(sum(row.weights_from != slot for slot, row in enumerate(rows)))
+    return found
+
+
+def test_drawn_members_train_for_a_third_of_the_budget_before_any_is_replaced() -> None:
+    assert replaced() == [0, 0, 0, 2, 2]
+    assert replaced(AutoSelection(warm_up=0.0)) == replaced(GatedSelection()) == [2, 2, 2, 2, 2]
+    assert replaced(AutoSelection(warm_up=0.5)) == [0, 0, 0, 0, 2]
+
+
+def test_equal_members_and_runs_of_unknown_length_have_no_warm_up() -> None:
+    assert replaced(rates=[1e-4] * 4) == [2, 2, 2, 2, 2]
+    assert replaced(generations=0) == [2, 2, 2, 2, 2]
+
+
+def test_a_diverged_member_becomes_a_clone_of_the_best_during_the_warm_up() -> None:
+    view = view_of(1, {}, fitness=np.array([0.0, np.nan, 5.0, 1.0]))
+    rows = AutoSelection().plan(view, np.random.default_rng(0))
+    assert list(rows) == [
+        SlotPlan(0, 0, explore=False),
+        SlotPlan(2, 2, explore=True),
+        SlotPlan(2, 2, explore=False),
+        SlotPlan(3, 3, explore=False),
+    ]
+
+
+def test_no_further_episodes_are_played_during_the_warm_up() -> None:
+    state = {}
+    noise = np.array([1.0, -1.0])
+    returns = np.array([[10.0] * 2, *[(10.0 - gap + noise).tolist() for gap in (0.5, 1.5, 5.0)]])
+    views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in range(1, 5)]
+    assert [list(AutoSelection().in_doubt(view)) for view in views] == [[], [], [], [0, 2]]
+
+
+def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
+    """Without selection the best of 8 members reaches 0.87, with selection from the first generation on 0.77."""
+
+    def reached(selection: AutoSelection | None) -> float:
+        toy = hasty(noise=0.01)
+        runs = [
+            search(toy, uniform_starts(toy, 8, seed), 21, selection, GaussianSteps(architecture=0.0), seed)
+            for seed in range(20)
+        ]
+        return float(np.mean([max(max(scores) for scores in run.scores) for run in runs]))
+
+    assert reached(AutoSelection(warm_up=0.0)) < 0.79
+    assert reached(AutoSelection()) > 0.81
+
+
+@pytest.mark.parametrize("warm_up", [-0.1, 1.5, float("nan")])
+def test_a_share_outside_of_0_and_1_is_an_error(warm_up) -> None:
+    with pytest.raises(ConfigurationError, match=r"warm_up=.* must lie between 0 and 1"):
+        AutoSelection(warm_up=warm_up)
