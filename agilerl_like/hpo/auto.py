@@ -93,8 +93,11 @@ class AutoSelection(GatedSelection):
         return rows
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
-        """Return the members whose replacement further episodes may decide otherwise: none during the warm-up."""
-        return [] if self.warms_up(view) else super().in_doubt(view)
+        """Return the members whose replacement further episodes may decide otherwise.
+
+        There are none during the warm-up, and none in generation 1, before `plan` has found out whether there is one.
+        """
+        return [] if view.generation == 1 or self.warms_up(view) else super().in_doubt(view)
 
     def warms_up(self, view: PopulationView) -> bool:
         """Whether members with different initial hyperparameters are still in their share `warm_up` of the budget."""

@@ -45,10 +45,10 @@ class GatedSelection(Selection):
     not finite always is. If the best fitness has not risen by more than the gate for three generations, the worst
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
     others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
-    by small steps. From `gentle_from` of the budget on, when a new member would not have time to learn, none starts
-    again. The same happens after the first generation to the worse half of a population whose members have all the
-    same hyperparameters, because there is nothing to select (`spread_equals`). With `blend_training` the fitness is a
-    weighted mean of the evaluation and the training return (see `blended_fitness`).
+    by small steps. None starts again from `gentle_from` of the budget on, because it would not have time to learn. In
+    a population whose members have all the same hyperparameters there is nothing to select, so the worse half starts
+    again after the first generation (`spread_equals`). With `blend_training` the fitness is a weighted mean of the
+    evaluation and the training return (see `blended_fitness`).
     """
 
     share: float = 0.5

@@ -60,6 +60,7 @@ def test_a_diverged_member_becomes_a_clone_of_the_best_during_the_warm_up() -> N
 
 def test_no_further_episodes_are_played_during_the_warm_up() -> None:
     state = {}
+    AutoSelection().plan(view_of(1, state), np.random.default_rng(0))
     noise = np.array([1.0, -1.0])
     returns = np.array([[10.0] * 2, *[(10.0 - gap + noise).tolist() for gap in (0.5, 1.5, 5.0)]])
     views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in range(1, 5)]
@@ -67,7 +68,7 @@ def test_no_further_episodes_are_played_during_the_warm_up() -> None:
 
 
 def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
-    """Without selection the best of 8 members reaches 0.87, with selection from the first generation on 0.77."""
+    """Means of the best of 8 members: 0.87 without selection, 0.77 with it from the first generation on."""
 
     def reached(selection: AutoSelection | None) -> float:
         toy = hasty(noise=0.01)
@@ -77,6 +78,7 @@ def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
         ]
         return float(np.mean([max(max(scores) for scores in run.scores) for run in runs]))
 
+    assert reached(None) > 0.85
     assert reached(AutoSelection(warm_up=0.0)) < 0.79
     assert reached(AutoSelection()) > 0.81
 
