@@ -134,11 +134,12 @@ def train(collector: Collector, steps_per_member: int) -> float:
 def train_spread(population: Population, env_source: EnvSource, work: m.Work) -> float:
     """Train in many processes; return the seconds of what follows a first generation, in which they start."""
     env, ear = make_envs(env_source, m.ENVS_PER_MEMBER), Ear()
+    generation_steps = min(m.GENERATION_STEPS, work.steps_per_member)
     train_on_policy(
         env,
         pop=population,
-        max_steps=m.GENERATION_STEPS + work.steps_per_member,
-        evo_steps=min(m.GENERATION_STEPS, work.steps_per_member),
+        max_steps=generation_steps + work.steps_per_member,
+        evo_steps=generation_steps,
         eval_loop=1,
         eval_steps=1,
         processes=work.processes,
