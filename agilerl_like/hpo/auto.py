@@ -12,7 +12,8 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   means over the run are -212, -218 and -256.
 - Up to half of the members replaced after that, a quarter in the last third of the budget; only clones change.
 - Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
-  bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164.
+  bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164. None
+  starts again in the last third: in toy problems that gains 24.9 instead of 23.9 and 15.0 instead of 13.6.
 - Where all members begin with the same hyperparameters, the worse half draws others after the first generation. In
   those four seeds, with four members, all reached -150 to -157; without it -188, -202, -271 and -192. From good values
   it costs nothing: area under the curve 0.99 to 1.07 times that without it (CartPole, Pendulum, tuning seeds 0 to 2).
