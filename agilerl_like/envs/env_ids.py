@@ -79,7 +79,8 @@ def _with_registrar(env_id: str) -> str:
 
 
 def _public_callables(module: ModuleType) -> list[str]:
-    return [name for name, thing in vars(module).items() if name[0] != "_" and callable(thing)]
+    names = getattr(module, "__all__", dir(module))  # with __all__, of modules that import their names on first access
+    return [name for name in names if name[0] != "_" and callable(getattr(module, name, None))]
 
 
 def _load_plugin(namespace: str) -> None:
