@@ -109,7 +109,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     )
     seconds, best = perf_counter() - start, outcome.population.best
     with closing(evaluation_env(setup.env, EPISODES)) as env:
-        fresh = best.play(VecEnvAdapter(env), integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
+        fresh = best.run_episodes(VecEnvAdapter(env), integers(EPISODES, seed, Purpose.MANUAL, EPISODES))
     setup.env.close()
     return Learned(
         learner="agilerl_like",
