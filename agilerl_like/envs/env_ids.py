@@ -79,8 +79,9 @@ def _with_registrar(env_id: str) -> str:
 
 
 def _public_callables(module: ModuleType) -> list[str]:
-    names = getattr(module, "__all__", dir(module))  # with __all__, of modules that import their names on first access
-    return [name for name in names if name[0] != "_" and callable(getattr(module, name, None))]
+    """Return the module's callables, and names that it imports on first access, without importing them."""
+    names, loaded = getattr(module, "__all__", dir(module)), vars(module)
+    return [name for name in names if name[0] != "_" and (name not in loaded or callable(loaded[name]))]
 
 
 def _load_plugin(namespace: str) -> None:
