@@ -111,6 +111,15 @@ def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
     assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None, math.nan)
 
 
+def trained(max_steps):
+    """Return a population of two that trained in generations of 64 steps, and the records of its run."""
+    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
+    train_on_policy(env, pop=population, max_steps=max_steps, evo_steps=64, verbose=False, reporters=[records])
+    return population, records
+
+
 def a_result(episodes, **changes):
     found = summary(episodes)
     settings = {"returns": [list(episodes)], **changes}
@@ -157,10 +166,7 @@ def test_the_best_agent_plays_the_fresh_episodes_of_a_candidate(monkeypatch, lat
         return a_result(skill + luck[now == 1] + (noise if skill == later else 0.0))
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
-    spaces = env.single_observation_space, env.single_action_space
-    population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
-    train_on_policy(env, pop=population, max_steps=128, evo_steps=64, verbose=False, reporters=[records])
+    population, records = trained(max_steps=128)
     best = records.summary.best
     assert (best.generation, best.fitness) == (generation, pytest.approx(fitness))
     assert population.best.fitness[-1] == best.fitness
@@ -261,10 +267,7 @@ def test_an_interrupt_while_the_best_agent_plays_again_leaves_it_the_best(monkey
         return a_result([10.0 * now, 12.0 * now])
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
-    spaces = env.single_observation_space, env.single_action_space
-    population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
-    train_on_policy(env, pop=population, max_steps=192, evo_steps=64, verbose=False, reporters=[records])
+    _, records = trained(max_steps=192)
     best = records.summary.best
     assert played == [1, 2, 2]
     assert (records.summary.reason, best.generation, best.fitness) == ("interrupted", 1, 11.0)
