@@ -9,7 +9,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   1.58 instead of 0.55 (of 2.98) and 0.84 instead of 0.77 (independent members 0.87), on a plateau 17.9 instead of 15.6;
   where the best values move it costs 4 to 9 % of the gain. On Pendulum (tuning seeds 20 to 23 and 60 to 63) no
   difference is shown: the agents found earn -160 with it, -158 without it, those of independent members -155, and the
-  means over the run are -212, -218 and -256.
+  step-weighted means of the best agent so far are -212, -218 and -256.
 - Up to half of the members replaced after that, a quarter in the last third of the budget; only clones change.
 - Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
   bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164. None
@@ -53,9 +53,10 @@ class AutoSelection(GatedSelection):
     """`GatedSelection` for any run: with a single member, or in a single generation, nothing evolves.
 
     For a share `warm_up` of the budget, members whose initial hyperparameters differ keep their slots, unless they have
-    diverged. Selection before that prefers members that learn fast at first, and their clones take all slots within
-    three generations, while others that learn more slowly would earn more. Where all members begin with the same
-    hyperparameters, or the budget is not known, there is no warm-up.
+    diverged, or no member earns more than a constant policy. Selection in the first generations would prefer members
+    that learn fast at first: their clones take all slots within three generations, while others that learn more slowly
+    would earn more. Where all members begin with the same hyperparameters, or the budget is not known, there is no
+    warm-up.
     """
 
     warm_up: float = 1 / 3
