@@ -7,7 +7,7 @@ benchmarks/search.md from the rows and trains nothing.
     python -m benchmarks.search --tier smoke                      # 6 minutes on two quiet cores
     python -m benchmarks.search --tier main --seeds 1000 1001
     python -m benchmarks.search --methods ours ours_no_gate --envs cartpole --seeds 0 1 2    # tuning: seeds below 100
-    python -m benchmarks.search --replay                          # what was found, on ten new seeds each
+    python -m benchmarks.search --replay --methods ours           # what was found, on ten new seeds each
     python -m benchmarks.search --report
 """
 
@@ -41,11 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             answer.write(line + "\n")
         return 0
     if options.report:
-        report.write(Path(options.output), results.rows(options.rows), results.replays())
+        rows = results.rows(options.rows)
+        report.write(Path(options.output), rows, results.replays(rows))
         return 0
     if options.replay:
-        known = results.replays()
-        found = [row for row in results.rows(options.rows) if row.key not in known and row.schedule and not row.failure]
+        rows = [row for row in results.rows(options.rows) if row.schedule and not row.failure and _names(options, row)]
+        known = results.replays(rows)
+        found = [row for row in rows if row.key not in known]
         tasks = [(row.key, "--replay-one", row.to_json()) for row in found]
         return _in_processes(tasks, options.jobs, lambda line: results.append(results.REPLAYS, line))
     done = {row.key for row in results.rows(options.rows)}
@@ -70,6 +72,12 @@ def selected(options: argparse.Namespace) -> list[Case]:
     )
     cases = tier.cases()
     return [replace(case, seed=seed) for seed in options.seeds for case in cases] if options.seeds else cases
+
+
+def _names(options: argparse.Namespace, row: Row) -> bool:
+    """Return whether a row's method, environment, start and seed are among those named, where any are."""
+    named = (options.methods, "method"), (options.envs, "env"), (options.starts, "start"), (options.seeds, "seed")
+    return all(not its or row.case[key] in its for its, key in named)
 
 
 def available(cases: Iterable[Case]) -> list[Case]:

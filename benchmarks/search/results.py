@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.search.runner import Row
 
@@ -39,6 +40,8 @@ def rows(path: Path = ROWS) -> list[Row]:
     return list({row.key: row for row in map(Row.from_json, lines(path)) if row.is_current}.values())
 
 
-def replays(path: Path = REPLAYS) -> dict[str, dict]:
-    """Return the replays of runs by the key of the run."""
-    return {json.dumps(its["case"], sort_keys=True): its for its in map(json.loads, lines(path))}
+def replays(rows: Iterable[Row], path: Path = REPLAYS) -> dict[str, dict[str, Any]]:
+    """Return the replays of these runs by the key of the run, without those of earlier runs of the same case."""
+    found_by_key = {row.key: row.test_return for row in rows}
+    every = {json.dumps(its["case"], sort_keys=True): its for its in map(json.loads, lines(path))}
+    return {key: its for key, its in every.items() if its["found"] == found_by_key.get(key)}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import benchmarks.search.__main__ as search_main
 from agilerl_like.hpo import HyperparameterConfig, PopulationView
 from benchmarks.search import goals, protocol, report, results, runner, scores
 from benchmarks.search import statistics as stats
@@ -106,6 +107,28 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
     found = replay(replace(row, case=case, schedule=[(0.0, start), (0.5, {**start, "lr": 1e-3})]))
     assert len(found["returns"]) == 10
     assert all(math.isfinite(value) for value in found["returns"])
+
+
+def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):
+    path = tmp_path / "replays.jsonl"
+    results.append(path, json.dumps({"case": row.case, "returns": [1.0], "found": row.test_return}))
+    assert list(results.replays([row], path)) == [row.key]
+    assert not results.replays([replace(row, test_return=row.test_return + 1)], path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "replayed"), [([], 2), (["--methods", "ours"], 1), (["--envs", "acrobot"], 0), (["--seeds", "1003"], 2)]
+)
+def test_only_runs_that_were_named_are_replayed(flags, replayed, tmp_path, row, monkeypatch):
+    path, tasks = tmp_path / "rows.jsonl", []
+    for method in ("ours", "no_evolution"):
+        case = {**row.case, "method": method, "seed": 1003}
+        its = replace(row, case=case, method_version=METHODS[method].version, schedule=[(0.0, {})])
+        results.append(path, its.to_json())
+    monkeypatch.setattr(search_main, "_in_processes", lambda found, *_: tasks.extend(found) or 0)
+    monkeypatch.setattr(results, "replays", lambda rows: {})
+    assert main(["--replay", "--rows", str(path), *flags]) == 0
+    assert len(tasks) == replayed
 
 
 def test_a_failed_run_is_a_row_that_scores_as_a_random_policy(monkeypatch):
