@@ -141,11 +141,19 @@ class GatedSelection(Selection):
 
     def _keep_restarted(self, view: PopulationView, rows: list[SlotPlan]) -> None:
         """Let members that started again in the last `GRACE` generations keep their slots."""
-        recent = [[slot, end] for slot, end in view.state.get("restarted", []) if end > view.generation]
-        view.state["restarted"] = recent
-        for slot, _ in recent:
+        for slot in self.in_grace(view):
             if math.isfinite(view.fitness[slot]):
                 rows[slot] = SlotPlan(slot, slot, explore=False)
+
+    def in_grace(self, view: PopulationView) -> list[int]:
+        """Return the slots of members that started again in the last `GRACE` generations, and forget earlier ones."""
+        recent = [[slot, end] for slot, end in view.state.get("restarted", []) if end > view.generation]
+        view.state["restarted"] = recent
+        return [slot for slot, _ in recent]
+
+    def begin_grace(self, view: PopulationView, slots: Sequence[int]) -> None:
+        """Note that members start again in the next generation."""
+        view.state["restarted"] += [[slot, view.generation + 1 + GRACE] for slot in slots]
 
     def _to_restart(self, view: PopulationView) -> list[int]:
         """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
@@ -154,7 +162,8 @@ class GatedSelection(Selection):
         if self._has_stalled(view) and self._may_restart(view):
             slots = slots or worst_first[: len(view) // 4]
         if slots:
-            state.update(stalled=0, restarted=[[slot, view.generation + 1 + GRACE] for slot in slots])
+            state.update(stalled=0)
+            self.begin_grace(view, slots)
         return slots
 
     def _may_restart(self, view: PopulationView) -> bool:
