@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.gated_selection import GatedSelection
+from agilerl_like.hpo.gated_selection import GatedSelection, own_error
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.pb2 import PB2
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking
@@ -135,14 +135,14 @@ class AutoSelection(GatedSelection):
 
 
 def is_constant(view: PopulationView) -> bool:
-    """Whether the best member earns what a constant policy does, up to two standard errors and 2 % of their spread."""
+    """Whether the best member earns what a constant policy does, up to 2 % of their spread and two standard errors.
+
+    The standard errors count up to a tenth of the spread: returns that vary more are not those of a constant policy.
+    """
     baseline, spread = view.state.get("baseline", (math.nan, math.nan))
     best = int(ranking(view.fitness, view.uids)[0])
-    error = 0.0
-    if view.returns is not None:
-        played = view.returns[best][np.isfinite(view.returns[best])]
-        error = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else 0.0
-    return bool(abs(view.fitness[best] - baseline) <= 2 * error + 0.02 * spread)
+    tolerance = 0.02 * spread + min(2 * own_error(view, best), 0.1 * spread)
+    return bool(abs(view.fitness[best] - baseline) <= tolerance)
 
 
 def finders_of(view: PopulationView) -> list[int]:

@@ -20,6 +20,7 @@ from agilerl_like.hpo import (
     WeightMix,
     next_generation,
 )
+from agilerl_like.hpo.auto import is_constant
 
 RANGES = HyperparameterConfig(
     lr=RLParameter(1e-5, 1e-2),
@@ -69,6 +70,20 @@ def test_the_older_half_begins_again_in_every_second_generation_without_the_best
 def test_members_that_differ_from_a_constant_policy_are_left_alone(fitness, baseline, noise) -> None:
     state = {"baseline": baseline}
     assert [restarted(view_of(fitness, state, noise=noise)) for _ in range(4)] == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("returns", "baseline"),
+    [
+        ([300.0, 300.0, -115.0, -115.0, 0.0], [-146.0, 1227.0]),  # LunarLander: two standard errors are 194
+        ([-400.0, -500.0, -500.0, -500.0], [-500.0, 0.0]),  # Acrobot, which all constant policies fail at
+    ],
+)
+def test_success_in_some_episodes_is_not_that_of_a_constant_policy(returns, baseline) -> None:
+    found = np.array([returns, [min(returns)] * len(returns)])
+    state = {"baseline": baseline}
+    view = PopulationView(found.mean(axis=1), [0, 1], (), 5, returns=found, generations=20, state=state)
+    assert not is_constant(view)
 
 
 def test_members_that_earn_more_in_training_replace_others_and_are_kept() -> None:
