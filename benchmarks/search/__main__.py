@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.write(Path(options.output), rows, results.replays(rows))
         return 0
     if options.replay:
-        rows = [row for row in results.rows(options.rows) if row.schedule and not row.failure and _names(options, row)]
+        rows = [row for row in results.rows(options.rows) if _is_named(row, options)]
         known = results.replays(rows)
-        found = [row for row in rows if row.key not in known]
+        found = [row for row in rows if row.key not in known and row.schedule and not row.failure]
         tasks = [(row.key, "--replay-one", row.to_json()) for row in found]
         return _in_processes(tasks, options.jobs, lambda line: results.append(results.REPLAYS, line))
     done = {row.key for row in results.rows(options.rows)}
@@ -74,7 +74,7 @@ def selected(options: argparse.Namespace) -> list[Case]:
     return [replace(case, seed=seed) for seed in options.seeds for case in cases] if options.seeds else cases
 
 
-def _names(options: argparse.Namespace, row: Row) -> bool:
+def _is_named(row: Row, options: argparse.Namespace) -> bool:
     """Return whether a row's method, environment, start and seed are among those named, where any are."""
     named = (options.methods, "method"), (options.envs, "env"), (options.starts, "start"), (options.seeds, "seed")
     return all(not its or row.case[key] in its for its, key in named)

@@ -99,7 +99,7 @@ def test_members_that_earn_more_in_training_replace_others_and_are_kept() -> Non
 
 
 def generations_until_one_learns(seed: int) -> int:
-    """Return when a member first earns more than nothing, 20 if none does, where the initial weights are lost.
+    """Return when a member first earns more than nothing, 20 if none does, where initial members cannot learn.
 
     As Acrobot from a learning rate that saturates the networks: clones of such members learn nothing, a third of the
     fresh ones do, in their fourth generation, and one training return in five exceeds the others by luck.
@@ -117,11 +117,8 @@ def generations_until_one_learns(seed: int) -> int:
             if row.start is not None:
                 can_learn[slot], ages[slot], uids[slot] = bool(rng.random() < 1 / 3), 0, max(uids) + 1
             elif row.weights_from != slot:
-                can_learn[slot], ages[slot], uids[slot] = (
-                    can_learn[row.weights_from],
-                    ages[row.weights_from],
-                    max(uids) + 1,
-                )
+                source = row.weights_from
+                can_learn[slot], ages[slot], uids[slot] = can_learn[source], ages[source], max(uids) + 1
     return 20
 
 
