@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ SEEDS = 10
 """Runs of each side and task without which a goal is undecided."""
 TASKS = 6
 """Environments that a claim over the main tier needs."""
+BAD_STARTS = ("S1", "S4")
+BAD_START_ENVS = ("cartpole", "acrobot", "pendulum")
 RIVALS = {
     "no_evolution": (0.75, 0.5, "random search (full runs)"),
     "random_quarters": (0.75, 0.5, "random search (quarters)"),
@@ -26,24 +30,47 @@ RIVALS = {
     "tpe_hyperband": (0.6, 0.5, "TPE + Hyperband"),
 }
 """Wanted probability of improvement, wanted low end of its interval, and the name."""
+ZOO = {
+    "cartpole": (500.0, 0.0),
+    "acrobot": (-73.5, 18.2),
+    "pendulum": (-172.2, 104.0),
+    "mountain_car_continuous": (88.3, 2.6),
+    "lunar_lander": (242.1, 31.8),
+}
+"""Mean return and standard deviation of rl-zoo's tuned PPO, as its page of benchmarks has them."""
+DROP = 0.05
+"""Share of target minus random by which the test return of the best agent so far may fall between two tests."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A goal of the protocol; `measured` is empty where nothing was run."""
+
+    what: str
+    wanted: str
+    measured: str = ""
+    is_met: bool = False
+    is_decided: bool = False
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return the table's row."""
+        reached = ("yes" if self.is_met else "**no**") if self.is_decided else "undecided: too few runs"
+        return self.what, self.wanted, self.measured or "not run", reached
 
 
 def table(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return the lines of a table of all goals, from runs of the full protocol alone."""
     rows = [row for row in rows if row.case["members"] == MEMBERS]
-    s2 = [row for row in rows if row.case["start"] == "S2"]
+    s2, s3 = ([row for row in rows if row.case["start"] == start] for start in ("S2", "S3"))
     found = [_improvement(s2, rival, *wanted) for rival, wanted in RIVALS.items()]
-    found += [_rank(s2), *(_target(rows, start) for start in ("S1", "S4")), _no_harm(rows), _bias(rows)]
-    found += [_speed(rows), _replay(rows, replays), _overhead(rows)]
-    return markdown(("goal", "wanted", "measured", "reached"), found)
+    found += [_rank(s2), _faster_on_average(s2), _not_worse_at_the_end(s2), _faster_in_seconds(s2)]
+    found += [_target(rows, start) for start in BAD_STARTS] + [_usable_lr(rows, start) for start in BAD_STARTS]
+    found += [_no_harm(s3), _zoo(s3), _speed(rows), _bias(rows), _never_lost(rows), _replay(rows, replays)]
+    return markdown(("goal", "wanted", "measured", "reached"), [goal.cells for goal in [*found, _overhead(rows)]])
 
 
-def verdict(met: bool, enough: bool) -> str:
-    """Return whether a goal is reached, where there are enough runs to say so."""
-    return "undecided: too few runs" if not enough else "yes" if met else "**no**"
-
-
-def _enough(*its: Mapping[str, Sequence[float]], tasks: int = 1) -> bool:
+def _has_enough(*its: Mapping[str, Sequence[float]], tasks: int = 1) -> bool:
     """Return whether all sides have enough runs in enough common tasks."""
     common = set.intersection(*(set(one) for one in its))
     return sum(all(len(one[task]) >= SEEDS for one in its) for task in common) >= tasks
@@ -57,101 +84,199 @@ def _of(rows: Sequence[Row], *methods: str, by: Callable[[Row], float] = final_s
     return [{task: side[task] for task in sorted(common)} for side in sides]
 
 
-def _improvement(rows: Sequence[Row], rival: str, wanted: float, low_end: float, name: str) -> tuple[str, ...]:
-    ours, theirs = _of(rows, OURS, rival)
+def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> tuple[str, float, float]:
+    """Return a statistic with its interval as text, its value, and the interval's low end."""
+    value, (low, high) = statistic(*its), stats.bootstrap_interval(statistic, *its)
+    return f"{value:.2f} ({low:.2f} to {high:.2f})", value, low
+
+
+# -- S2: members drawn from the ranges
+
+
+def _improvement(rows: Sequence[Row], rival: str, wanted: float, low_end: float, name: str) -> Goal:
     goal = f"S2: better than {name}", f"P >= {wanted}, interval above {low_end}"
+    ours, theirs = _of(rows, OURS, rival)
     if not ours:
-        return *goal, "not run", verdict(False, False)
-    probability = stats.probability_of_improvement(ours, theirs)
-    low, high = stats.bootstrap_interval(stats.probability_of_improvement, ours, theirs)
-    shown = f"{probability:.2f} ({low:.2f} to {high:.2f}), {len(ours)} environments"
-    return *goal, shown, verdict(probability >= wanted and low > low_end, _enough(ours, theirs, tasks=TASKS))
+        return Goal(*goal)
+    shown, value, low = _with_interval(stats.probability_of_improvement, ours, theirs)
+    is_met = value >= wanted and low > low_end
+    return Goal(*goal, f"{shown}, {len(ours)} environments", is_met, _has_enough(ours, theirs, tasks=TASKS))
 
 
-def _rank(rows: Sequence[Row]) -> tuple[str, ...]:
-    every = scores(rows, final_score)
+def _rank(rows: Sequence[Row]) -> Goal:
     goal = "S2: mean rank among all methods", "1st"
+    every = scores(rows, final_score)
     if OURS not in every or len(every) < 2:
-        return *goal, "not run", verdict(False, False)
+        return Goal(*goal)
     sides = dict(zip(every, _of(rows, *every), strict=True))
     ranks = stats.mean_ranks(sides) if sides[OURS] else {}
     if not ranks:
-        return *goal, "no environment in common", verdict(False, False)
+        return Goal(*goal, "no environment in common")
     place = sorted(ranks, key=lambda name: ranks[name]).index(OURS) + 1
-    return (
-        *goal,
-        f"{ranks[OURS]:.1f}, place {place} of {len(ranks)}",
-        verdict(place == 1, _enough(*sides.values(), tasks=TASKS)),
-    )
+    shown = f"{ranks[OURS]:.1f}, place {place} of {len(ranks)}"
+    return Goal(*goal, shown, place == 1, _has_enough(*sides.values(), tasks=TASKS))
 
 
-def _target(rows: Sequence[Row], start: str) -> tuple[str, ...]:
-    envs = ("cartpole", "acrobot", "pendulum")
-    cells, met, enough = [], True, True
-    for env in envs:
-        its = [row for row in rows if (row.case["method"], row.case["env"], row.case["start"]) == (OURS, env, start)]
-        reached = sum(to_target(row) is not None for row in its)
-        cells.append(f"{env} {reached} of {len(its)}")
-        met, enough = met and reached >= 0.9 * len(its), enough and len(its) >= SEEDS
-    return f"{start}: target reached", "9 of 10 seeds each", ", ".join(cells), verdict(met, enough)
+def _faster_on_average(rows: Sequence[Row]) -> Goal:
+    goal = "S2: IQM of the area under the curve, minus that of random search (full runs)", ">= 0.1"
+    return _iqm_difference(goal, *_of(rows, OURS, "no_evolution", by=auc_score), wanted=0.1)
 
 
-def _no_harm(rows: Sequence[Row]) -> tuple[str, ...]:
-    ours, theirs = _of([row for row in rows if row.case["start"] == "S3"], OURS, "no_evolution", by=auc_score)
-    goal = "S3: area under the curve against no evolution", ">= 0.95 times"
+def _not_worse_at_the_end(rows: Sequence[Row]) -> Goal:
+    goal = "S2: IQM of the final score, minus that of TPE + Hyperband", ">= -0.02"
+    return _iqm_difference(goal, *_of(rows, OURS, "tpe_hyperband"), wanted=-0.02)
+
+
+def _iqm_difference(goal: tuple[str, str], ours: stats.Scores, theirs: stats.Scores, wanted: float) -> Goal:
     if not ours:
-        return *goal, "not run", verdict(False, False)
-    ratio = stats.iqm(ours) / stats.iqm(theirs)
-    return *goal, f"{ratio:.2f}", verdict(ratio >= 0.95, _enough(ours, theirs, tasks=TASKS))
+        return Goal(*goal)
+    shown, value, _ = _with_interval(lambda one, other: stats.iqm(one) - stats.iqm(other), ours, theirs)
+    is_decided = _has_enough(ours, theirs, tasks=TASKS)
+    return Goal(*goal, f"{shown}, {len(ours)} environments", value >= wanted, is_decided)
 
 
-def _speed(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return how many times the steps of TPE with a median pruner are needed to the target, by restricted means."""
-    goal = "S1: steps to the target, TPE + median against ours", ">= 3 times on 3 environments"
-    ratios, enough = {}, 0
+def _faster_in_seconds(rows: Sequence[Row]) -> Goal:
+    """Compare restricted means of the seconds to the target, up to the longest run of both methods."""
+    goal = "S2: seconds to the target, TPE + Hyperband against ours", "> 1 time on 3 environments"
+    return _ratios(goal, rows, "tpe_hyperband", wanted=1.0, seconds=True)
+
+
+# -- S1, S4: bad starts
+
+
+def _target(rows: Sequence[Row], start: str) -> Goal:
+    reached = _by_env(rows, start, lambda row: to_target(row) is not None)
+    shown = ", ".join(f"{env} {sum(its)} of {len(its)}" for env, its in reached.items())
+    is_met = all(sum(its) >= 0.9 * len(its) for its in reached.values())
+    return Goal(f"{start}: target reached", "9 of 10 seeds each", shown, is_met, _has_seeds(reached))
+
+
+def _usable_lr(rows: Sequence[Row], start: str) -> Goal:
+    """Return the goal of the generations until a member has a learning rate in [1e-4, 3e-3]; never counts as inf."""
+    found = _by_env(rows, start, lambda row: row.generations_to_usable_lr or math.inf)
+    medians = {env: float(np.median(its)) for env, its in found.items() if its}
+    shown = ", ".join(f"{env} {median:g}" for env, median in medians.items())
+    is_met = all(median <= 8 for median in medians.values())
+    goal = f"{start}: generations until a member has lr 1e-4 to 3e-3, median", "<= 8"
+    return Goal(*goal, shown, is_met, _has_seeds(found))
+
+
+def _by_env(rows: Sequence[Row], start: str, of: Callable[[Row], Any]) -> dict[str, list[Any]]:
+    its = [row for row in rows if (row.case["method"], row.case["start"]) == (OURS, start)]
+    return {env: [of(row) for row in its if row.case["env"] == env] for env in BAD_START_ENVS}
+
+
+def _has_seeds(found: Mapping[str, Sequence[Any]]) -> bool:
+    return all(len(its) >= SEEDS for its in found.values())
+
+
+def _speed(rows: Sequence[Row]) -> Goal:
+    goal = "S1: steps to the target, TPE + median against ours", ">= 3 times, interval above 1.5, on 3 environments"
+    s1 = [row for row in rows if row.case["start"] == "S1"]
+    return _ratios(goal, s1, "tpe_median", wanted=3.0, low_end=1.5)
+
+
+def _ratios(
+    goal: tuple[str, str],
+    rows: Sequence[Row],
+    rival: str,
+    *,
+    wanted: float,
+    low_end: float = 0.0,
+    seconds: bool = False,
+) -> Goal:
+    """Return the goal of how many times as long as ours a rival takes to the target, by restricted means."""
+    ratios, reached, enough = {}, 0, 0
     for env in ENVS:
-        its = [row for row in rows if row.case["start"] == "S1" and row.case["env"] == env]
-        ours, theirs = (
-            [to_target(row) for row in its if row.case["method"] == method] for method in (OURS, "tpe_median")
-        )
-        if ours and theirs:
-            budget = its[0].case["budget"]
-            ratios[env] = stats.restricted_mean(theirs, budget) / stats.restricted_mean(ours, budget)
-            enough += min(len(ours), len(theirs)) >= SEEDS
-    if not ratios:
-        return *goal, "not run", verdict(False, False)
-    shown = ", ".join(f"{env} {ratio:.1f}" for env, ratio in ratios.items())
-    return *goal, shown, verdict(sum(ratio >= 3 for ratio in ratios.values()) >= 3, enough >= 3)
+        its = [row for row in rows if row.case["env"] == env]
+        ours, theirs = ([row for row in its if row.case["method"] == method] for method in (OURS, rival))
+        if not ours or not theirs:
+            continue
+        horizon = max(row.seconds for row in ours + theirs) if seconds else its[0].case["budget"]
+        times = [
+            {env: [math.inf if (time := to_target(row, seconds)) is None else time for row in side]}
+            for side in (theirs, ours)
+        ]
+
+        def ratio(one: stats.Scores, other: stats.Scores, env: str = env, horizon: float = horizon) -> float:
+            return stats.restricted_mean(one[env], horizon) / stats.restricted_mean(other[env], horizon)
+
+        ratios[env], value, low = _with_interval(ratio, *times)
+        reached += (value > wanted if seconds else value >= wanted) and low >= low_end
+        enough += min(len(ours), len(theirs)) >= SEEDS
+    shown = ", ".join(f"{env} {text}" for env, text in ratios.items())
+    return Goal(*goal, shown, reached >= 3, enough >= 3)
+
+
+# -- S3: good starts
+
+
+def _no_harm(rows: Sequence[Row]) -> Goal:
+    goal = "S3: area under the curve against no evolution", ">= 0.95 times, interval above 0.9"
+    ours, theirs = _of(rows, OURS, "no_evolution", by=auc_score)
+    if not ours:
+        return Goal(*goal)
+    shown, value, low = _with_interval(lambda one, other: stats.iqm(one) / stats.iqm(other), ours, theirs)
+    return Goal(*goal, shown, value >= 0.95 and low >= 0.9, _has_enough(ours, theirs, tasks=TASKS))
+
+
+def _zoo(rows: Sequence[Row]) -> Goal:
+    goal = "S3: mean return at the end", "at least rl-zoo's minus its deviation, in each environment"
+    found = {}
+    for env in ZOO:
+        its = [row.test_return for row in rows if (row.case["method"], row.case["env"]) == (OURS, env)]
+        if its:
+            found[env] = its
+    shown = ", ".join(f"{env} {np.mean(its):.4g} of {ZOO[env][0] - ZOO[env][1]:.4g}" for env, its in found.items())
+    is_met = all(np.mean(its) >= ZOO[env][0] - ZOO[env][1] for env, its in found.items())
+    return Goal(*goal, shown, is_met, len(found) == len(ZOO) and _has_seeds(found))
+
+
+# -- any start
 
 
 def _ours(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.case["method"] == OURS and not row.failure]
 
 
-def _bias(rows: Sequence[Row]) -> tuple[str, ...]:
-    its = _ours(rows)
+def _bias(rows: Sequence[Row]) -> Goal:
     goal = "what the method believes of its agent minus the test return", "<= 5 % of target minus random"
+    its = _ours(rows)
     if not its:
-        return *goal, "not run", verdict(False, False)
+        return Goal(*goal)
     bias = float(np.mean([ENVS[row.case["env"]].score(row.chosen_fitness) - final_score(row) for row in its]))
-    return *goal, f"{bias:+.1%}", verdict(bias <= 0.05, len(its) >= SEEDS)
+    return Goal(*goal, f"{bias:+.1%}", bias <= 0.05, len(its) >= SEEDS)
 
 
-def _replay(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
-    its = [row for row in _ours(rows) if row.key in replays]
-    goal = "replay on ten new seeds", ">= 90 % of what was found"
+def _never_lost(rows: Sequence[Row]) -> Goal:
+    """Count the generations after which the test return of the best agent so far has fallen by more than `DROP`."""
+    goal = "generations in which the test return of the best agent so far falls by over 5 %", "<= 5 %"
+    its = _ours(rows)
     if not its:
-        return *goal, "not run", verdict(False, False)
+        return Goal(*goal)
+    falls = 0
+    for row in its:
+        tested = np.array([ENVS[row.case["env"]].score(value) for _, _, value in row.curve])
+        falls += int((np.diff(tested) < -DROP).sum())
+    share = falls / sum(row.acts for row in its)
+    return Goal(*goal, f"{share:.1%} of {sum(row.acts for row in its)}", share <= 0.05, len(its) >= SEEDS)
+
+
+def _replay(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> Goal:
+    goal = "replay on ten new seeds", ">= 90 % of what was found"
+    its = [row for row in _ours(rows) if row.key in replays]
+    if not its:
+        return Goal(*goal)
     again = [ENVS[row.case["env"]].score(value) for row in its for value in replays[row.key]["returns"]]
     share = float(np.mean(again)) / float(np.mean([final_score(row) for row in its]))
-    return *goal, f"{share:.0%}", verdict(share >= 0.9, len(its) >= SEEDS)
+    return Goal(*goal, f"{share:.0%}", share >= 0.9, len(its) >= SEEDS)
 
 
-def _overhead(rows: Sequence[Row]) -> tuple[str, ...]:
-    its = _ours(rows)
+def _overhead(rows: Sequence[Row]) -> Goal:
     goal = "share of evolution in seconds, of evaluation in steps", "<= 5 %, <= 10 %"
+    its = _ours(rows)
     if not its:
-        return *goal, "not run", verdict(False, False)
+        return Goal(*goal)
     evolve = float(np.median([row.evolve_seconds / row.seconds for row in its]))
     evaluate = float(np.median([row.evaluation_steps / row.steps for row in its]))
-    return *goal, f"{evolve:.1%}, {evaluate:.0%}", verdict(evolve <= 0.05 and evaluate <= 0.1, len(its) >= SEEDS)
+    return Goal(*goal, f"{evolve:.1%}, {evaluate:.0%}", evolve <= 0.05 and evaluate <= 0.1, len(its) >= SEEDS)

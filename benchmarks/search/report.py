@@ -194,7 +194,7 @@ def _versus(final: Mapping[str, stats.Scores], name: str) -> str:
     """Return the probability that ours is better, and Holm's p among all rivals."""
     if OURS not in final or name == OURS or not set(final[OURS]) & set(final[name]):
         return ""
-    common = {task for task in final[OURS] if task in final[name]}
+    common = [task for task in final[OURS] if task in final[name]]  # in order: the bootstrap draws task after task
     ours, theirs = ({task: final[who][task] for task in common} for who in (OURS, name))
     rivals = [other for other in final if other != OURS and set(final[OURS]) & set(final[other])]
     adjusted = stats.holm(

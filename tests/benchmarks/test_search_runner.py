@@ -203,3 +203,63 @@ def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
     assert "| 0.90 (" in line(10)
     assert line(10).endswith("7 environments | yes |")
     assert line(9).endswith("| undecided: too few runs |")
+
+
+def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
+    monkeypatch.setattr(stats, "REPETITIONS", 200)
+
+    def row(method, env, start, seed, curve, usable_lr=2):
+        case = json.loads(Case(method, env, start, 1000 + seed, 800_000).key)
+        end = curve[-1][2]
+        row = Row(case, "", end, 1.0, end, end, curve, 800_000, 1000, 100.0, 100.0, 0.1, 20, 4)
+        row.generations_to_usable_lr = usable_lr
+        return row
+
+    def curve(env, steps, scores):
+        random, target = ENVS[env].random, ENVS[env].target
+        return [(at, at / 10_000, random + score * (target - random)) for at, score in zip(steps, scores, strict=True)]
+
+    rows = []
+    for env in goals.BAD_START_ENVS:
+        for seed in range(10):
+            # ours reaches the target at 100,000 steps, and falls by 10 % once in 20 generations
+            ours = curve(env, (50_000, 100_000, 200_000), (0.5, 1.1, 1.0))
+            theirs = curve(env, (100_000, 400_000), (0.5, 1.0))  # at 400,000, but in one seed never
+            rows.append(row("ours", env, "S1", seed, ours, usable_lr=None if seed == 0 else 9))
+            rows.append(row("tpe_median", env, "S1", seed, theirs[:1] if seed == 0 else theirs))
+            rows.append(row("ours", env, "S2", seed, ours))
+            rows.append(row("tpe_hyperband", env, "S2", seed, theirs))
+    cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in goals.table(rows, {})}
+    _, measured, reached = cells["S1: steps to the target, TPE + median against ours"]
+    assert measured.startswith("cartpole 4.40 (4.00 to ")  # (9 * 400,000 + 800,000) / 10 against 100,000
+    assert reached == "yes"
+    assert cells["S1: target reached"][1:] == ["cartpole 10 of 10, acrobot 10 of 10, pendulum 10 of 10", "yes"]
+    usable = cells["S1: generations until a member has lr 1e-4 to 3e-3, median"]
+    assert usable == ["<= 8", "cartpole 9, acrobot 9, pendulum 9", "**no**"]
+    assert cells["S2: seconds to the target, TPE + Hyperband against ours"][1].startswith(
+        "cartpole 4.00 (4.00 to 4.00)"
+    )
+    falls = cells["generations in which the test return of the best agent so far falls by over 5 %"]
+    assert falls[1:] == ["5.0% of 1200", "yes"]
+    assert cells["S3: mean return at the end"][1:] == ["not run", "undecided: too few runs"]
+
+
+def test_the_end_of_a_good_start_is_compared_with_the_zoo(monkeypatch):
+    monkeypatch.setattr(stats, "REPETITIONS", 200)
+
+    def rows(lander):
+        for seed in range(10):
+            for env, (mean, _) in goals.ZOO.items():
+                for method in ("ours", "no_evolution"):
+                    case = json.loads(Case(method, env, "S3", 1000 + seed, 800_000).key)
+                    its = lander if env == "lunar_lander" else mean
+                    yield Row(case, "", its, 1.0, its, its, [(400_000, 5.0, its)], 800_000, 1000, 9.0, 9.0, 0.1, 20, 4)
+
+    def line(lander):
+        return next(its for its in goals.table(list(rows(lander)), {}) if "S3: mean return at the end" in its)
+
+    assert "lunar_lander 220 of 210.3" in line(220.0)
+    assert line(220.0).endswith("| yes |")
+    assert line(200.0).endswith("| **no** |")
+    ratio = next(its for its in goals.table(list(rows(220.0)), {}) if "S3: area under the curve" in its)
+    assert "| 1.00 (1.00 to 1.00) |" in ratio
