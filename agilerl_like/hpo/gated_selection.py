@@ -29,8 +29,9 @@ from agilerl_like.registry import register
 
 STALLED_GENERATIONS = 3
 """Generations without a rise of the best fitness after which the worst members start again."""
-GRACE = 4
-"""Generations for which a restarted member is not compared with others, which had more time to learn."""
+GRACE, GRACE_SHARE = 4, 0.2
+"""Generations for which a restarted member is not compared with others, which had more time to learn: at least 4, and
+in longer runs a share of them, because short generations leave little time in each."""
 
 
 @register("selection", "gated")
@@ -44,11 +45,11 @@ class GatedSelection(Selection):
     from good, and fewer later, when greed costs diversity. The best member is never replaced; a member whose fitness is
     not finite always is. If the best fitness has not risen by more than the gate for three generations, the worst
     quarter starts again, with initial weights and hyperparameters drawn from the ranges, and is not compared with
-    others for four generations (`restart_stalled`): clones of one parent that learns nothing cannot leave its values
-    by small steps. None starts again from `gentle_from` of the budget on, because it would not have time to learn. In
-    a population whose members have all the same hyperparameters there is nothing to select, so the worse half starts
-    again after the first generation (`spread_equals`). With `blend_training` the fitness is a weighted mean of the
-    evaluation and the training return (see `blended_fitness`).
+    others for a fifth of the budget, at least four generations (`restart_stalled`): clones of one parent that learns
+    nothing cannot leave its values by small steps. None starts again from `gentle_from` of the budget on, because it
+    would not have time to learn. In a population whose members have all the same hyperparameters there is nothing to
+    select, so the worse half starts again after the first generation (`spread_equals`). With `blend_training` the
+    fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     share: float = 0.5
@@ -140,20 +141,21 @@ class GatedSelection(Selection):
         return bool(difference > 0 and difference > self.gate * view.standard_error(better, worse))
 
     def _keep_restarted(self, view: PopulationView, rows: list[SlotPlan]) -> None:
-        """Let members that started again in the last `GRACE` generations keep their slots."""
+        """Let members that started again a short time ago keep their slots."""
         for slot in self.in_grace(view):
             if math.isfinite(view.fitness[slot]):
                 rows[slot] = SlotPlan(slot, slot, explore=False)
 
     def in_grace(self, view: PopulationView) -> list[int]:
-        """Return the slots of members that started again in the last `GRACE` generations, and forget earlier ones."""
+        """Return the slots of members that started again within the grace, and forget earlier ones."""
         recent = [[slot, end] for slot, end in view.state.get("restarted", []) if end > view.generation]
         view.state["restarted"] = recent
         return [slot for slot, _ in recent]
 
     def begin_grace(self, view: PopulationView, slots: Sequence[int]) -> None:
         """Note that members start again in the next generation."""
-        view.state["restarted"] += [[slot, view.generation + 1 + GRACE] for slot in slots]
+        end = view.generation + 1 + share_of_generations(view, GRACE_SHARE, GRACE)
+        view.state["restarted"] += [[slot, end] for slot in slots]
 
     def _to_restart(self, view: PopulationView) -> list[int]:
         """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
@@ -188,6 +190,11 @@ class GatedSelection(Selection):
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there are two generations, with one selection between them."""
         require_generations("selection 'gated'", generations, 2, where)
+
+
+def share_of_generations(view: PopulationView, share: float, least: int) -> int:
+    """Return a share of the run's generations, at least `least`, which is the result where the budget is unknown."""
+    return max(least, int(share * view.generations))
 
 
 def are_equal(view: PopulationView) -> bool:

@@ -98,34 +98,41 @@ def test_members_that_earn_more_in_training_replace_others_and_are_kept() -> Non
     assert [slot for slot, row in enumerate(rows) if row.wider] == [2, 4]  # and two are fresh
 
 
-def generations_until_one_learns(seed: int) -> int:
-    """Return when a member first earns more than nothing, 20 if none does, where initial members cannot learn.
+def generations_until_one_learns(seed: int, parts: int = 1) -> int:
+    """Return when a member first earns more than nothing, where initial members cannot learn; the last if none does.
 
     As Acrobot from a learning rate that saturates the networks: clones of such members learn nothing, a third of the
-    fresh ones do, in their fourth generation, and one training return in five exceeds the others by luck.
+    fresh ones do, in their fourth generation, and one training return in five exceeds the others by luck. With `parts`
+    the same budget has that many times 20 generations, and a member needs as many more of them.
     """
-    rng = np.random.default_rng(seed)
-    can_learn, ages, uids, state = [False] * 8, [2] * 8, [*range(8)], {"baseline": [-500.0, 0.0]}
-    for generation in range(3, 20):
+    rng, last = np.random.default_rng(seed), 20 * parts
+    can_learn, ages, uids, state = [False] * 8, [2 * parts] * 8, [*range(8)], {"baseline": [-500.0, 0.0]}
+    for generation in range(2 * parts + 1, last):
         ages = [age + 1 for age in ages]
-        fitness = [-100.0 if able and age > 3 else -500.0 for able, age in zip(can_learn, ages, strict=True)]
+        fitness = [-100.0 if able and age > 3 * parts else -500.0 for able, age in zip(can_learn, ages, strict=True)]
         if max(fitness) > -500:
             return generation
         luck = np.where(rng.random(8) < 0.2, rng.uniform(1, 60, 8), 0.0)
-        view = replace(view_of(fitness, state, uids, generation=generation), train_returns=-500 + luck)
+        view = view_of(fitness, state, uids, generation=generation)
+        view = replace(view, train_returns=-500 + luck, generations=last)
         for slot, row in enumerate(AutoSelection().plan(view, rng)):
             if row.start is not None:
                 can_learn[slot], ages[slot], uids[slot] = bool(rng.random() < 1 / 3), 0, max(uids) + 1
             elif row.weights_from != slot:
                 source = row.weights_from
                 can_learn[slot], ages[slot], uids[slot] = can_learn[source], ages[source], max(uids) + 1
-    return 20
+    return last
 
 
 def test_luck_in_training_does_not_keep_out_fresh_members() -> None:
     found = [generations_until_one_learns(seed) for seed in range(20)]
     assert np.median(found) <= 10
     assert sum(generation < 20 for generation in found) >= 18
+
+
+def test_fresh_members_have_a_share_of_the_budget_to_learn_however_short_generations_are() -> None:
+    found = [generations_until_one_learns(seed, parts=3) for seed in range(20)]
+    assert sum(generation < 60 for generation in found) >= 18  # 4, if they had four generations
 
 
 def test_a_copy_of_what_stands_still_is_not_made() -> None:
