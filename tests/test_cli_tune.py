@@ -50,13 +50,41 @@ def test_given_values_are_in_their_ranges():
     assert start["gae_lambda"] == ranges["gae_lambda"]["max"] == 0.995  # nor has 1 - 1
 
 
+@pytest.mark.parametrize(
+    ("steps", "longest", "episodes", "found"),
+    [
+        (250_000, 200, 10, (30, 10)),  # evaluation of all episodes takes 60,000 steps
+        (250_000, None, 10, (30, 10)),
+        (250_000, 500, 15, (20, 8)),  # 80,000 instead of 225,000
+        (250_000, 100_000, 15, (13, 6)),  # few games last as long as they may
+        (50_000, 1000, 15, (12, 3)),
+        (1_000_000, 1000, 1, (30, 1)),  # no more episodes than the configuration has
+    ],
+)
+def test_generations_and_episodes_follow_from_the_budget_and_the_longest_episode(steps, longest, episodes, found):
+    assert tune.generations_and_episodes(steps, longest, episodes) == found
+
+
+def test_the_time_limit_is_known_however_the_env_is_made():
+    for env_id, found in (("CartPole-v1", (12, 4)), ("Acrobot-v1", (12, 4)), ("Pendulum-v1", (13, 6))):
+        training = tune.search_config(find_config(env_id), steps=2e5, population=4, seed=1).training
+        assert (training.max_steps // training.evo_steps, training.eval_loop) == found
+
+
+def test_a_limit_of_evaluation_episodes_counts_as_the_longest_episode(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("environment: {id: Acrobot-v1}\ntraining: {eval_steps: 50, eval_loop: 15}\n")
+    training = tune.search_config(find_config(str(file)), steps=2e5, population=4, seed=1).training
+    assert (training.max_steps // training.evo_steps, training.eval_loop) == (27, 12)
+
+
 def test_a_budget_is_divided_into_thirty_generations_of_all_members():
     config = tune.search_config(find_config("Pendulum-v1"), steps=2e6, population=8, seed=1)
     assert (config.training.max_steps, config.training.evo_steps, config.population.size) == (250_000, 8333, 8)
     assert config.evolution == "auto"
     assert "action_std_init" in config.hyperparameters
     short = tune.search_config(find_config("CartPole-v1"), steps=8192, population=8, seed=1)
-    assert (short.training.max_steps, short.training.evo_steps) == (1024, 256)
+    assert (short.training.max_steps, short.training.evo_steps, short.training.eval_loop) == (1024, 256, 3)
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,21 @@ from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import replace_file
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
 from agilerl_like.yaml_writer import to_yaml
 
 BUDGET = 2e6
 GENERATIONS = 30
-"""Generations of a search: fewer leave selection little to do, more make each evaluation a larger share of the time."""
+"""Generations of a search: more would leave members little time to learn between two evaluations."""
+FEW_GENERATIONS, FEW_EPISODES = 12, 3
+"""Generations, and evaluation episodes in each, below which evaluation is not cut: selection would have nothing left to
+do, or nothing left to go by."""
+TYPICAL_LIMIT = 1000
+"""Longest episodes that are reckoned with: longer time limits are rarely reached."""
+EVALUATION_SHARE = 1 / 3
+"""Env steps that evaluation may take for each step of training, if all episodes last as long as they may: a step of
+evaluation needs no update, and takes less than half of the time."""
 LEAST_GENERATIONS = 4
 FOUND = "found.yaml"
 OTHER_NAMES = ("num_steps", "num_minibatches")
@@ -107,14 +115,17 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> 
             f"budget={steps:.4g} gives {each} env steps to each of {population} members; allowed are at least "
             f"{LEAST_GENERATIONS * shortest * population}: {LEAST_GENERATIONS} generations of {shortest} steps"
         )
-    evo_steps = max(shortest, each // GENERATIONS)
     base = draft.validate()
     given = base.algorithm.settings()
     env_setup = base.env_setup(num_envs=1)
     try:
         action_space = env_setup.spaces[-1]
+        limits = (longest_episode(env_setup.vec_env), base.training.eval_steps)
     finally:
         env_setup.env.close()
+    longest = min(filter(None, limits), default=None)
+    generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop)
+    evo_steps = max(shortest, each // generations)
     ranges, start = search_space(
         base.algorithm_class.config, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
     )
@@ -123,12 +134,27 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> 
     data["algorithm"] = {**kept, **start}
     data["population"] = {"size": population, "sample_hyperparameters": True}
     data["hyperparameters"] = ranges
-    data["training"] = {**(data.get("training") or {}), "max_steps": each, "evo_steps": evo_steps, "target": None}
+    training = {"max_steps": each, "evo_steps": evo_steps, "eval_loop": eval_loop, "target": None}
+    data["training"] = {**(data.get("training") or {}), **training}
     data["training"].pop("checkpoint", None)
     data |= {"evolution": "auto", "seed": seed}
     for name in ("selection", "mutation"):
         data.pop(name, None)
     return Draft(data).validate()
+
+
+def generations_and_episodes(steps: int, longest: int | None, episodes: int) -> tuple[int, int]:
+    """Return the generations of a search, and the evaluation episodes of each member in a generation.
+
+    `steps` are the env steps of each member in the whole search, `longest` those of an episode, None if it has no
+    limit, and `episodes` the evaluation episodes that the configuration has, which are the most. Where long episodes
+    would make evaluation exceed `EVALUATION_SHARE`, both numbers fall, generations being two and a half times as many.
+    """
+    if longest is None:
+        return GENERATIONS, episodes
+    affordable = EVALUATION_SHARE * steps / min(longest, TYPICAL_LIMIT)
+    episodes = min(episodes, max(FEW_EPISODES, round(math.sqrt(affordable / 2.5))))
+    return min(GENERATIONS, max(FEW_GENERATIONS, int(affordable / episodes))), episodes
 
 
 class Stopwatch(Callback):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gymnasium.vector import SyncVectorEnv
+
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import WorkerProcesses, launched
@@ -125,7 +127,13 @@ def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList) -> None:
 
 
 def longest_episode(env: Any) -> int | None:
-    """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown."""
+    """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown.
+
+    Of a `SyncVectorEnv` it is that of its first env, because the vector env itself has no spec.
+    """
+    unwrapped = getattr(env, "unwrapped", env)
+    if isinstance(unwrapped, SyncVectorEnv):
+        env = unwrapped.envs[0]
     return getattr(getattr(env, "spec", None), "max_episode_steps", None)
 
 
