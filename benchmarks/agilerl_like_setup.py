@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from agilerl_like.config import build
 from agilerl_like.config.bundled import find_config
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig
 from agilerl_like.hpo import PopulationView, next_generation
+from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.reporting import GenerationRecord, Reporter
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.training import train_on_policy
@@ -180,9 +181,10 @@ def evolve(
 def linear_layers(agent: RLAlgorithm) -> list[tuple[int, int]]:
     """Return inputs and outputs of every linear layer: encoder, actor's head, critic's head."""
     spec = agent.architecture
-    encoder = (gymnasium.spaces.flatdim(agent.observation_space), *spec.encoder.hidden_size, spec.latent_dim)
+    encoder_mlp, head_mlp = cast(MLPSpec, spec.encoder), cast(MLPSpec, spec.head)
+    encoder = (gymnasium.spaces.flatdim(agent.observation_space), *encoder_mlp.hidden_size, spec.latent_dim)
     heads = [
-        (spec.latent_dim, *spec.head.hidden_size, outputs) for outputs in (agent.learner.distribution.num_outputs, 1)
+        (spec.latent_dim, *head_mlp.hidden_size, outputs) for outputs in (agent.learner.distribution.num_outputs, 1)
     ]
     encoders = [encoder] if agent.share_encoders else [encoder, encoder]
     return [layer for sizes in (*encoders, *heads) for layer in pairwise(sizes)]

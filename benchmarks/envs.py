@@ -1,6 +1,6 @@
 """Environments with memory and images, made with gymnasium alone, so that every side can use them."""
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +21,8 @@ def make(name: str) -> gym.Env:
 
 def _positions() -> gym.Env:
     env = gym.make("CartPole-v1")
-    low, high = env.observation_space.low[[0, 2]], env.observation_space.high[[0, 2]]
+    whole = cast(Box, env.observation_space)
+    low, high = whole.low[[0, 2]], whole.high[[0, 2]]
     return TransformObservation(env, lambda state: state[[0, 2]], Box(low, high))
 
 

@@ -19,7 +19,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import torch
 from agilerl_like import IPPO, Run, play_games
 from agilerl_like.cli.train import train_config
 from agilerl_like.config import build, load
-from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, random_moves
+from agilerl_like.envs.multi_agent.scripted import random_moves
 from benchmarks.game_players import call, complete_line, complete_or_prevent, raise_
 from benchmarks.harness import Run as Round
 from benchmarks.harness import conditions, interleaved, one, options_of, print_result, publish
@@ -78,7 +78,7 @@ class Played:
         return f"{'; '.join(shares)}; Spearman {self.spearman}; {self.env_steps:,} steps, {self.seconds:.0f} s"
 
 
-OPPONENTS: Mapping[str, Mapping[str, ScriptedPolicy]] = {
+OPPONENTS: Mapping[str, dict[str, Callable[..., int]]] = {
     "tictactoe": {"random": random_moves},
     "connect_four": {"random": random_moves, "one move ahead": complete_line, "two moves ahead": complete_or_prevent},
     "texas_holdem": {"random": random_moves, "calls": call, "raises": raise_},

@@ -14,7 +14,7 @@ import gc
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -189,7 +189,7 @@ class Watch(Reporter):
 
     def __init__(self, warm_up: int) -> None:
         self.warm_up = warm_up
-        self.seen: list[tuple[int, float, int, int, int, int, int]] = []
+        self.seen: list[tuple[float, ...]] = []
         self.seconds = 0.0
 
     def generation(self, record: GenerationRecord) -> None:
@@ -228,6 +228,8 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     kind, watch = KINDS[case.kind], Watch(min(WARM_UP, case.generations // 2))
     settings = {"num_envs": ENVS, "learn_step": STEPS, "batch_size": STEPS, "hp_config": SMALL, "seed": seed}
     settings |= {**kind.settings, **_networks(kind)}
+    env: Any
+    train: Callable[..., Any]
     if case.kind == "teams":
         env = make_multi_agent_vect_envs(kind.env, ENVS, backend="sync")
         spaces = env.single_observation_spaces, env.single_action_spaces

@@ -74,9 +74,9 @@ def mean_return(env: BenchmarkEnv, act: Act, episodes: int = FRESH_EPISODES) -> 
 
 def at_random(env: BenchmarkEnv, seed: int) -> Act:
     """Return agents that draw any action as often as any other."""
-    rng, env = np.random.default_rng(seed), env.make()
-    choices = {agent: cast(Discrete, env.action_space(agent)).n for agent in env.possible_agents}
-    env.close()
+    rng, one = np.random.default_rng(seed), env.make()
+    choices = {agent: cast(Discrete, one.action_space(agent)).n for agent in one.possible_agents}
+    one.close()
     return lambda seen: {agent: rng.integers(choices[agent], size=len(obs)) for agent, obs in seen.items()}
 
 

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,8 +73,8 @@ def measure(case: Case, threads: int, seed: int) -> Births:
         train(collector, UPDATE_STEPS)
     (parent,), rng, taken = population, np.random.default_rng(seed), defaultdict(list)
     for kind in ("no_mutation", *KINDS):
-        nothing = dict.fromkeys(("no_mutation", *KINDS), 0.0)
-        mutations = Mutations(**{**nothing, kind: 1.0}, new_layer_prob=0.5, activation_selection=("Tanh", "GELU"))
+        chances: dict[str, Any] = {**dict.fromkeys(("no_mutation", *KINDS), 0.0), kind: 1.0}
+        mutations = Mutations(**chances, new_layer_prob=0.5, activation_selection=("Tanh", "GELU"))
         for birth in range(SOME + case.births):
             start = time.perf_counter()
             if kind == "no_mutation":

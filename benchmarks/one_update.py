@@ -43,7 +43,7 @@ def peer_update(system: str, problem: Arrays, settings: Mapping[str, Any]) -> Ar
         return cleanrl_update(problem, settings)
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "problem.npz"), Path(folder, "out.npz")
-        np.savez(given, **problem)
+        np.savez(given, allow_pickle=False, **problem)
         script = ROOT / "benchmarks" / "peers" / f"one_update_{system}.py"
         command = [str(venvs.interpreter(system)), str(script), str(given), json.dumps(settings), str(out)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
@@ -183,7 +183,7 @@ def write_record(problem: Arrays, cases: Mapping[str, Arrays]) -> None:
         names = sorted(found.keys() - {"orders"})
         record[f"{case}/orders"] = found["orders"].astype(np.uint8)
         record[f"{case}/arrays"] = np.concatenate([found[name].ravel() for name in names])
-    np.savez_compressed(RECORDED, **record)
+    np.savez_compressed(RECORDED, allow_pickle=False, **record)
 
 
 def read_record() -> tuple[Arrays, dict[str, Arrays]]:

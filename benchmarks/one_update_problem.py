@@ -4,6 +4,7 @@ A problem is arrays by name: "actor.0.weight" … "critic.3.bias" and "log_std",
 "actions" `[T, E, 2]`, "rewards", "starts" (1 where a step begins an episode, `[T + 1, E]`), "log_probs" and "values".
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -80,7 +81,7 @@ def linears(module: nn.Module) -> list[nn.Linear]:
     return [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
 
 
-def parameters(networks: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
+def parameters(networks: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
     """Return the parameters of actor and critic by the names of a problem."""
     return {
         f"{part}.{number}.{kind}": getattr(layer, kind)

@@ -116,7 +116,7 @@ def faster(runs: Sequence[Run[Told]], backend: str) -> list[float]:
 def births_of(runs: Sequence[Run[Told]], side: str) -> list[float]:
     """Milliseconds of every generation's births."""
     mine = [run for run in runs if run.case == BIRTHS]
-    return [spent for result in values(mine, side, lambda result: result.evolve_milliseconds) for spent in result]
+    return [spent for run in mine if run.side == side for spent in run.result.evolve_milliseconds]
 
 
 def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]:

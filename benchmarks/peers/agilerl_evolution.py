@@ -163,7 +163,7 @@ def episode_returns(
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--env", choices=BUDGETS, default="CartPole-v1")
     parser.add_argument("--members", type=int, metavar="P", help="default: the benchmark's for this env")
     parser.add_argument("--total-steps", type=int, metavar="N", help="of all members; default: the benchmark's")

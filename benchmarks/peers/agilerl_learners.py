@@ -67,7 +67,7 @@ def fresh_returns(agent: DQN, seed: int) -> list[float]:
 
 
 def main() -> None:
-    options, work = parse_options(__doc__.splitlines()[0], [LANDER])
+    options, work = parse_options((__doc__ or "").splitlines()[0], [LANDER])
     total = options.steps or work.steps
     torch.set_num_threads(options.threads)
     set_global_seed(options.seed)

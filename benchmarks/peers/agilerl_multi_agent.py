@@ -174,7 +174,7 @@ def speed(task: w.Task) -> m.Measurement:
 
 
 def main() -> None:
-    task = w.parse_task(__doc__.splitlines()[0])
+    task = w.parse_task((__doc__ or "").splitlines()[0])
     torch.set_num_threads(task.threads)
     set_global_seed(task.seed)
     print((learn if task.part == w.LEARN else speed)(task).to_json())

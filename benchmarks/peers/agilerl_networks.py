@@ -73,7 +73,7 @@ def build_population(env: VectorEnv, env_name: str, members: int) -> list[PPO]:
 
 
 def main() -> None:
-    work = m.parse_work(__doc__.splitlines()[0], envs=m.NETWORK_ENVS)
+    work = m.parse_work((__doc__ or "").splitlines()[0], envs=m.NETWORK_ENVS)
     torch.set_num_threads(work.threads)
     set_global_seed(work.seed)
     env = SyncVectorEnv([lambda: make(work.env)] * m.ENVS_PER_MEMBER)

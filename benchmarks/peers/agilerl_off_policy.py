@@ -45,7 +45,7 @@ def learn(population, memory: ReplayBuffer, steps: int) -> float:
 
 
 def main() -> None:
-    options = w.parse_options(__doc__.splitlines()[0])
+    options = w.parse_options((__doc__ or "").splitlines()[0])
     torch.set_num_threads(options.threads)
     set_global_seed(options.seed)
     env = make_vect_envs(w.ENVS[options.algorithm], num_envs=ENVS, should_async_vector=False)

@@ -39,7 +39,7 @@ def train_one_turn(agent, env) -> int:
 
 
 def main() -> None:
-    options = parse_options(__doc__.splitlines()[0])
+    options = parse_options((__doc__ or "").splitlines()[0])
     torch.set_num_threads(options.threads)
     set_global_seed(options.seed)
     env = make_vect_envs(options.env, num_envs=ENVS_PER_MEMBER, should_async_vector=False)

@@ -71,7 +71,7 @@ def layers(agent: PPO) -> list[str]:
 
 
 def main() -> None:
-    work = m.parse_work(__doc__.splitlines()[0])
+    work = m.parse_work((__doc__ or "").splitlines()[0])
     torch.set_num_threads(work.threads)
     set_global_seed(work.seed)
     env = make_vect_envs(work.env, num_envs=m.ENVS_PER_MEMBER, should_async_vector=False)

@@ -163,7 +163,7 @@ def train(population: Tree, updates: int) -> Tree:
 
 
 def main() -> None:
-    work = m.parse_work(__doc__.splitlines()[0], envs=m.ENVS[:1])
+    work = m.parse_work((__doc__ or "").splitlines()[0], envs=m.ENVS[:1])
     if hasattr(os, "sched_setaffinity"):  # XLA has as many threads as cores that it may use
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: work.threads])
     population = jax.vmap(init_member)(jax.random.split(jax.random.PRNGKey(work.seed), work.members))

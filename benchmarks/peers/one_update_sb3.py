@@ -56,7 +56,7 @@ def main(problem_file: str, settings: str, out: str) -> None:
 
     np.random.permutation = recorded
     model.train()
-    np.savez(out, **problems.outcome(named, policy.optimizer, orders))
+    np.savez(out, allow_pickle=False, **problems.outcome(named, policy.optimizer, orders))
 
 
 if __name__ == "__main__":

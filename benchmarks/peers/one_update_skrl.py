@@ -82,7 +82,7 @@ def main(problem_file: str, settings: str, out: str) -> None:
     agent.enable_training_mode(True)
     agent.enable_models_training_mode(True)
     agent.update(timestep=1, timesteps=1)
-    np.savez(out, **problems.outcome(named, agent.optimizer, memory.orders))
+    np.savez(out, allow_pickle=False, **problems.outcome(named, agent.optimizer, memory.orders))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from importlib import metadata
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -41,7 +41,7 @@ TEST_SEED = 1_000_000  # far from the seeds that training starts with
 class Convolutions(BaseFeaturesExtractor):
     """Convolutions of 3 by 3, then the latent layer."""
 
-    def __init__(self, observation_space: Space):
+    def __init__(self, observation_space: Box):
         super().__init__(observation_space, features_dim=m.IMAGE_LATENT)
         channels, height, width = observation_space.shape
         layers: list[nn.Module] = []
@@ -86,7 +86,7 @@ def episode_returns(model: PPO, episodes: int, seed: int, *, deterministic: bool
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--total-steps", type=int, default=2_000_000, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)

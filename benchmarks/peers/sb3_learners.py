@@ -38,7 +38,7 @@ EVALUATED_EVERY, EVALUATION_EPISODES = 25_000, 5  # rl-zoo's
 
 
 def main() -> None:
-    options, work = parse_options(__doc__.splitlines()[0], (LANDER, CHEETAH))
+    options, work = parse_options((__doc__ or "").splitlines()[0], (LANDER, CHEETAH))
     torch.set_num_threads(options.threads)
     algorithm, settings = ZOO[work.env]
     model = algorithm(

@@ -65,7 +65,7 @@ class StopAtTarget(BaseCallback):
 
 
 def main() -> None:
-    options = parse_options(__doc__)
+    options = parse_options(__doc__ or "")
     torch.set_num_threads(options.threads)
     envs, steps, arguments = ZOO[options.env]
     model = PPO(

@@ -9,7 +9,7 @@ call of ``learn``, which resets SB3's envs only on a model's first turn. No eval
 import time
 
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -22,7 +22,7 @@ from benchmarks import measurement as m
 class SharedEncoder(BaseFeaturesExtractor):
     """One hidden layer and a latent one, as wide as each other."""
 
-    def __init__(self, observation_space: Space):
+    def __init__(self, observation_space: Box):
         super().__init__(observation_space, features_dim=m.WIDTH)
         self.layers = nn.Sequential(
             nn.Linear(observation_space.shape[0], m.WIDTH), nn.ReLU(), nn.Linear(m.WIDTH, m.WIDTH), nn.ReLU()
@@ -76,7 +76,7 @@ def layers(model: PPO) -> list[str]:
 
 
 def main() -> None:
-    work = m.parse_work(__doc__.splitlines()[0])
+    work = m.parse_work((__doc__ or "").splitlines()[0])
     torch.set_num_threads(work.threads)
     set_random_seed(work.seed)
     models = [build_model(work.env, work.seed + m.ENVS_PER_MEMBER * member) for member in range(work.members)]

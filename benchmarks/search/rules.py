@@ -28,7 +28,7 @@ from agilerl_like.hpo import (
     with_hyperparameters,
 )
 from agilerl_like.hpo.explorer import Repair, unchanged
-from agilerl_like.hpo.hyperparameters import Number
+from agilerl_like.hpo.hyperparameters import Number, Parameter
 
 # -- Ray Tune: PopulationBasedTraining, AsyncHyperBand
 
@@ -105,6 +105,13 @@ class RayPBT(Selection):
         return [SlotPlan(sources.get(s, s), sources.get(s, s), explore=s in sources) for s in range(len(view))]
 
 
+def _range(parameter: Parameter) -> RLParameter:
+    """Return a parameter that is a range; the rules here know no others."""
+    if not isinstance(parameter, RLParameter):
+        raise TypeError(f"{parameter!r} is no RLParameter")
+    return parameter
+
+
 @dataclass(frozen=True)
 class RayExplore(Explorer):
     """Ray's `explore` with its defaults.
@@ -127,7 +134,8 @@ class RayExplore(Explorer):
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         space: dict[str, Sequence[Number] | RLParameter] = {}
         values: dict[str, Number] = {}
-        for name, range_ in hp_config.items():
+        ranges = {name: _range(its) for name, its in hp_config.items()}
+        for name, range_ in ranges.items():
             values[name], space[name] = genome.hyperparameters[name], range_
             if name in COMPLEMENTED:
                 values[name] = 1 - values[name]
@@ -138,7 +146,7 @@ class RayExplore(Explorer):
                 ]
         changed = ray_explore(values, space, _PythonRandom(rng), resample=self.resample)
         changed = {name: 1 - value if name in COMPLEMENTED else value for name, value in changed.items()}
-        clipped = {name: hp_config[name].clip(value) for name, value in changed.items()}
+        clipped = {name: ranges[name].clip(value) for name, value in changed.items()}
         child, record = with_hyperparameters(genome, clipped, repair, operator="ray")
         return child, (record,)
 
@@ -244,6 +252,6 @@ class AgileRLMutations(Mutations):
         if not any(change.kind == "rl_hp" or change.details.get("wanted") == "rl_hp" for change in changes):
             return child, changes
         name = list(hp_config)[int(rng.integers(len(hp_config)))]
-        moved = agilerl_step(genome.hyperparameters[name], hp_config[name], rng.random())
+        moved = agilerl_step(genome.hyperparameters[name], _range(hp_config[name]), rng.random())
         child, record = with_hyperparameters(genome, {name: moved}, repair, operator="agilerl")
         return child, (record,)
