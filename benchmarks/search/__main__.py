@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -125,28 +126,39 @@ def _replayed(line: str) -> str:
 
 
 def _in_processes(tasks: Sequence[tuple[str, str, str]], jobs: int, keep: Callable[[str], None]) -> int:
-    """Carry out tasks (name, flag, value) in processes of their own, and keep the last line that each prints."""
+    """Carry out tasks (name, flag, value) in processes of their own, and keep the last line that each prints.
+
+    SIGTERM ends these processes, too, which would otherwise keep their cores busy until their runs have ended.
+    """
     start, environment = time.monotonic(), {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     lost = []
+    running: set[subprocess.Popen[str]] = set()
+
+    def end(number: int, _: object) -> None:
+        for process in list(running):
+            process.terminate()
+        os._exit(128 + number)  # the threads of the pool wait for processes
 
     def carry_out(task: tuple[str, str, str]) -> None:
         name, flag, value = task
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.search", flag, value],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        if done.returncode:
+        running.add(process)
+        printed, errors = process.communicate()
+        running.discard(process)
+        if process.returncode:
             lost.append(name)
-            print(
-                f"{name}: the process ended with {done.returncode}:\n{done.stderr[-500:]}", file=sys.stderr, flush=True
-            )
+            print(f"{name}: the process ended with {process.returncode}:\n{errors[-500:]}", file=sys.stderr, flush=True)
             return
-        line = done.stdout.strip().splitlines()[-1]
+        line = printed.strip().splitlines()[-1]
         keep(line)
         kept = json.loads(line)
         shown = kept.get("failure") or f"{kept.get('test_return', kept.get('returns'))}"
         print(f"{(time.monotonic() - start) / 60:.1f} min: {name}: {shown}", file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, end)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(carry_out, tasks))
     if lost:
