@@ -1,4 +1,4 @@
-"""A search benchmark that is told to end leaves no run on the cores."""
+"""SIGTERM of the search benchmark ends its runs, so that none keeps a core."""
 
 from __future__ import annotations
 
