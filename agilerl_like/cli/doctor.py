@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import psutil
@@ -22,6 +21,7 @@ from agilerl_like.envs.factory import describe_backend
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.resources import available_cores, format_bytes
 from agilerl_like.training.process_choice import OtherLoad, choose_layout, make_shard_env, sample_shard
+from agilerl_like.training.provenance import package_versions
 
 PACKAGES = ("agilerl-like", "torch", "gymnasium", "numpy", "tensordict", "accelerate", "pettingzoo")
 EXTRAS = ("envpool", "box2d", "ale-py", "minatar", "minigrid", "mpe2", "matplotlib", "tensorboard", "wandb", "onnx")
@@ -50,10 +50,9 @@ def doctor(
 def _machine() -> dict[str, Any]:
     load = OtherLoad()
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    found = {name: _version(name) for name in PACKAGES}
     return {
-        "versions": {"python": platform.python_version(), **{name: its for name, its in found.items() if its}},
-        "extras": {name: its for name in EXTRAS if (its := _version(name))},
+        "versions": {"python": platform.python_version(), **package_versions(PACKAGES)},
+        "extras": package_versions(EXTRAS),
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "usable_cores": available_cores(),
@@ -119,10 +118,3 @@ def _text(report: dict[str, Any]) -> str:
     width = max(map(len, lines))
     text = "\n".join(f"{name:<{width}}  {line}" for name, line in lines.items())
     return f"{text}\n{PROGRAM} doctor CONFIG looks at another run; this took {report['seconds']:g} s"
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

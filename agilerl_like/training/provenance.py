@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,12 +29,24 @@ SCHEMA = 1
 
 def provenance(event: str) -> list[str]:
     """Return lines with the event ("begun", "changed"), its date, the command, the versions and the machine."""
-    versions = [f"{name} {found}" for name in PACKAGES for found in _version(name)]
+    versions = [f"{name} {found}" for name, found in package_versions(PACKAGES).items()]
     return [
         f"{event} {_now()} by: {' '.join(_command().split())}",
         f"with python {platform.python_version()}, {', '.join(versions)}",
         f"on {platform.platform()}, torch threads: {torch.get_num_threads()}",
     ]
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the version of each package that is installed.
+
+    That of torch includes its build (+cpu, +cu130), which affects results and is not in the metadata of every wheel.
+    """
+    found = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):  # it is not installed, or not by a package manager
+            found[name] = str(torch.__version__) if name == "torch" else version(name)
+    return found
 
 
 def git_state(folder: Path) -> dict[str, Any]:
@@ -59,7 +72,7 @@ class ProvenanceReporter(Reporter):
             "begun": _now(),
             "command": _command(),
             "python": platform.python_version(),
-            "versions": {name: found for name in PACKAGES for found in _version(name)},
+            "versions": package_versions(PACKAGES),
             "git": self._git,
             "platform": platform.platform(),
             "host": platform.node(),
@@ -124,10 +137,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return done.stdout
-
-
-def _version(package: str) -> Iterator[str]:
-    try:
-        yield version(package)
-    except PackageNotFoundError:  # it is not installed, or not by a package manager
-        return
