@@ -32,13 +32,15 @@ BUDGET = 2e6
 GENERATIONS = 30
 """Generations of a search: more would leave members little time to learn between two evaluations."""
 FEW_GENERATIONS, FEW_EPISODES = 12, 3
-"""Generations, and evaluation episodes in each, below which evaluation is not cut: selection would have nothing left to
-do, or nothing left to go by."""
+"""Generations, and evaluation episodes in each, that a search has even if evaluation then exceeds its share: with fewer
+there is little selection, or fitness is mostly noise."""
 TYPICAL_LIMIT = 1000
-"""Longest episodes that are reckoned with: longer time limits are rarely reached."""
+"""Steps of the longest episode that is assumed: episodes rarely reach a higher time limit."""
 EVALUATION_SHARE = 1 / 3
-"""Env steps that evaluation may take for each step of training, if all episodes last as long as they may: a step of
-evaluation needs no update, and takes less than half of the time."""
+"""Env steps that the evaluation of members may take for each step of training, if all episodes reach their limit.
+
+A step of evaluation needs no update, and takes less than half of the time. Fresh episodes of best agents come on top.
+"""
 LEAST_GENERATIONS = 4
 FOUND = "found.yaml"
 OTHER_NAMES = ("num_steps", "num_minibatches")
@@ -60,8 +62,10 @@ def tune(
     """Search for the hyperparameters and the architecture of an environment while a population learns in it.
 
     Ranges follow from the algorithm and the action space, selection and mutation from population and budget
-    (evolution: auto). At the end a YAML of what was found is written, ready for `agilerl-like train`. The run itself is
-    in its folder as any other: report, metrics, checkpoints.
+    (evolution: auto). Generations and evaluation episodes follow from the budget and the time limit of an episode, so
+    that evaluation takes about a third as many steps as training, more if the budget is short. At the end a YAML of
+    what was found is written, ready for `agilerl-like train`. The run itself is in its folder as any other: report,
+    metrics, checkpoints.
 
     Args:
         env: An environment's id, a bundled configuration, or a YAML file, whose other settings are kept.
