@@ -185,8 +185,11 @@ def _ratios(
     low_end: float = 0.0,
     seconds: bool = False,
 ) -> Goal:
-    """Return the goal of how many times as long as ours a rival takes to the target, by restricted means."""
-    ratios, reached, enough = {}, 0, 0
+    """Return the goal of how many times as long as ours a rival takes to the target, by restricted means.
+
+    It counts environments with enough runs, and is missed if those with too few could not make up three of them.
+    """
+    ratios, reached, undecided, enough = {}, 0, 0, 0
     for env in ENVS:
         its = [row for row in rows if row.case["env"] == env]
         ours, theirs = ([row for row in its if row.case["method"] == method] for method in (OURS, rival))
@@ -202,10 +205,13 @@ def _ratios(
             return stats.restricted_mean(one[env], horizon) / stats.restricted_mean(other[env], horizon)
 
         ratios[env], value, low = _with_interval(ratio, *times)
+        if min(len(ours), len(theirs)) < SEEDS:
+            undecided += 1
+            continue
+        enough += 1
         reached += (value > wanted if seconds else value >= wanted) and low >= low_end
-        enough += min(len(ours), len(theirs)) >= SEEDS
     shown = ", ".join(f"{env} {text}" for env, text in ratios.items())
-    return Goal(*goal, shown, reached >= 3, enough >= 3)
+    return Goal(*goal, shown, reached >= 3, enough >= 3 and (reached >= 3 or reached + undecided < 3))
 
 
 # -- S3: good starts

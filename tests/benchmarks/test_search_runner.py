@@ -239,9 +239,23 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
     assert cells["S2: seconds to the target, TPE + Hyperband against ours"][1].startswith(
         "cartpole 4.00 (4.00 to 4.00)"
     )
+    more = [
+        row(method, "lunar_lander", "S2", 0, curve("lunar_lander", (100_000,), (1.0,)))
+        for method in ("ours", "tpe_hyperband")
+    ]
+    assert _seconds(rows + more) == "yes"
+    slow = [one for one in rows if (one.case["method"], one.case["env"]) != ("tpe_hyperband", "cartpole")]
+    slow += [row("tpe_hyperband", "cartpole", "S2", seed, curve("cartpole", (50_000,), (1.0,))) for seed in range(10)]
+    assert _seconds(slow) == "**no**"
+    assert _seconds(slow + more) == "undecided: too few runs"  # a third environment may still follow
     falls = cells["generations in which the test return of the best agent so far falls by over 5 %"]
     assert falls[1:] == ["5.0% of 1200", "yes"]
     assert cells["S3: mean return at the end"][1:] == ["not run", "undecided: too few runs"]
+
+
+def _seconds(rows):
+    goal = "S2: seconds to the target, TPE + Hyperband against ours"
+    return next(line for line in goals.table(rows, {}) if goal in line).strip("| ").split(" | ")[-1]
 
 
 def test_the_end_of_a_good_start_is_compared_with_the_zoo(monkeypatch):
