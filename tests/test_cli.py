@@ -118,6 +118,16 @@ class TestTrain:
         assert main(["train", file, *given]) == 2
         assert "must be an integer of at least 1" in capsys.readouterr().err
 
+    def test_resume_of_a_finished_run_of_two_processes_prints_one_line(self, file, tmp_path, capfd):
+        run_dir = str(tmp_path / "runs" / "two")
+        options = ["--quiet", "--run.name", "two", "--seed", "3", "--training.max-steps", "128", "--run.processes", "2"]
+        assert main(["train", file, *options]) == 0
+        capfd.readouterr()
+        assert main(["resume", run_dir]) == 0
+        said = "".join(capfd.readouterr())  # of both processes
+        assert "has ended: budget spent" in said
+        assert "Traceback" not in said
+
     def test_quiet_prints_warnings_and_errors_only(self, file, tmp_path, capsys):
         assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "128"]) == 0
         assert tuple(capsys.readouterr()) == ("", "")

@@ -388,8 +388,11 @@ def worker_job(
 
 
 def worker_main(rank: int, job: WorkerJob) -> None:
-    """Run the part of a run on a process that another one started."""
-    with contextlib.ExitStack() as stack:
+    """Run the part of a run on a process that another one started.
+
+    That one reports that the run has ended; here the exception would only print a traceback.
+    """
+    with contextlib.suppress(RunFinished), contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
         env_setup = job.env_setup.from_config(job.env_config)
         stack.callback(env_setup.env.close)
