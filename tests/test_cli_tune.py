@@ -66,7 +66,8 @@ def test_generations_and_episodes_follow_from_the_budget_and_the_longest_episode
 
 
 def test_the_time_limit_is_known_however_the_env_is_made():
-    for env_id, found in (("CartPole-v1", (12, 4)), ("Acrobot-v1", (12, 4)), ("Pendulum-v1", (13, 6))):
+    known = {"CartPole-v1": (12, 4), "Acrobot-v1": (12, 4), "Pendulum-v1": (13, 6), "mpe2.simple_spread_v3": (30, 16)}
+    for env_id, found in known.items():
         training = tune.search_config(find_config(env_id), steps=2e5, population=4, seed=1).training
         assert (training.max_steps // training.evo_steps, training.eval_loop) == found
 

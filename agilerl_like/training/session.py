@@ -29,6 +29,7 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
+from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
@@ -134,6 +135,8 @@ def longest_episode(env: Any) -> int | None:
     unwrapped = getattr(env, "unwrapped", env)
     if isinstance(unwrapped, SyncVectorEnv):
         env = unwrapped.envs[0]
+    if isinstance(env, PackedMultiAgentEnv):
+        return env.max_episode_steps
     return getattr(getattr(env, "spec", None), "max_episode_steps", None)
 
 

@@ -144,6 +144,12 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self._present: tuple[str, ...] = ()
         self._steps = 0
 
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit of an episode, which PettingZoo's envs call `max_cycles`; None if it has none or is unknown."""
+        limit = getattr(getattr(self.env, "unwrapped", self.env), "max_cycles", None)
+        return limit if isinstance(limit, int) else None
+
     @staticmethod
     def _empty_row(space: PackedSpace) -> tuple[np.ndarray, Tree]:
         """Return a row of zeros, and views of its fields."""
