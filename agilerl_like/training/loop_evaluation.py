@@ -27,7 +27,7 @@ from agilerl_like.training.best_agent import (
     unconfirmed_record,
 )
 from agilerl_like.training.checkpoint_manager import SearchState
-from agilerl_like.training.evaluator import EvalResult
+from agilerl_like.training.evaluator import EvalResult, summary
 from agilerl_like.training.loop_state import LoopState
 
 T = TypeVar("T")
@@ -219,7 +219,11 @@ class EvaluatingLoop(LoopState):
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
             best, fresh_of_best, signal = self._measured_again(best)
-        if best is not None and (signal or not may_surpass(candidate, best.record, target)):
+        if best is not None and best.record.is_confirmed and has_confirmation and not signal:
+            lead, lead_error, signal = self._lead_over(best, candidate)
+            if not signal and not may_surpass(candidate, best.record, target, lead, lead_error):
+                return best, 0
+        if best is not None and signal:
             return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
         owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
@@ -238,6 +242,22 @@ class EvaluatingLoop(LoopState):
             agent.fitness[-1] = found.fitness
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
+    def _lead_over(self, best: BestAgent, candidate: MemberRecord) -> tuple[float, float, int]:
+        """Return how much more a member earned than the best agent in this generation's evaluation.
+
+        The best agent plays the same seeds for it, because those of another generation may have been easier. The other
+        two values are the standard error of the difference, and the signal that stopped the episodes.
+        """
+        if self.evaluator.is_relative:  # the best agent has just been measured against the same opponents
+            return candidate.fitness - best.record.fitness, best.record.standard_error, 0
+        played, signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
+        if played is None:
+            return math.nan, math.nan, signal
+        returns = self.search.returns[candidate.slot][: played.episodes]
+        found = summary(returns, played.instances, played.aggregate)
+        rival = played._replace(fitness=[found.mean], errors=[found.error], returns=[returns])
+        return found.mean - played.fitness[0], difference_error(rival, played), 0
+
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""
         fresh, signal = self._confirm(best.agent)
@@ -251,23 +271,29 @@ class EvaluatingLoop(LoopState):
         return replace(best, record=record), fresh, signal
 
     def _confirm(self, player: EvolvableAlgorithm | None) -> tuple[EvalResult | None, int]:
-        """Evaluate an agent, None on all processes but its own, on fresh episodes; all return the same.
+        """Evaluate an agent on fresh episodes; see `_play`."""
+        episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
+        return self._play(player, episodes, Purpose.CONFIRMATION_ENVS)
 
-        That is the result, or the signal that stopped it.
+    def _play(
+        self, player: EvolvableAlgorithm | None, episodes: int, purpose: Purpose
+    ) -> tuple[EvalResult | None, int]:
+        """Evaluate an agent, None on all processes but its own; all return the same.
+
+        That is the result, or the signal that stopped it. The seeds are those of `purpose` in this generation.
         """
         members, generation = self.members, self.progress.generation
         with self.timer("evaluate"):
-            episodes = max(self.training_args.eval_loop, CONFIRMATION_EPISODES)
-            seeds = integers(episodes, members.first.seed, Purpose.CONFIRMATION_ENVS, generation)
+            seeds = integers(episodes, members.first.seed, purpose, generation)
             own, signal = self._evaluate_until_stopped(
                 lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked)
             )
             found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:
             return None, signal
-        fresh = EvalResult(*found)
-        self.progress.evaluation_steps += sum(fresh.steps)
-        return fresh, signal
+        result = EvalResult(*found)
+        self.progress.evaluation_steps += sum(result.steps)
+        return result, signal
 
 
 def _unfinished_result(population: BasePopulation) -> EvalResult:

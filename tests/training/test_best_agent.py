@@ -111,12 +111,13 @@ def test_a_confirmed_candidate_replaces_an_unconfirmed_best():
     assert surpasses(evaluated, replace(evaluated, fitness=math.nan), None, math.nan)
 
 
-def trained(max_steps):
+def trained(max_steps, **options):
     """Return a population of two that trained in generations of 64 steps, and the records of its run."""
     env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
     spaces = env.single_observation_space, env.single_action_space
     population = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=8, net_config=SMALL, seed=0)
-    train_on_policy(env, pop=population, max_steps=max_steps, evo_steps=64, verbose=False, reporters=[records])
+    options = {"reporters": [records], **options}
+    train_on_policy(env, pop=population, max_steps=max_steps, evo_steps=64, verbose=False, **options)
     return population, records
 
 
@@ -142,11 +143,31 @@ def test_the_error_of_a_difference_is_that_of_paired_episodes(candidate, best, c
 
 def test_fresh_episodes_run_only_for_possible_improvements():
     best = a_best(fitness=100.0, standard_error=3.0)
-    assert not may_surpass(a_member(fitness=103.0), best, None)
-    assert may_surpass(a_member(fitness=103.1), best, None)
-    assert may_surpass(a_member(fitness=101.0), best, 100.5)
-    assert not may_surpass(a_member(fitness=math.nan), best, 100.5)
-    assert may_surpass(a_member(fitness=1.0), replace(best, standard_error=math.nan), None)
+    assert not may_surpass(a_member(fitness=103.0), best, None, lead=3.0, error=3.0)
+    assert may_surpass(a_member(fitness=90.0), best, None, lead=3.1, error=3.0)
+    assert may_surpass(a_member(fitness=101.0), best, 100.5, lead=-5.0, error=3.0)
+    assert not may_surpass(a_member(fitness=101.0), best, 99.0, lead=-5.0, error=3.0)
+    assert may_surpass(a_member(fitness=101.0), best, None, lead=0.1, error=math.nan)  # a single episode
+    assert not may_surpass(a_member(fitness=101.0), best, None, lead=math.nan, error=math.nan)
+
+
+@pytest.mark.parametrize("lead", [1.0, 0.0, -1.0])
+def test_the_best_agent_plays_the_seeds_of_each_evaluation(monkeypatch, lead):
+    """Members earn 100 less in the second generation, because its seeds are harder, as the best agent finds too."""
+    played = []
+
+    def evaluate(self, players, seeds, now, **_):
+        earned = np.array([5.0, 3.0, 1.0]) - 100.0 * (now > 1)
+        if isinstance(players, Population):
+            return EvalResult([earned.mean()] * 2, [2.0] * 2, [1.0] * 2, 3, [7, 7], [earned.tolist()] * 2)
+        played.append((now, len(seeds)))
+        return a_result(earned - lead if len(seeds) == 3 else [10.0] * len(seeds))
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    _, records = trained(max_steps=128, eval_loop=3)
+    fresh = CONFIRMATION_EPISODES
+    assert played == [(1, fresh), (2, 3), *([(2, fresh)] * 2 if lead > 0 else [])]
+    assert records.generations[-1].evaluation_steps == 4 * 7 + len(played)
 
 
 @pytest.mark.parametrize(("later", "generation", "fitness"), [(12.0, 2, 12.0), (10.2, 1, 10.0), (8.0, 1, 10.0)])
@@ -163,6 +184,8 @@ def test_the_best_agent_plays_the_fresh_episodes_of_a_candidate(monkeypatch, lat
         skill = 10.0 if players is one and one.steps[-1] <= 64 else later
         if players is not one:
             return EvalResult([1000.0 * now] * 2, [1.0] * 2, [1.0] * 2, 1, [1, 1], [[0.0], [0.0]])
+        if len(seeds) < CONFIRMATION_EPISODES:  # the best agent plays the seeds of the evaluation
+            return a_result([-1.0])
         return a_result(skill + luck[now == 1] + (noise if skill == later else 0.0))
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
@@ -254,20 +277,24 @@ def test_an_interrupt_stops_the_fresh_episodes():
     assert not records.summary.best.is_confirmed
 
 
-def test_an_interrupt_while_the_best_agent_plays_again_leaves_it_the_best(monkeypatch):
+@pytest.mark.parametrize("stops_at", [(2, 5), (2, CONFIRMATION_EPISODES)])
+def test_an_interrupt_while_the_best_agent_plays_again_leaves_it_the_best(monkeypatch, stops_at):
+    """It plays the seeds of the second generation's evaluation, and then, after the candidate, the fresh episodes."""
     played = []
 
     def evaluate(self, players, seeds, now, **_):
         if isinstance(players, Population):
             return EvalResult([1000.0 * now] * 2, [1.0] * 2, [1.0] * 2, 1, [1, 1], [[0.0], [0.0]])
-        played.append(now)
-        if played == [1, 2, 2]:  # the candidate of the second generation has played, and the best agent follows
+        is_candidate = len(seeds) == CONFIRMATION_EPISODES and (now, len(seeds)) not in played
+        played.append((now, len(seeds)))
+        if played[-1] == stops_at and not is_candidate:
             signal.raise_signal(signal.SIGINT)
             raise EvaluationStopped
-        return a_result([10.0 * now, 12.0 * now])
+        return a_result([-1.0] if len(seeds) == 5 else [10.0 * now, 12.0 * now])
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     _, records = trained(max_steps=192)
     best = records.summary.best
-    assert played == [1, 2, 2]
+    assert played[-1] == stops_at
+    assert len(played) == (2 if stops_at == (2, 5) else 4)
     assert (records.summary.reason, best.generation, best.fitness) == ("interrupted", 1, 11.0)

@@ -146,7 +146,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit of an episode, which PettingZoo's envs call `max_cycles`; None if it has none or is unknown."""
+        """Time limit of an episode, which PettingZoo's envs call `max_cycles`; None if it has none or is unknown."""
         limit = getattr(getattr(self.env, "unwrapped", self.env), "max_cycles", None)
         return limit if isinstance(limit, int) else None
 
