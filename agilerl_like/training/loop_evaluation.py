@@ -19,6 +19,7 @@ from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
+    LEAD,
     BestAgent,
     confirmed_record,
     difference_error,
@@ -220,8 +221,8 @@ class EvaluatingLoop(LoopState):
         if best is not None and has_confirmation and self.evaluator.is_relative:
             best, fresh_of_best, signal = self._measured_again(best)
         if best is not None and best.record.is_confirmed and has_confirmation and not signal:
-            lead, lead_error, signal = self._lead_over(best, candidate)
-            if not signal and not may_surpass(candidate, best.record, target, lead, lead_error):
+            lead, least, signal = self._lead_over(best, candidate)
+            if not signal and not may_surpass(candidate, best.record, target, lead, least):
                 return best, 0
         if best is not None and signal:
             return best, signal
@@ -243,10 +244,10 @@ class EvaluatingLoop(LoopState):
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
     def _lead_over(self, best: BestAgent, candidate: MemberRecord) -> tuple[float, float, int]:
-        """Return how much more a member earned than the best agent in this generation's evaluation.
+        """Return a member's lead over the best agent in this generation's evaluation, and the least that counts.
 
-        The best agent plays the same seeds for it, because those of another generation may have been easier. The other
-        two values are the standard error of the difference, and the signal that stopped the episodes.
+        The best agent plays the same seeds for it, because those of another generation may have been easier. The third
+        value is the signal that stopped these episodes, 0 if none did.
         """
         if self.evaluator.is_relative:  # the best agent has just been measured against the same opponents
             return candidate.fitness - best.record.fitness, best.record.standard_error, 0
@@ -255,8 +256,8 @@ class EvaluatingLoop(LoopState):
             return math.nan, math.nan, signal
         returns = self.search.returns[candidate.slot][: played.episodes]
         found = summary(returns, played.instances, played.aggregate)
-        rival = played._replace(fitness=[found.mean], errors=[found.error], returns=[returns])
-        return found.mean - played.fitness[0], difference_error(rival, played), 0
+        error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)
+        return found.mean - played.fitness[0], LEAD * error if math.isfinite(error) else 0.0, 0
 
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""
