@@ -3,11 +3,11 @@
 The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. The best agent so
 far plays the seeds of that evaluation too. If the member earned clearly more, this candidate and the best agent play
 the same fresh episodes, and the candidate replaces the best agent only if its mean is higher by more than the standard
-error of the paired difference. What the best agent earned on the seeds of an earlier generation says little: where
-seeds differ in difficulty, as in Pendulum, a best agent with easy ones would stay although all members are better. Its
-fitness is the mean of the fresh episodes that it played last, because those by which it became the best were often
-lucky. Ratings depend on the opponents, which get stronger, so with them the best agent is rated again in each
-generation, by the games of the candidate.
+error of the paired difference. A comparison with what the best agent earned on seeds of an earlier generation is not
+enough: where seeds differ in difficulty, as in Pendulum, a best agent with easy ones would stay although all members
+are better. Its fitness is the mean of the fresh episodes that it played last, because those by which it became the best
+were often lucky. Ratings depend on the opponents, which get stronger, so with them the best agent is rated again in
+each generation, by the games of the candidate.
 """
 
 from __future__ import annotations
