@@ -75,7 +75,7 @@ class PB2(GaussianSteps):
         """Return the genome with all hyperparameters set by the process, and perhaps a change of its architecture."""
         trials = [trial for trial in history.trials if is_measured(trial, hp_config)][-WINDOW:]
         uses_steps = rng.random() < self.gaussian
-        if uses_steps or len(trials) < self.min_trials or not hp_config or not (self.always or is_reliable(history)):
+        if uses_steps or len(trials) < self.min_trials or not hp_config or not self.uses_process(history):
             return super().propose(genome, history, rng, hp_config=hp_config, repair=repair, pre_training=pre_training)
         old = genome.hyperparameters
         here = np.array(hp_config.to_units(old))
@@ -84,6 +84,10 @@ class PB2(GaussianSteps):
         child, record = with_hyperparameters(genome, moved, repair, operator="pb2")
         child, changes = self.with_architecture(child, rng)
         return child, (record, *changes)
+
+    def uses_process(self, history: History) -> bool:
+        """Whether the process proposes; otherwise hyperparameters move by normal steps."""
+        return self.always or is_reliable(history)
 
     def _best_candidate(
         self,

@@ -49,7 +49,7 @@ class Method:
     needs: tuple[tuple[str, str], ...] = ()
     """Registered entries, (kind, name), without which it is unavailable."""
     needs_venv: bool = False
-    version: int = 2
+    version: int = 3
     """Raised when the method changes, or the training loop for all methods, so that earlier rows are run again."""
 
     def missing(self) -> str:
@@ -182,11 +182,11 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=8)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=9)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=8),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=9),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members", {"restart_stalled": False}),
@@ -194,15 +194,15 @@ METHODS = {
     "ours_no_blend": _ours("ours: fitness of the evaluation alone", {"blend_training": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
     "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
-    "ours_no_redraw": _ours("ours: steps and proposals, no new draws", {}, {"redraw": 0.0}),
+    "ours_no_redraw": _ours("ours: normal steps, no new draws", {}, {"redraw": 0.0}),
     "ours_no_architecture": _ours("ours: architectures stay", {}, {"architecture": 0.0}),
-    "ours_no_process": _ours("ours: normal steps in place of PB2", explorer="gaussian"),
-    "ours_bandit": _ours("ours: a bandit over kinds of mutation in place of PB2", explorer="bandit"),
-    "ours_factors": _ours("ours: PBT's factors in place of PB2", explorer="factors"),
+    "ours_process": _ours("ours: PB2 in place of normal steps", explorer="pb2"),
+    "ours_bandit": _ours("ours: a bandit over kinds of mutation in place of normal steps", explorer="bandit"),
+    "ours_factors": _ours("ours: PBT's factors in place of normal steps", explorer="factors"),
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=8,
+        (("selection", AUTO), ("explorer", AUTO)), version=9,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

@@ -8,7 +8,7 @@ from test_gated_selection import PLAIN, mean_best
 from toy_problems import moving_optimum, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import PB2, GaussianSteps, History, Trial
+from agilerl_like.hpo import PB2, AutoExplorer, GaussianSteps, History, Trial
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.pb2 import is_reliable
 
@@ -92,6 +92,13 @@ def test_few_trials_or_a_noisy_fitness_give_normal_steps():
     always = search(toy, starts, 12, PLAIN, PB2(always=True))
     first = min(one.generation for one in always.history.trials if "pb2" in one.operators)
     assert first >= 7  # 20 trials with a fitness before them: five generations after the first
+
+
+def test_auto_uses_the_process_in_large_populations_alone():
+    toy = moving_optimum(2)
+    for members, operators in ((8, {"", "rl_hp.gaussian"}), (16, {"", "rl_hp.gaussian", "rl_hp.pb2"})):
+        found = search(toy, uniform_starts(toy, members, 0), 12, PLAIN, AutoExplorer(architecture=0.0))
+        assert {one.operators for one in found.history.trials} == operators
 
 
 def test_pb2_stays_within_its_radius():
