@@ -1,13 +1,14 @@
 """The best agent of a run, which `pop.best`, the summary, the plot, `best/` and all trackers refer to.
 
-The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. The best agent so
-far plays the seeds of that evaluation too. If the member earned clearly more, this candidate and the best agent play
-the same fresh episodes, and the candidate replaces the best agent only if its mean is higher by more than the standard
-error of the paired difference. A comparison with what the best agent earned on seeds of an earlier generation is not
-enough: where seeds differ in difficulty, as in Pendulum, a best agent with easy ones would stay although all members
-are better. Its fitness is the mean of the fresh episodes that it played last, because those by which it became the best
-were often lucky. Ratings depend on the opponents, which get stronger, so with them the best agent is rated again in
-each generation, by the games of the candidate.
+The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is a candidate
+if that is higher than the best agent's fitness by more than its standard error. Otherwise the best agent plays the
+seeds of the evaluation too, because they may be harder than those of its fitness: in Pendulum a best agent of easy
+seeds would stay although all members are better. There a candidate must lead by two standard errors of the paired
+difference. Candidate and best agent play the same fresh episodes, and the candidate replaces the best agent only if its
+mean is higher by more than the standard error of the paired difference. The best agent's fitness is the mean of the
+fresh episodes that it played last, because those by which it became the best were often lucky. Ratings depend on the
+opponents, which get stronger, so with them the best agent is rated again in each generation, by the games of the
+candidate.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from agilerl_like.training.evaluator import EvalResult, summary
 CONFIRMATION_EPISODES = 20
 """Fresh episodes of a candidate; an evaluation's number of episodes if that is larger."""
 LEAD = 2.0
-"""Standard errors by which a candidate must lead in its evaluation: the fittest of eight equal members leads by more
-than one in about half of the generations, by luck."""
+"""Standard errors by which a candidate must lead on equal seeds: the fittest of eight equal members leads by more than
+one in about half of the generations, by luck."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,11 @@ def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -
     )
 
 
-def may_surpass(member: MemberRecord, best: BestRecord, target: float | None, lead: float, least: float) -> bool:
-    """Return whether a member's evaluation is high enough for an evaluation on fresh episodes.
-
-    It is if the member earned more than the best agent under equal conditions, by more than the `least` lead that
-    counts, or if it is the first to reach the target.
-    """
-    return lead > least or _reaches(member, best, target)
+def may_surpass(member: MemberRecord, best: BestRecord, target: float | None) -> bool:
+    """Return whether a member's evaluation is high enough for an evaluation on fresh episodes, whatever its seeds."""
+    if not best.is_confirmed:
+        return True
+    return member.fitness > best.fitness + best.standard_error or _reaches(member, best, target)
 
 
 def surpasses(candidate: BestRecord, best: BestRecord, target: float | None, error: float) -> bool:

@@ -220,11 +220,10 @@ class EvaluatingLoop(LoopState):
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
             best, fresh_of_best, signal = self._measured_again(best)
-        if best is not None and best.record.is_confirmed and has_confirmation and not signal:
-            lead, least, signal = self._lead_over(best, candidate)
-            if not signal and not may_surpass(candidate, best.record, target, lead, least):
-                return best, 0
-        if best is not None and signal:
+        leads = best is None or (not signal and may_surpass(candidate, best.record, target))
+        if best is not None and not leads and has_confirmation and not signal:
+            leads, signal = self._leads_on_equal_seeds(candidate, best)
+        if best is not None and not leads:
             return best, signal
         found = unconfirmed_record(candidate, self.progress.generation)
         owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
@@ -243,21 +242,20 @@ class EvaluatingLoop(LoopState):
             agent.fitness[-1] = found.fitness
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
-    def _lead_over(self, best: BestAgent, candidate: MemberRecord) -> tuple[float, float, int]:
-        """Return a member's lead over the best agent in this generation's evaluation, and the least that counts.
+    def _leads_on_equal_seeds(self, candidate: MemberRecord, best: BestAgent) -> tuple[bool, int]:
+        """Return whether a member leads the best agent in this generation's evaluation, and the signal that stopped it.
 
-        The best agent plays the same seeds for it, because those of another generation may have been easier. The third
-        value is the signal that stopped these episodes, 0 if none did.
+        The best agent plays the same seeds for it, unless it has just been measured against the same opponents.
         """
-        if self.evaluator.is_relative:  # the best agent has just been measured against the same opponents
-            return candidate.fitness - best.record.fitness, best.record.standard_error, 0
+        if self.evaluator.is_relative:
+            return False, 0
         played, signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
         if played is None:
-            return math.nan, math.nan, signal
+            return False, signal
         returns = self.search.returns[candidate.slot][: played.episodes]
         found = summary(returns, played.instances, played.aggregate)
         error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)
-        return found.mean - played.fitness[0], LEAD * error if math.isfinite(error) else 0.0, 0
+        return found.mean - played.fitness[0] > (LEAD * error if math.isfinite(error) else 0.0), 0
 
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""
