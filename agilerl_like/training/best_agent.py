@@ -3,10 +3,10 @@
 The fittest member of a generation was selected by its evaluation, which is therefore biased upwards. It is a candidate
 if that is higher than the best agent's fitness by more than its standard error. Otherwise the best agent plays the
 seeds of the evaluation too, because they may be harder than those of its fitness: in Pendulum a best agent of easy
-seeds would stay although all members are better. There a candidate must lead by two standard errors of the paired
-difference. Candidate and best agent play the same fresh episodes, and the candidate replaces the best agent only if its
-mean is higher by more than the standard error of the paired difference. The best agent's fitness is the mean of the
-fresh episodes that it played last, because those by which it became the best were often lucky. Ratings depend on the
+seeds would stay although all members are better. There a candidate must lead by more than the standard error of the
+paired difference. Candidate and best agent then play the same fresh episodes, and the candidate replaces the best agent
+only if its mean is higher by more than that standard error again. The best agent's fitness is the mean of the fresh
+episodes that it played last, because those by which it became the best were often lucky. Ratings depend on the
 opponents, which get stronger, so with them the best agent is rated again in each generation, by the games of the
 candidate.
 """
@@ -27,9 +27,6 @@ from agilerl_like.training.evaluator import EvalResult, summary
 
 CONFIRMATION_EPISODES = 20
 """Fresh episodes of a candidate; an evaluation's number of episodes if that is larger."""
-LEAD = 2.0
-"""Standard errors by which a candidate must lead on equal seeds: the fittest of eight equal members leads by more than
-one in about half of the generations, by luck."""
 
 
 @dataclass(frozen=True)

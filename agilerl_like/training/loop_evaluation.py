@@ -19,7 +19,6 @@ from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
-    LEAD,
     BestAgent,
     confirmed_record,
     difference_error,
@@ -255,7 +254,7 @@ class EvaluatingLoop(LoopState):
         returns = self.search.returns[candidate.slot][: played.episodes]
         found = summary(returns, played.instances, played.aggregate)
         error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)
-        return found.mean - played.fitness[0] > (LEAD * error if math.isfinite(error) else 0.0), 0
+        return found.mean - played.fitness[0] > (error if math.isfinite(error) else 0.0), 0
 
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""

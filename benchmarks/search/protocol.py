@@ -28,8 +28,8 @@ TRIAL_SLOTS = 4
 """Trials that run side by side as one population. More would leave a sampler fewer results to learn from."""
 GENERATIONS = 21
 """Generations of a run of `MEMBERS`, between which evolution acts 20 times; a full trial lasts as long."""
-CONFIRMATION = 0.1
-"""Share of the budget that is laid aside for fresh episodes of the best agent."""
+CONFIRMATION = 0.13
+"""Share of the budget that is laid aside for episodes that compare the best agent with a candidate."""
 NUM_ENVS = 8
 """Envs of a member."""
 TEST_EPISODES = 100

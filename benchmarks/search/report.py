@@ -81,7 +81,8 @@ def _head() -> list[str]:
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
         "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
         "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
-        "its start. "
+        "its start. Since the best agent plays the seeds of an evaluation, too, 13 % of a budget are laid aside for its "
+        "comparison with candidates (10 % before), so that 20 acts still fit in. "
         "Evaluation episodes are few where they are long: all methods have the same noise.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
