@@ -81,8 +81,8 @@ def _head() -> list[str]:
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
         "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
         "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
-        "its start. Since the best agent plays the seeds of an evaluation, too, 13 % of a budget are laid aside for its "
-        "comparison with candidates (10 % before), so that 20 acts still fit in. "
+        "its start. One change since it was frozen: the best agent plays the seeds of an evaluation, too, so 13 % of a "
+        "budget (before: 10 %) are laid aside for its comparison with candidates, and 20 acts still fit in. "
         "Evaluation episodes are few where they are long: all methods have the same noise.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
@@ -111,6 +111,8 @@ def _coverage(rows: Sequence[Row]) -> list[str]:
         f"{len(rows)} rows; {len(failed)} failed runs, which score as a random policy:"
         if failed
         else f"{len(rows)} rows; no run failed.",
+        "",
+        "Runs of earlier versions of a method do not count; earlier commits of this page have their results.",
         "",
     ]
     lines += [
