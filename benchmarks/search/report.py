@@ -81,8 +81,9 @@ def _head() -> list[str]:
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
         "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
         "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
-        "its start. One change since it was frozen: the best agent plays the seeds of an evaluation, too, so 13 % of a "
-        "budget (before: 10 %) are laid aside for its comparison with candidates, and 20 acts still fit in. "
+        "its start. Changed since it was frozen, so that 20 acts fit in: the best agent plays the seeds of an "
+        "evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison with candidates; "
+        "evaluation episodes are expected to last 200 steps in Acrobot and 600 in LunarLander (before: 150 and 400). "
         "Evaluation episodes are few where they are long: all methods have the same noise.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
