@@ -126,7 +126,7 @@ _MLP = {"encoder_config": {"hidden_size": list(HIDDEN)}, "head_config": {"hidden
 ENVS = {
     "cartpole": Env("CartPole-v1", 800_000, 3, 500, 22.0, 475.0,
                     _tuned(lr=1e-3, gamma=0.98, gae_lambda=0.8, update_epochs=20, batch_size=256, learn_step=256)),
-    "acrobot": Env("Acrobot-v1", 800_000, 4, 200, -500.0, -90.0,
+    "acrobot": Env("Acrobot-v1", 800_000, 4, 250, -500.0, -90.0,
                    _tuned(gae_lambda=0.94, update_epochs=4, learn_step=2048)),
     "pendulum": Env("Pendulum-v1", 800_000, 5, 200, -1200.0, -200.0,
                     _tuned(lr=1e-3, gamma=0.9, learn_step=2048)),

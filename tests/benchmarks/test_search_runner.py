@@ -17,7 +17,7 @@ from benchmarks.search.protocol import ENVS, TIERS, Case
 from benchmarks.search.runner import Row, replay, run
 from benchmarks.search.trials import RandomTrials, TrialSelection
 
-FROZEN = "41d83a79d2442387"
+FROZEN = "c7c05ab14fcb8782"
 
 
 def test_the_protocol_is_the_frozen_one():
