@@ -130,7 +130,7 @@ ENVS = {
                    _tuned(gae_lambda=0.94, update_epochs=4, learn_step=2048)),
     "pendulum": Env("Pendulum-v1", 800_000, 5, 200, -1200.0, -200.0,
                     _tuned(lr=1e-3, gamma=0.9, learn_step=2048)),
-    "mountain_car_continuous": Env("MountainCarContinuous-v0", 800_000, 2, 600, 0.0, 90.0,
+    "mountain_car_continuous": Env("MountainCarContinuous-v0", 800_000, 2, 820, 0.0, 90.0,
                                    _tuned(lr=7.77e-5, gamma=0.9999, gae_lambda=0.9, clip_coef=0.1, ent_coef=0.00429,
                                           batch_size=256, learn_step=32, max_grad_norm=5, vf_coef=0.19)),
     "lunar_lander": Env("LunarLander-v3", 2_400_000, 5, 600, -180.0, 200.0,

@@ -83,7 +83,8 @@ def _head() -> list[str]:
         "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
         "its start. Changed since it was frozen, so that 20 acts fit in: the best agent plays the seeds of an "
         "evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison with candidates; "
-        "evaluation episodes are expected to last 250 steps in Acrobot and 600 in LunarLander (before: 150 and 400). "
+        "evaluation episodes are expected to last 250 steps in Acrobot, 600 in LunarLander and 820 in "
+        "MountainCarContinuous (before: 150, 400 and 600). "
         "Evaluation episodes are few where they are long: all methods have the same noise.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "

@@ -17,7 +17,7 @@ from benchmarks.search.protocol import ENVS, TIERS, Case
 from benchmarks.search.runner import Row, replay, run
 from benchmarks.search.trials import RandomTrials, TrialSelection
 
-FROZEN = "c7c05ab14fcb8782"
+FROZEN = "23e68632f0e35aa3"
 
 
 def test_the_protocol_is_the_frozen_one():
