@@ -61,6 +61,11 @@ ATTACKS = {
         "id": "CartPole-v1",
         "wrappers": ["TimeAwareObservation", {"name": "subprocess:call", "args": ["touch", fired]}],
     },
+    "another environment of an instance": lambda fired: {
+        "id": "CartPole-v1",
+        "num_envs": 2,
+        "instances": [{"length": 0.4}, {"id": "subprocess:call", "args": ["touch", fired]}],
+    },
     "a training wrapper": lambda fired: {"id": "CartPole-v1", "training_wrappers": ["canary_of_trust:Wrapped"]},
     "a function of gymnasium that imports": lambda fired: {
         "id": "gymnasium.envs.registration:load_env_creator",
@@ -111,14 +116,21 @@ def test_a_function_of_the_rewards_is_code_too(folder, fired, capsys):
         assert not fired.exists()
 
 
-@pytest.mark.parametrize("attack", ["a module of a team", "a wrapper of a team", "a known function of a module"])
+TEAM_ATTACKS = {
+    "a module of a team": {"id": "canary_of_trust"},
+    "a wrapper of a team": {"id": "mpe2.simple_spread_v3", "wrappers": ["canary_of_trust"]},
+    "another team of an instance": {
+        "id": "mpe2.simple_spread_v3",
+        "num_envs": 2,
+        "instances": [{"N": 2}, {"id": "canary_of_trust"}],
+    },
+    "a known function of a module": {"id": "pettingzoo.utils.conversions:aec_to_parallel"},
+}
+
+
+@pytest.mark.parametrize("attack", TEAM_ATTACKS)
 def test_nor_does_the_folder_of_a_team(attack, folder, fired, capsys):
-    environment = {
-        "a module of a team": {"id": "canary_of_trust"},
-        "a wrapper of a team": {"id": "mpe2.simple_spread_v3", "wrappers": ["canary_of_trust"]},
-        "a known function of a module": {"id": "pettingzoo.utils.conversions:aec_to_parallel"},
-    }[attack]
-    write(folder, environment, algorithm={"name": "IPPO"})
+    write(folder, TEAM_ATTACKS[attack], algorithm={"name": "IPPO"})
     assert main(["resume", "hub"]) == 2
     assert not fired.exists()
     assert "would run code" in capsys.readouterr().err

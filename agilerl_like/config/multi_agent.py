@@ -95,7 +95,7 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
 
     @staticmethod
     def _is_import(field: str, text: str) -> bool:
-        return field != "id" or "/" not in text  # an id of PettingZoo's registry has a slash
+        return not field.endswith("id") or "/" not in text  # an id of PettingZoo's registry has a slash
 
 
 class MultiAgentNetworkConfig(NetworkConfig, frozen=True):

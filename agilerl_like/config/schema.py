@@ -173,10 +173,14 @@ class EnvironmentConfig(Section, frozen=True):
             listed = written.get(key) or ()
             for number, wrapper in enumerate(listed if isinstance(listed, list | tuple) else (listed,)):
                 named[f"{key}.{number}"] = wrapper.get("name") if isinstance(wrapper, Mapping) else wrapper
+        instances = written.get("instances")
+        for number, instance in enumerate(instances if isinstance(instances, list | tuple) else ()):
+            named[f"instances.{number}.id"] = instance.get("id") if isinstance(instance, Mapping) else None
         return {field: text for field, text in named.items() if isinstance(text, str) and cls._is_import(field, text)}
 
     @staticmethod
     def _is_import(field: str, text: str) -> bool:
+        """Whether the text of a field (id, instances.N.id, wrappers.N, training_wrappers.N) is an import path."""
         return ":" in text
 
 
