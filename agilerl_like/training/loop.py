@@ -277,15 +277,12 @@ class TrainingLoop(EvaluatingLoop):
     def _updates_reached(self) -> bool:
         """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""
         limit = self.training_args.max_updates
-        if limit is None:
-            return False
-        most = max(learner.updates for agent in self.population for learner in agent.learners.values())
-        return max(self.members.process_group.all_gather(most)) >= limit
+        return limit is not None and self._most_updates() >= limit
 
     def _seconds_reached(self) -> bool:
         """Return whether the main process has run for `max_seconds`; collective if there is a limit."""
         limit = self.training_args.max_seconds
-        return limit is not None and self.members.process_group.broadcast(self._seconds()) >= limit
+        return limit is not None and self._main_seconds() >= limit
 
     # -- evolution
 
@@ -344,7 +341,7 @@ class TrainingLoop(EvaluatingLoop):
             self.progress.generation,
             self.history,
             returns=self.search.paired_returns(),
-            generations=self.training_args.generations(self.members.first.num_envs),
+            generations=self._expected_generations(),
             train_returns=np.array([info.train_return for info in infos]),
             state=self.search.state,
         )

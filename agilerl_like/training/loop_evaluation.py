@@ -160,7 +160,7 @@ class EvaluatingLoop(LoopState):
             self.progress.generation,
             self.history,
             returns=SearchState(returns=list(returns)).paired_returns(),
-            generations=args.generations(members.first.num_envs),
+            generations=self._expected_generations(),
             train_returns=np.array(train_returns),
             state=self.search.state,
         )

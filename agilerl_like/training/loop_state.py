@@ -148,6 +148,28 @@ class LoopState:
     def _vector_steps_left(self) -> int:
         return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
 
+    def _expected_generations(self) -> int:
+        """Return the number of generations of the whole run; collective if `max_updates` or `max_seconds` is set.
+
+        Those may end a run long before `max_steps`, so the share of them that is spent predicts the number.
+        """
+        args, generation = self.training_args, self.progress.generation
+        found = args.generations(self.members.first.num_envs)
+        if args.max_updates is not None and (updates := self._most_updates()):
+            found = min(found, math.ceil(generation * args.max_updates / updates))
+        if args.max_seconds is not None:
+            found = min(found, math.ceil(generation * args.max_seconds / self._main_seconds()))
+        return max(found, generation)
+
+    def _most_updates(self) -> int:
+        """Return the largest number of updates of a member; collective."""
+        own = max(learner.updates for agent in self.population for learner in agent.learners.values())
+        return max(self.members.process_group.all_gather(own))
+
+    def _main_seconds(self) -> float:
+        """Return for how many seconds the run has lasted on the main process; collective."""
+        return self.members.process_group.broadcast(self._seconds())
+
     def _all_updates(self) -> tuple[UpdateRecord, ...]:
         """Return this generation's updates of all members, if they are logged."""
         if self.updates is None:
