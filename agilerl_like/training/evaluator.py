@@ -13,7 +13,7 @@ from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.envs.distinct_envs import num_instances
+from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances
 from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.errors import EnvStepError, unknown_name
 from agilerl_like.seeding import Purpose, generator
@@ -40,7 +40,8 @@ class EvalResult(NamedTuple):
     """Env steps of each member's evaluation."""
     returns: Sequence[list[float]] = ()
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
-    was lost. Empty if fitness is not a mean over episodes; if it is info.NAME, these are the infos."""
+    was lost, or a member did not play a seed. Empty if fitness is not a mean over episodes; if it is info.NAME, these
+    are the infos."""
     is_zero_sum: bool = False
     """Whether there were rewards, and in every episode they summed to 0 over the agents."""
     instances: int = 1
@@ -75,16 +76,45 @@ class EvalResult(NamedTuple):
             {name: [values[place] for place in places] for name, values in (self.measures or {}).items()},
         )
 
-    def extended(self, places: Sequence[int], more: EvalResult) -> EvalResult:
-        """Return the result after further episodes of the members at `places`."""
-        fitness, spread, errors = list(self.fitness), list(self.spread), list(self.errors)
-        steps, returns = list(self.steps), list(self.returns)
-        for place, its_steps, its_returns in zip(places, more.steps, more.returns, strict=True):
-            returns[place] = [*returns[place], *its_returns]
+    def extended(self, places: Sequence[int], more: EvalResult | None, episodes: int) -> EvalResult:
+        """Return the result after further `episodes` of the members at `places`, whose result is `more`.
+
+        The others have not played these seeds, so nan fills their columns.
+        """
+        spread, errors, steps = list(self.spread), list(self.errors), list(self.steps)
+        returns = [[*its, *[math.nan] * episodes] for its in self.returns]
+        for number, place in enumerate(places if more is not None else ()):
+            returns[place][-episodes:] = more.returns[number]
             found = summary(returns[place], self.instances, self.aggregate)
-            fitness[place], spread[place], errors[place] = found.mean, found.spread, found.error
-            steps[place] += its_steps
-        return self._replace(fitness=fitness, spread=spread, errors=errors, steps=steps, returns=returns)
+            spread[place], errors[place] = found.spread, found.error
+            steps[place] += more.steps[number]
+        return self._replace(spread=spread, errors=errors, steps=steps, returns=returns)
+
+    def on_equal_terms(self, effects: np.ndarray) -> EvalResult:
+        """Return the result with the fitness that members would have if all seeds were equally difficult.
+
+        `effects` `[K]` are those of the seeds on returns. Without that, members that played further seeds could not be
+        compared with those that did not. The mean difficulty is that of the seeds that all members played.
+        """
+        first = effects[: self.episodes].reshape(-1, self.instances).mean(axis=0)
+        centred = effects - np.resize(first, len(effects))
+        found = [summary((np.array(its) - centred).tolist(), self.instances, self.aggregate) for its in self.returns]
+        return self._replace(fitness=[one.mean for one in found])
+
+
+def seed_effects(returns: np.ndarray) -> np.ndarray:
+    """Return how much each env seed raises the returns `[P, K]`, nan where a member did not play it.
+
+    The least-squares fit of return = member + seed: a seed's effect is found from the members that played it, and each
+    of these from all the seeds that it played.
+    """
+    members, seeds = returns.shape
+    played = np.isfinite(returns)
+    rows, columns = np.nonzero(played)
+    design = np.zeros((len(rows), members + seeds))
+    design[np.arange(len(rows)), rows] = 1
+    design[np.arange(len(rows)), members + columns] = 1
+    return np.linalg.lstsq(design, returns[played], rcond=None)[0][members:]
 
 
 class Summary(NamedTuple):
@@ -255,9 +285,10 @@ class Evaluator:
         """Evaluate some members of a population; None without any. Raises as `evaluate`."""
         if not places:
             return None
-        rows = self.env.num_envs
-        count = next(n for n in range(len(places), rows + 1) if rows % n == 0 and rows // n % self.instances == 0)
-        # members have equally many rows, so the first member is repeated if the rows cannot be divided evenly
+        # members have equally many rows, and all kinds of rows, so the first member is repeated until there are enough
+        rows, kinds = self.env.num_envs, max(self.instances, num_distinct_envs(self.env.env))
+        counts = [n for n in range(len(places), rows + 1) if rows % n == 0]
+        count = next((n for n in counts if rows // n % kinds == 0), len(population))
         chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
         found = self.evaluate(copies, seeds, generation, should_stop=should_stop)

@@ -27,7 +27,7 @@ from agilerl_like.training.best_agent import (
     unconfirmed_record,
 )
 from agilerl_like.training.checkpoint_manager import SearchState
-from agilerl_like.training.evaluator import EvalResult, summary
+from agilerl_like.training.evaluator import EvalResult, seed_effects, summary
 from agilerl_like.training.loop_state import LoopState
 
 T = TypeVar("T")
@@ -123,7 +123,8 @@ class EvaluatingLoop(LoopState):
     def _evaluate_further(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the result after further episodes of the members whose selection is in doubt, and the signal.
 
-        The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`.
+        The number of episodes doubles from round to round for those that are still in doubt, within `eval_share`. The
+        fitness of all is then compared on equal terms, as if all had played the seeds of the first round.
         """
         if not result.returns:
             return self._separate_equals(result)
@@ -138,7 +139,10 @@ class EvaluatingLoop(LoopState):
             more, signal = self._evaluate_some(own, episodes, turn)
             if signal:
                 return result, signal
-            result = result if more is None else result.extended(own, more)
+            played = max(self.members.process_group.all_gather(0 if more is None else more.episodes))
+            result = result.extended(own, more, played)
+            returns = self.members.all_gather_by_slot(result.returns, encode=list, decode=list)
+            result = result.on_equal_terms(seed_effects(np.array(returns)))
             episodes *= 2
         return result, 0
 
@@ -165,7 +169,7 @@ class EvaluatingLoop(LoopState):
             state=self.search.state,
         )
         doubtful = selection.in_doubt(view)
-        cost = sum(episodes * steps[slot] / len(returns[slot]) for slot in doubtful)
+        cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
         allowed = args.eval_share * (self.steps - self._steps_before) * members.size
         return doubtful if sum(steps) + cost <= allowed else ()
 

@@ -207,7 +207,7 @@ class LoopState:
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
                 fitness_std=std,
-                episodes=len(result.returns[place]) if result.returns else result.episodes,
+                episodes=int(np.isfinite(result.returns[place]).sum()) if result.returns else result.episodes,
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,

@@ -15,6 +15,7 @@ from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
+from agilerl_like.training.evaluator import EvalResult, seed_effects
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -143,3 +144,40 @@ def test_replicas_train_in_distinct_envs(kind):
         assert env.call("pays") == pays
         env.close()
     env_setup.env.close()
+
+
+# ---- members that played different seeds
+
+
+def test_effects_of_seeds_are_found_from_the_members_that_played_them():
+    members, seeds = np.array([3.0, 1.0, -2.0]), np.array([10.0, -5.0, 40.0, 7.0, -80.0])
+    returns = members[:, None] + seeds
+    returns[0, 3:] = returns[1, 2] = np.nan
+    effects = seed_effects(returns)
+    np.testing.assert_allclose(effects - effects[0], seeds - seeds[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_on_equal_terms_fitness_is_that_of_the_seeds_which_all_played(instances):
+    members, seeds = np.array([3.0, 1.0]), np.array([10.0, -6.0, 40.0, 8.0, -80.0, 2.0])
+    returns = members[:, None] + seeds
+    returns[0, 4:] = np.nan
+    result = EvalResult([0.0] * 2, [0.0] * 2, [0.0] * 2, 4, [1] * 2, returns.tolist(), instances=instances)
+    found = result._replace(aggregate="min" if instances > 1 else "mean").on_equal_terms(seed_effects(returns))
+    first = seeds[:4].mean() if instances == 1 else min(seeds[:4:2].mean(), seeds[1:4:2].mean())
+    np.testing.assert_allclose(found.fitness, members + first)
+
+
+def test_members_in_doubt_play_every_kind_of_env_equally_often():
+    """Two levels pay 0 and 20 in an episode; four of six members play on as many envs as all six have."""
+    fns = [partial(Fixed, pays=pays) for pays in (0.0, 4.0)]
+    env = SyncVectorEnv(fns)
+    setup = SingleAgentEnvSetup(env)
+    population = population_of(env, 6)
+    rows = setup.make_eval_env(12)
+    evaluator = setup.make_evaluator("return", setup.adapt(rows), None)
+    found = evaluator.evaluate_some(population, [0, 1, 2, 3], [1, 2, 3, 4, 5], 1)
+    assert [its == found.returns[0] for its in found.returns] == [True] * 4
+    assert found.fitness == [10.0] * 4
+    rows.close()
+    env.close()

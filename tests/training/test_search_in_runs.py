@@ -6,17 +6,22 @@ import csv
 import json
 from dataclasses import dataclass
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import GatedSelection, GaussianSteps, Selection, SlotPlan, WeightMix, ranking
 from agilerl_like.reporting import read_lineage
+from agilerl_like.training.checkpoint_manager import SearchState
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
+from agilerl_like.training.evaluator import seed_effects
+from agilerl_like.training.loop_state import LoopState
 
 
 @dataclass(frozen=True)
@@ -233,8 +238,14 @@ class Doubting(GatedSelection):
         return [0, 2]
 
 
+def returns_of(folder):
+    found = SearchState.from_json(search_state(folder)).paired_returns()
+    assert found is not None
+    return found
+
+
 def counts(folder):
-    return [len(its) for its in search_state(folder)["returns"]]
+    return np.isfinite(returns_of(folder)).sum(axis=1).tolist()
 
 
 def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tmp_path):
@@ -244,14 +255,74 @@ def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tm
     assert counts(tmp_path / "none") == [3] * 4
     with (tmp_path / "more" / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["generation"] == "2"]
-    state = search_state(tmp_path / "more")
-    assert [float(row["eval/mean_reward"]) for row in rows] == pytest.approx([np.mean(r) for r in state["returns"]])
+    returns = returns_of(tmp_path / "more")
+    difference = (returns[0] - returns[2]).mean()  # both played all seeds
+    fitness = [float(row["eval/mean_reward"]) for row in rows]
+    assert fitness[0] - fitness[2] == pytest.approx(difference)
+    assert [fitness[slot] for slot in (1, 3)] == pytest.approx(returns[[1, 3], :3].mean(axis=1).tolist())
+
+
+class Drawn(gymnasium.Env):
+    """One step, whose reward the seed decides."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 100 * self.np_random.random(), True, False, {}
+
+
+@dataclass(frozen=True)
+class DoubtingLate(GatedSelection):
+    """Member 0 and 1 are in doubt in the first round, 1 and 2 in the others."""
+
+    def in_doubt(self, view):
+        return [0, 1] if view.returns.shape[1] == 3 else [1, 2]
+
+
+def test_members_that_played_easier_seeds_have_no_higher_fitness():
+    """Returns depend on the seed alone, so all members have the same fitness, whatever seeds they played."""
+    env = make_vect_envs(Drawn, num_envs=2, backend="sync")
+    pop = PPO.population(4, env.single_observation_space, env.single_action_space, seed=1, num_envs=2)
+    options = {"max_steps": 128, "evo_steps": 64, "eval_loop": 3, "eval_share": 100.0, "verbose": False}
+    selection = DoubtingLate()
+    _, fitness = train_on_policy(env, pop=pop, selection_strategy=selection, mutation=GaussianSteps(), **options)
+    assert np.ptp(fitness) < 1e-9
+    env.close()
 
 
 def test_further_episodes_do_not_depend_on_the_number_of_processes(tmp_path):
     run(tmp_path / "one", 128, Doubting(), eval_share=100.0)
     run(tmp_path / "two", 128, Doubting(), eval_share=100.0, processes=2)
     assert search_state(tmp_path / "two")["returns"] == search_state(tmp_path / "one")["returns"]
+
+
+@dataclass(frozen=True)
+class Watching(Selection):
+    """All members stay; the expected number of generations is noted."""
+
+    def plan(self, view, rng):
+        view.state["expected"] = [*view.state.get("expected", []), view.generations]
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_expected_generations_are_those_until_the_first_limit(tmp_path, processes):
+    """A generation of 64 steps has two updates of 32, so ten updates end the run after five generations."""
+    run(tmp_path / "run", 10**6, Watching(), max_updates=10, processes=processes)
+    assert search_state(tmp_path / "run")["state"]["expected"] == [5, 5, 5, 5]
+    run(tmp_path / "run", 256, Watching(), max_updates=10**6, max_seconds=10**6, processes=processes, overwrite=True)
+    assert search_state(tmp_path / "run")["state"]["expected"] == [4, 4, 4]
+
+
+def test_a_time_limit_predicts_the_generations(monkeypatch, tmp_path):
+    """Each generation lasts a tenth of `max_seconds` by this clock."""
+    monkeypatch.setattr(LoopState, "_seconds", lambda self: 5.0 * self.progress.generation)
+    run(tmp_path / "run", 10**6, Watching(), max_seconds=50)
+    assert search_state(tmp_path / "run")["state"]["expected"] == [10] * 9
 
 
 def test_a_negative_share_is_refused():
@@ -270,9 +341,11 @@ def test_some_members_are_evaluated_as_all_are():
     everyone = evaluator.evaluate(pop, [5, 6, 7], 1)
     assert evaluator.evaluate_some(pop, [0, 2, 3], [5, 6, 7], 1) == everyone.of([0, 2, 3])
     assert evaluator.evaluate_some(pop, [], [5], 1) is None
-    twice = everyone.extended([2], everyone.of([2]))
-    assert twice.fitness == everyone.fitness
+    twice = everyone.extended([2], everyone.of([2]), 3)
     assert twice.returns[2] == everyone.returns[2] * 2
+    assert np.isnan(twice.returns[0][3:]).all()
+    same = twice.on_equal_terms(seed_effects(np.array(twice.returns)))
+    assert same.fitness == pytest.approx(everyone.fitness)
     assert twice.steps[2] == 2 * everyone.steps[2]
     assert twice.steps[0] == everyone.steps[0]
     evaluator.env.env.close()
