@@ -93,17 +93,23 @@ class AutoSelection(GatedSelection):
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise.
 
-        There are none during the warm-up, and none in generation 1, before `plan` has found out whether there is one.
+        There are none during the warm-up, none in generation 1, before `plan` has found out whether there is one, and
+        none while fitness does not decide, because the best member earns what a constant policy does.
         """
-        return [] if view.generation == 1 or self.warms_up(view) else super().in_doubt(view)
+        is_decided = view.generation == 1 or self.warms_up(view) or is_constant(view)
+        return [] if is_decided else super().in_doubt(view)
 
     def warms_up(self, view: PopulationView) -> bool:
-        """Whether members with different initial hyperparameters are still in their share `warm_up` of the budget."""
+        """Whether members with different initial hyperparameters are still in their share `warm_up` of the budget.
+
+        A warm-up that has ended does not begin again where a larger budget lowers the share.
+        """
         if view.generation == 1:
             drawn = [trial.hyperparameters for trial in view.history.trials if trial.generation == 1]
             view.state["warms_up"] = any(values != drawn[0] for values in drawn)
-        has_ended = not view.generations or view.progress > self.warm_up
-        return not has_ended and bool(view.state.get("warms_up"))
+        if not view.generations or view.progress > self.warm_up:
+            view.state["warms_up"] = False
+        return bool(view.state.get("warms_up"))
 
     def _rows_without_selection(self, view: PopulationView) -> list[SlotPlan]:
         """Return a row for every slot: all members stay, but diverged ones become clones of the best."""

@@ -123,12 +123,13 @@ class GatedSelection(Selection):
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise, and the donors.
 
-        The difference to the worst donor is then less than a standard error away from the gate.
+        The difference to the worst donor is then less than a standard error away from the gate. Members that started
+        again a short time ago stay anyway.
         """
         view = blended(view) if self.blend_training else view
         by_rank, donors, first = self._ranks(view)
-        doubtful = []
-        for slot in by_rank[first:].tolist():
+        doubtful, staying = [], self.in_grace(view)
+        for slot in (slot for slot in by_rank[first:].tolist() if slot not in staying):
             difference = view.fitness[donors[-1]] - view.fitness[slot]
             error = view.standard_error(donors[-1], slot)
             if slot not in donors and abs(difference - self.gate * error) < error:
@@ -147,10 +148,17 @@ class GatedSelection(Selection):
                 rows[slot] = SlotPlan(slot, slot, explore=False)
 
     def in_grace(self, view: PopulationView) -> list[int]:
-        """Return the slots of members that started again within the grace, and forget earlier ones."""
-        recent = [[slot, end] for slot, end in view.state.get("restarted", []) if end > view.generation]
+        """Return the slots of members that started again within the grace, and forget earlier ones.
+
+        The uid of such a member is noted when it is first seen, so that another one in its slot has no grace.
+        """
+        recent = []
+        for slot, end, *noted in view.state.get("restarted", []):
+            uid = int(view.uids[slot])
+            if end > view.generation and noted in ([], [uid]):
+                recent.append([slot, end, uid])
         view.state["restarted"] = recent
-        return [slot for slot, _ in recent]
+        return [slot for slot, _, _ in recent]
 
     def begin_grace(self, view: PopulationView, slots: Sequence[int]) -> None:
         """Note that members start again in the next generation."""

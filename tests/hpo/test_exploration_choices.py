@@ -58,6 +58,13 @@ def test_the_older_half_begins_again_in_every_second_generation_without_the_best
     assert found == [[], older, [], younger, [], [], [], older]  # none within four generations of its start
 
 
+def test_no_further_episodes_are_played_while_the_best_earns_what_a_constant_policy_does() -> None:
+    state = {"warms_up": False}
+    view = view_of(STANDING, state, noise=0.3, generation=12)
+    assert len(AutoSelection().in_doubt(view)) > 2
+    assert list(AutoSelection().in_doubt(replace(view, state=state | {"baseline": [0.0, 99.9]}))) == []
+
+
 @pytest.mark.parametrize(
     ("fitness", "baseline", "noise"),
     [

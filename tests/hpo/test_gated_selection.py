@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 
 import numpy as np
@@ -317,6 +317,28 @@ def test_members_that_start_at_one_bad_learning_rate_escape(size, generations):
         rates = [(one.generation, one.hyperparameters["lr"]) for one in result.history.trials]
         needed.append(min((generation for generation, lr in rates if 1e-4 <= lr <= 3e-3), default=40))
     assert np.median(needed) <= generations
+
+
+def test_the_clone_that_takes_the_slot_of_a_diverged_fresh_member_has_no_grace():
+    state: dict = {}
+    restarted_slots(GatedSelection(), [np.arange(8.0)] * 4, state)  # slots 0 and 1 start again
+
+    def sources_at(generation, uids):
+        view = PopulationView(np.arange(8.0), uids, (), generation, state=state)
+        return [row.weights_from for row in plan(view, GatedSelection())]
+
+    fresh = [8, 9, 2, 3, 4, 5, 6, 7]
+    assert sources_at(5, fresh)[:2] == [0, 1]
+    found = sources_at(6, [10, *fresh[1:]])  # a clone with uid 10 has taken slot 0
+    assert found[0] in (6, 7)
+    assert found[1] == 1
+
+
+def test_a_member_in_grace_plays_no_further_episodes_because_it_stays_anyway():
+    returns = [[10.0, 10.0], [8.0, 12.0], [9.5, 7.5], [5.0, 5.0]]
+    assert PLAIN.in_doubt(view_of(returns)) == [0, 2]
+    view = replace(view_of(returns), state={"restarted": [[2, 9]]})
+    assert PLAIN.in_doubt(view) == []
 
 
 def test_members_near_the_gate_and_the_donors_are_in_doubt():

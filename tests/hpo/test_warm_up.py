@@ -47,6 +47,14 @@ def test_equal_members_and_runs_of_unknown_length_have_no_warm_up() -> None:
     assert replaced(generations=0) == [2, 2, 2, 2, 2]
 
 
+def test_a_warm_up_that_has_ended_does_not_begin_again_with_a_larger_budget() -> None:
+    state = {}
+    for generation, generations in [(1, 9), (4, 9), (5, 60)]:
+        view = view_of(generation, state, fitness=FITNESS + 10 * generation, generations=generations)
+        rows = AutoSelection().plan(view, np.random.default_rng(0))
+    assert sum(row.weights_from != slot for slot, row in enumerate(rows)) == 2
+
+
 def test_a_diverged_member_becomes_a_clone_of_the_best_during_the_warm_up() -> None:
     view = view_of(1, {}, fitness=np.array([0.0, np.nan, 5.0, 1.0]))
     rows = AutoSelection().plan(view, np.random.default_rng(0))
