@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import io
 import operator
+import re
 import runpy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,7 +64,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
     stored = graph.graph_signature
     sources = {**stored.inputs_to_parameters, **stored.inputs_to_buffers, **stored.inputs_to_lifted_tensor_constants}
     tensors = {**graph.state_dict, **graph.constants}
-    arguments = [its.name.replace(".", "_") for its in module.inputs]
+    arguments = argument_names([its.name for its in module.inputs])
     remaining = iter(arguments)
     weights: dict[str, np.ndarray] = {}
     operations: dict[str, None] = {}  # an ordered set
@@ -80,7 +81,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
         elif node.op == "output":
             lines.append(f"return {', '.join(map(_value, node.args[0]))}")
     inputs = [
-        f"    {name}: {its.dtype}, [batch{''.join(f', {size}' for size in its.shape)}]"
+        f"    {name}: {its.dtype}, [batch{''.join(f', {size}' for size in its.shape)}]{_origin(name, its.name)}"
         for name, its in zip(arguments, module.inputs, strict=True)
     ]
     return TEMPLATE.format(
@@ -91,6 +92,23 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
         body="\n    ".join(lines),
         weights=_archive(weights),
     )
+
+
+def argument_names(names: Sequence[str]) -> list[str]:
+    """Return a different identifier for each input; keys of observations may be any text, and must not become code."""
+    found: list[str] = []
+    for name in names:
+        identifier = argument = re.sub(r"\W", "_", name, flags=re.ASCII)
+        number = 2
+        while argument in found:
+            argument, number = f"{identifier}_{number}", number + 1
+        found.append(argument)
+    return found
+
+
+def _origin(argument: str, name: str) -> str:
+    """Return the name of an input for the docstring, quoted, if its argument does not show it."""
+    return "" if argument == name.replace(".", "_") else f", from {name!a}".replace('"', r"\x22")
 
 
 def _archive(arrays: dict[str, np.ndarray]) -> str:

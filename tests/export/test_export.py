@@ -1,5 +1,6 @@
 """Exported policies return the agent's actions, for every kind of network and action space."""
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -143,6 +144,23 @@ def test_a_numpy_file_equals_predict_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "(5, 2) False"
+
+
+HOSTILE_KEY = 'z"""=exec("raise SystemExit")'
+
+
+@pytest.mark.parametrize("key", ["joint pos", "eef-pos", "größe", HOSTILE_KEY, "class", "a\nb", "\\N"])
+def test_keys_of_observations_are_data_in_the_file(key, tmp_path):
+    """Dict keys may be any text; the file names its arguments after them, and must not run them."""
+    space = Dict({key: Box(-1.0, 1.0, (2,)), "a": Dict(b=Box(-1.0, 1.0, (1,))), "a_b": Box(-1.0, 1.0, (3,))})
+    (path,) = PPO(space, Discrete(2), seed=1).export(
+        tmp_path / "policy.py"
+    )  # compared with the agent before it is returned
+    policy = load_numpy_policy(path)
+    names = inspect.signature(policy).parameters
+    assert len(names) == 3
+    assert all(name.isidentifier() for name in names)
+    assert "observation_a_b_2" in names
 
 
 def test_a_recurrent_file_equals_predict_over_an_episode(tmp_path):
