@@ -68,6 +68,10 @@ class NoisyTanh(_Squashed):
         action = torch.tanh(outputs) + noise[..., :1] * noise[..., 1:]
         return self.explored(action.clamp(-1.0, 1.0), noise)
 
+    def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the densities of Gaussians around the actions, whose standard deviation is that of usual noise."""
+        return super().evaluate(torch.tanh(outputs), raw, mask)
+
     def kl_from(self, outputs: Tensor) -> Divergence:
         """Compare the actions as the means of Gaussians whose standard deviation is that of usual noise."""
         before = super().kl_from(torch.tanh(outputs))
@@ -104,7 +108,7 @@ class SquashedGaussian(_Squashed):
         z = (before - mean) * (-log_std).exp()
         density = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi) - tanh_log_det_jacobian(before)
         entropy = log_std + 0.5 + 0.5 * math.log(2 * math.pi) + tanh_log_det_jacobian(mean)  # the Jacobian at the mode
-        return density.sum(-1), entropy.sum(-1)
+        return density.sum(-1) - self.log_width, entropy.sum(-1) + self.log_width
 
     def kl_from(self, outputs: Tensor) -> Divergence:
         mean, ours = self._moments(outputs)

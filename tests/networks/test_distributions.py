@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.distributions import make_distribution
+from agilerl_like.networks.exploration import NoisyTanh, SquashedGaussian
 
 NVEC = (2, 4, 3)
 
@@ -225,6 +226,19 @@ def test_log_probabilities_are_densities_in_the_environments_units(squash):
     log_prob, _ = distribution.evaluate(outputs, raw)
     torch.testing.assert_close(log_prob, in_units(outputs, distribution, squash).log_prob(action), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(distribution.unbounded(raw), action, rtol=1e-12)
+
+
+def test_densities_of_continuous_off_policy_actions_are_in_the_environments_units():
+    """SAC's density over the legal actions integrates to 1; TD3's is highest, and equally high, at the policy's own."""
+    space = Box(-3.0, 5.0, (1,))
+    raw = torch.linspace(-1, 1, 20_001, dtype=torch.float64)[1:-1, None]  # 4 units of the environment each
+    outputs = torch.tensor([[0.4, -0.3]], dtype=torch.float64).expand(len(raw), -1)
+    density = SquashedGaussian(space).double().evaluate(outputs, raw)[0].exp()
+    assert float(density.sum()) * 4 * 1e-4 == pytest.approx(1.0, abs=1e-3)
+    policy, outputs = NoisyTanh(space), torch.tensor([[0.0], [1.0], [3.0]])
+    own = policy.evaluate(outputs, policy.mode(outputs))[0]
+    torch.testing.assert_close(own, own[:1].expand(3))
+    assert (policy.evaluate(outputs, policy.mode(outputs) - 0.1)[0] < own).all()
 
 
 def test_entropy_is_the_gaussians_and_that_of_the_units():
