@@ -111,7 +111,7 @@ def test_an_unknown_environment_is_one_error(capsys):
 
 
 def test_what_was_found_can_be_trained(tmp_path, capsys):
-    out, file = tmp_path / "found.yaml", tmp_path / "mine.yaml"
+    out, file = tmp_path / "new" / "found.yaml", tmp_path / "mine.yaml"
     file.write_text(MINE)  # its settings are kept, except those that are searched
     options = ["--budget", "2048", "--population", "2", "--seed", "1", "--dir", str(tmp_path), "--out", str(out)]
     assert main(["tune", str(file), *options]) == 0

@@ -30,8 +30,8 @@ class Fading(gym.Env):
     observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
+    def __init__(self, render_mode=None, length=37):
+        self.render_mode, self.length = render_mode, length
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -40,7 +40,7 @@ class Fading(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        return np.zeros(1, np.float32), 1.0, self.steps == (37 if action == 0 else 11), False, {}
+        return np.zeros(1, np.float32), 1.0, self.steps == (self.length if action == 0 else 11), False, {}
 
     def render(self):
         assert self.render_mode == "rgb_array"
@@ -99,6 +99,13 @@ def test_37_steps_give_38_frames(tmp_path):
     assert len(found) == 38
     np.testing.assert_allclose(found.mean((1, 2, 3)), 5.0 * np.arange(38), atol=4)
     assert [its.name for its in path.parent.iterdir()] == ["f.mp4"]
+
+
+def test_of_several_instances_the_first_is_filmed(tmp_path):
+    env = make_vect_envs(Fading, 2, instances=[{"length": 5}, {"length": 9}])
+    path = record_film([choosing(0), choosing(0, index=1)], env, tmp_path / "f.mp4", seed=1)
+    assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 6
+    env.close()
 
 
 def test_tiles_of_several_agents(tmp_path):

@@ -378,7 +378,7 @@ class TestFilm:
         assert capsys.readouterr().out == "s3.mp4\n"
         assert ffmpeg.count_frames_and_secs("s3.mp4")[0] <= 21
         assert main(["film", str(runs / "s3"), "all.mp4", "--history", "--grid", "--max-steps", "3"]) == 0
-        names = [f"all-{percent:03d}.mp4" for percent in (0, 20, 40, 60, 80, 100)]
+        names = [f"all-{20 * number:03d}-gen-{number:06d}.mp4" for number in range(6)]
         assert capsys.readouterr().out.split() == names
         assert {ffmpeg.count_frames_and_secs(name)[0] for name in names} == {4}
 

@@ -19,7 +19,7 @@ from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import describe_backend
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.provenance import provenance
 
@@ -73,6 +73,7 @@ def bench(
     name = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     where = resolve_device(name)
     checked_seed(seed)
+    make_folder(output.absolute().parent)
     torch.set_num_threads(threads)
     rows: list[Row] = []
     head = [f"{env}, {num_envs} envs a member, on {_describe(where)}", *provenance("measured")]

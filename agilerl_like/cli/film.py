@@ -39,8 +39,8 @@ def film(
         run: Folder of a run or of a saved agent.
         file: The file, by default the run's name with .mp4.
         grid: Show all members of the last generation as tiles; the tile of a finished episode keeps its last frame.
-        history: Write a film for each entry of the run's history, with its share of the budget in the name; of the
-            fittest member, or of all members with --grid.
+        history: Write a film for each entry of the run's history, with its share of the budget and its generation in
+            the name; of the fittest member, or of all members with --grid.
         checkpoint: Show the best agent of the checkpoint of this generation.
         sampling: How actions are drawn: greedy (no exploration), sample, temperature(t), top_k(k) or bottom_k(k).
         max_steps: Steps after which a film ends if the episode does not.
@@ -57,8 +57,9 @@ def film(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env), upload as add_to_wandb:
-        for share, together in groupby(players, key=lambda player: player.share):
-            its_path = path.with_name(f"{path.stem}-{round(100 * share):03d}{path.suffix}") if history else path
+        for (share, generation), together in groupby(players, key=lambda player: (player.share, player.generation)):
+            moment = f"{round(100 * share):03d}-gen-{generation:06d}"
+            its_path = path.with_name(f"{path.stem}-{moment}{path.suffix}") if history else path
             agents = [player.agent for player in together]
             write_line(str(record_film(agents, env_setup, its_path, seed=seed, sampling=sampling, max_steps=max_steps)))
             if add_to_wandb:

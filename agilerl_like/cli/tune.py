@@ -23,7 +23,7 @@ from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
 from agilerl_like.yaml_writer import to_yaml
@@ -85,6 +85,8 @@ def tune(
         raise ConfigurationError(f"population={population!r} is too small for tune, which compares members; at least 2")
     if out is not None and out.exists():
         raise ConfigurationError(f"out={str(out)!r} exists; allowed is a new file")
+    if out is not None:
+        make_folder(out.absolute().parent)  # before the search, whose result would be lost otherwise
     draft, seed = find_config(env), fresh_seed() if seed is None else checked_seed(seed)
     steps = BUDGET if budget is None else budget
     if minutes is not None:

@@ -93,16 +93,24 @@ def _rendered_env(
 
 
 def display_episodes(
-    agent: EvolvableAlgorithm, env: EvaluationEnv, episodes: int, seed: int, sampling: Sampling
+    agent: EvolvableAlgorithm,
+    env: EvaluationEnv,
+    episodes: int,
+    seed: int,
+    sampling: Sampling,
+    *,
+    max_steps: int | None = None,
 ) -> None:
     """Show the episodes that `evaluate` plays with this seed, one after the other, in the window of the env.
+
+    `max_steps` cuts longer episodes.
 
     Raises:
         ConfigurationError: the env has no rendering mode "human" (the message has those that exist).
     """
     with _rendered_env(env, 1, agent, WINDOW) as (adapter, _):
         for episode_seed in integers(episodes, seed, Purpose.CONFIRMATION_ENVS):
-            play_side_by_side([agent], SeededEpisodes(adapter), episode_seed, sampling)
+            play_side_by_side([agent], SeededEpisodes(adapter), episode_seed, sampling, max_steps=max_steps)
 
 
 def check_render_modes(name: str, metadata: dict[str, Any], mode: str = MODE) -> None:
@@ -115,13 +123,14 @@ def check_render_modes(name: str, metadata: dict[str, Any], mode: str = MODE) ->
 
 
 def _with_render_mode(config: VecEnvConfig, mode: str) -> VecEnvConfig:
-    """Return the config of one env that renders in this process."""
-    kwargs: dict[str, Any] = dict(config.env_kwargs)
+    """Return the config of one env that renders in this process; of several instances it is the first."""
+    kwargs: dict[str, Any] = {**config.env_kwargs, **dict(*config.instances[:1])}
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
         kwargs["env_kwargs"] = {**kwargs["env_kwargs"], "render_mode": mode}
     else:
         kwargs["render_mode"] = mode
-    return replace(config, num_envs=1, backend="sync", env_kwargs=kwargs)
+    env = kwargs.pop("id", config.env)
+    return replace(config, env=env, num_envs=1, backend="sync", env_kwargs=kwargs, instances=())
 
 
 class FilmedEpisodes(SeededEpisodes):
