@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from agilerl_like import Run
 from agilerl_like.cli import main
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS
 
@@ -122,6 +123,16 @@ def test_in_evaluation(run, capsys):
     *_, line = capsys.readouterr().err.splitlines()
     assert re.search(r"Flawed, member \d, env \d of its own, in evaluation: observation\[0\]=nan is not finite", line)
     assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
+
+
+def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys):
+    """Episodes of this environment have no end, and the run cuts them after 100 steps (`training.eval_steps`)."""
+    assert run("spoils", 10**9, "Endless") == 0
+    capsys.readouterr()
+    assert main(["eval", "runs/one", "--episodes", "2", "--trust"]) == 0
+    assert "100 steps on average" in capsys.readouterr().out
+    assert main(["replay", "runs/one", "--seeds", "1", "--trust"]) == 0
+    assert Run.open("runs/one").eval_steps == 100
 
 
 def test_one_interrupt_ends_an_evaluation_whose_episodes_never_end(run, capsys, tmp_path):

@@ -10,13 +10,14 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.cli.output import checked_seed, write_line
-from agilerl_like.cli.players import config_of, players_of
+from agilerl_like.cli.players import config_file_of, config_of, players_of
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.evaluation.film import display_episodes
 from agilerl_like.evaluation.returns import evaluate as evaluate_agents
 from agilerl_like.networks.sampling import Sampling
 from agilerl_like.resources import check_memory
+from agilerl_like.saved_runs.run import eval_steps_of
 from agilerl_like.seeding import fresh_seed
 
 EPISODE = 64
@@ -59,14 +60,16 @@ def evaluate(
     players = players_of(run, checkpoint=checkpoint, history=history)
     agent = players[0].agent
     config = config_of(run, env, agent.algo, trust=trust)
+    file = None if env else config_file_of(run)
+    max_steps = None if file is None else eval_steps_of(file)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):
         check_spaces(env_setup, agent, name=config.environment.id)
         for player, generation, share in players:
             label = f"{share:>4.0%}  generation {generation:>4}  member {player.index}  " if history else ""
             if display:
-                display_episodes(player, env_setup, episodes, seed, rule)
-            played = evaluate_agents(player, env_setup, episodes, seed, rule)
+                display_episodes(player, env_setup, episodes, seed, rule, max_steps=max_steps)
+            played = evaluate_agents(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             _write_result(label, played, episodes, seed)
             if isinstance(agent, IPPO):
                 write_line(", ".join(f"{name}: {its.mean():.2f}" for name, its in played.returns_by_agent.items()))

@@ -109,7 +109,13 @@ def config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
     """Return the configuration of a run, or of another env if one is given."""
     if env:
         return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
-    for folder in (run, run.parent):
-        if (folder / CONFIG).is_file():
-            return environment_config(folder / CONFIG, trust=trust)
-    raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
+    file = config_file_of(run)
+    if file is None:
+        raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")
+    return environment_config(file, trust=trust)
+
+
+def config_file_of(run: Path) -> Path | None:
+    """Return config.yaml of a run's folder, or of an agent's in it; None without one."""
+    files = (folder / CONFIG for folder in (run, run.parent))
+    return next((file for file in files if file.is_file()), None)

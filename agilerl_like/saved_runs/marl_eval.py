@@ -57,7 +57,7 @@ def _results(run: Run, episodes: int, seed: int, *, trust: bool) -> dict[str, An
     with closing(run.env(trust=trust)) as env:
 
         def played(agent: EvolvableAlgorithm, count: int, number: int) -> dict[str, list[float]]:
-            its = evaluate(agent, env, count, integer(seed, Purpose.MANUAL, number))
+            its = evaluate(agent, env, count, integer(seed, Purpose.MANUAL, number), max_steps=run.eval_steps)
             return {"return": its.returns[0].tolist(), "episode_length": its.lengths[0].tolist()}
 
         for number, entry in enumerate(run.history(), 1):

@@ -241,5 +241,5 @@ def _trained(
     population, env_setup = result.population, experiment.env_setup
     with contextlib.closing(env_setup.make_eval_env(len(population) * EPISODES)) as env:
         seeds = integers(EPISODES, config.seed or 0, Purpose.CONFIRMATION_ENVS)
-        played = population.run_episodes(env_setup.adapt(env), seeds)
-    return population, [float(returns.mean()) for returns in played.returns]
+        played = population.run_episodes(env_setup.adapt(env), seeds, config.training.eval_steps)
+    return population, played.mean.tolist()

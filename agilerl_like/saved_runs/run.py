@@ -130,6 +130,11 @@ class Run:
         return environment_config(self.folder / CONFIG, trust=trust).env_setup(num_envs=num_envs).env
 
     @property
+    def eval_steps(self) -> int | None:
+        """Steps after which evaluations of the run cut an episode; None: they do not."""
+        return eval_steps_of(self.folder / CONFIG)
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """The content of run.json: command, date, versions, git state, machine, outcome; empty without the file."""
         return self.records.document
@@ -246,6 +251,19 @@ def environment_config(file: Path, *, trust: bool = False) -> Config:
     if not trust:
         check_trust(config, file)
     return config
+
+
+def eval_steps_of(file: Path) -> int | None:
+    """Return `training.eval_steps` of a run's file, without which episodes of an env without an end would not end.
+
+    Raises:
+        ConfigurationError: it is not a whole number of at least 1.
+    """
+    training = Draft.read(file).data.get("training")
+    steps = training.get("eval_steps") if isinstance(training, dict) else None
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise ConfigurationError(f"training.eval_steps={steps!r} in {file}; allowed are whole numbers of at least 1")
+    return steps
 
 
 def _moment_of(path: Path) -> Moment:
