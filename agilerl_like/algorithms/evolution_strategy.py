@@ -1,8 +1,8 @@
 """What OpenAIES and CMAES have in common: every env of a member is played by a perturbed policy of its own.
 
-A member learns when each of its policies has finished its episodes. Returns are all that it learns from, so they are
-all that processes exchange which share the envs of one member: each draws the same perturbations from the seed. Where a
-process has whole members, nothing travels between updates.
+A member learns when each of its policies has finished its episodes. It learns from the returns, the statistics of its
+observations and, for mutations, the last ones. Processes that share the envs of one member exchange only these, because
+each draws the same perturbations from the seed. Where a process has whole members, nothing travels between updates.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             envs,
             encoding=first.encoding,
             device=self.device,
-            recent=RECENT,
+            recent=-(-RECENT // first.num_envs),
             with_moments=first.algorithm.normalize_observation in (True, "running"),
         )
         return self.returns
@@ -219,8 +219,17 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         metrics = self.cohort.learn(at, update).cpu()
         for place, learner in zip(at, learners, strict=True):
             learner.learned_with_masks |= experience.has_masks
-            learner.after_update(experience.recent(place))
+            learner.after_update(self._recent(experience.recent(place)))
         return {place: metrics[i : i + 1] for i, place in enumerate(at)}
+
+    def _recent(self, observations: Tensor) -> Tensor:
+        """Return the last observations of all envs of a member, given those of the envs of this process.
+
+        Every replica measures a mutation on the same rows, because each of them changes the weights by itself.
+        """
+        whole = observations.new_zeros(len(observations), self[0].num_envs, observations.shape[-1])
+        whole[:, self.columns] = observations
+        return self.gradient_sync.all_reduce_(whole)
 
     @abstractmethod
     def make_update(self, learners: Sequence[LearnerT], data: ReturnsUpdate, sigmas: Sequence[float]) -> ReturnsUpdate:

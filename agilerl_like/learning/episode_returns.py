@@ -52,7 +52,7 @@ class EpisodeReturns:
     """The mean return of each env's episodes since its member's policies changed, `[P, E]`.
 
     An episode counts if it began under the current policies, and has ended. The envs are not reset when policies
-    change: the rest of a running episode counts for nothing.
+    change: the rest of a running episode counts for nothing. The observations of the last `recent` steps are stored.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class EpisodeReturns:
         self._counts_when_ended = torch.ones_like(zeros, dtype=torch.bool)
         self._at_start = torch.ones_like(zeros, dtype=torch.bool)  # no step of the current episode was taken
         self.moments = ObservationMoments.zeros(members, encoding.num_floats, device) if with_moments else None
-        steps = -(-recent // envs)
-        self._recent = torch.zeros(steps, members, envs, encoding.size, dtype=encoding.dtype, device=device)
+        self._recent = torch.zeros(recent, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self._steps = 0
         self.has_masks = False
         """Whether any step had action masks."""

@@ -12,7 +12,7 @@ ENCODING = ObservationEncoder(gymnasium.spaces.Box(-1.0, 1.0, (2,)))
 
 
 def record(members=1, envs=1, **changed):
-    arguments = {"encoding": ENCODING, "device": torch.device("cpu"), "recent": 4, "with_moments": False}
+    arguments = {"encoding": ENCODING, "device": torch.device("cpu"), "recent": 2, "with_moments": False}
     return EpisodeReturns(members, envs, **{**arguments, **changed})
 
 

@@ -107,6 +107,9 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
             norm = agent.network.observation_norm, other.network.observation_norm
             torch.testing.assert_close(norm[0].mean, norm[1].mean)
             torch.testing.assert_close(norm[0].var, norm[1].var)
+        measured, other = (replica[place].learner.recent_observations for replica in replicas)
+        assert torch.equal(measured, other)  # or a mutation would change each replica in another way
+        torch.testing.assert_close(measured, agent.learner.recent_observations)
 
 
 def test_envs_in_worker_processes_give_the_same():
