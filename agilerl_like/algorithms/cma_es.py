@@ -17,6 +17,7 @@ from agilerl_like.algorithms.evolution_strategy import (
     EvolutionStrategyGroup,
     EvolutionStrategyLearner,
 )
+from agilerl_like.algorithms.serialization import SEARCH, WEIGHTS_ONLY, read_flag
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.covariance_search import (
@@ -33,8 +34,6 @@ from agilerl_like.networks.observation_norm import ObservationNormKind
 from agilerl_like.resources import check_memory
 from agilerl_like.storage import safe_folder
 
-PREFIX = "cma."
-"""Of the names of the search's tensors in a file."""
 _PART = {"hidden_size": [8], "min_mlp_nodes": 4}
 SMALL = {"latent_dim": 8, "encoder": "mlp", "encoder_config": _PART, "head_config": _PART}
 """The default `net_config`."""
@@ -94,24 +93,26 @@ class CMAESLearner(EvolutionStrategyLearner):
 
     def tensors(self) -> dict[str, Tensor]:
         state = self.search.tensors()
-        return {**super().tensors(), **{f"{PREFIX}{name}": tensor for name, tensor in state.items()}}
+        return {**super().tensors(), **{f"{SEARCH}{name}": tensor for name, tensor in state.items()}}
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         super().load_state(document, tensors)
-        state = {name.removeprefix(PREFIX): tensors[name] for name in tensors if name.startswith(PREFIX)}
-        self._search = CovarianceSearch.from_tensors(state, self.algorithm.num_envs) if state else None
+        if not read_flag(document, WEIGHTS_ONLY, older=False):
+            state = {name.removeprefix(SEARCH): tensors[name] for name in tensors if name.startswith(SEARCH)}
+            self._search = CovarianceSearch.from_tensors(state, self.algorithm.num_envs)
 
     def _check_facts(
         self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
     ) -> None:
-        own = {name: facts for name, facts in found.items() if name.startswith(PREFIX)}
-        super()._check_facts(
-            {name: facts for name, facts in found.items() if name not in own}, network, weights_only=weights_only
-        )
+        own = {name: facts for name, facts in found.items() if name.startswith(SEARCH)}
+        rest = {name: facts for name, facts in found.items() if name not in own}
+        super()._check_facts(rest, network, weights_only=weights_only)
+        if weights_only:
+            return
         size = sum(parameter.numel() for parameter in network.parameters())
         wanted = {
-            f"{PREFIX}{name}": safe_folder.TensorInfo(shape, torch.float64)
-            for name, shape in ({} if weights_only else CovarianceSearch.shapes(size)).items()
+            f"{SEARCH}{name}": safe_folder.TensorInfo(shape, torch.float64)
+            for name, shape in CovarianceSearch.shapes(size).items()
         }
         if own != wanted:
             odd = sorted(name for name in {*own, *wanted} if own.get(name) != wanted.get(name))

@@ -14,6 +14,10 @@ from agilerl_like.algorithms.architectures import encoder_of, read_architecture
 from agilerl_like.algorithms.learner_base import RECENT, SINGLE_AGENT, GroupSettings, LearnerBase
 from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.serialization import (
+    ADAM,
+    LEARNING_STATE,
+    RECENT_OBSERVATIONS,
+    REWARD_NORM,
     WEIGHTS_ONLY,
     MetaBuild,
     check_finite,
@@ -62,13 +66,13 @@ class StoredLearner(LearnerBase):
     def tensors(self) -> dict[str, Tensor]:
         """Return network, moments and recent observations by name."""
         optimizer = self.optimizer
-        moments = {f"adam.{name}": getattr(optimizer, name) for name in self._moment_names}
+        moments = {f"{ADAM}{name}": getattr(optimizer, name) for name in self._moment_names}
         rewards = self.return_statistics._asdict() if self.algorithm.normalize_reward else {}
         return {
             **_tensors_of(self.network),
             **moments,
-            **{f"reward_norm.{name}": numbers for name, numbers in rewards.items()},
-            "recent_observations": self.recent_observations,
+            **{f"{REWARD_NORM}{name}": numbers for name, numbers in rewards.items()},
+            RECENT_OBSERVATIONS: self.recent_observations,
         }
 
     @property
@@ -126,13 +130,13 @@ class StoredLearner(LearnerBase):
         if weights_only:
             self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
         else:
-            moments = [tensors[f"adam.{name}"].to(self.device, copy=True) for name in self._moment_names]
+            moments = [tensors[f"{ADAM}{name}"].to(self.device, copy=True) for name in self._moment_names]
             if any(bool((moment < 0).any()) for moment in moments[1:]):
                 raise ValueError("adam.exp_avg_sq, adam.steps and adam.lr_scale must not be negative")
             self.set_network(network, Adam(*moments))
-            self.recent_observations = tensors["recent_observations"]
+            self.recent_observations = tensors[RECENT_OBSERVATIONS]
             if self.algorithm.normalize_reward:
-                statistics = (tensors[f"reward_norm.{name}"] for name in ReturnStatistics._fields)
+                statistics = (tensors[f"{REWARD_NORM}{name}"] for name in ReturnStatistics._fields)
                 self.return_statistics = ReturnStatistics(*statistics)
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
@@ -142,18 +146,23 @@ class StoredLearner(LearnerBase):
     def _check_facts(
         self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
     ) -> None:
-        """Raise ValueError unless stored tensors have a network's names, shapes and dtypes."""
+        """Raise ValueError unless stored tensors have a network's names, shapes and dtypes.
+
+        With `weights_only` the state of learning is not read; earlier versions stored some of it.
+        """
         info = safe_folder.TensorInfo
+        if weights_only:
+            found = {name: facts for name, facts in found.items() if not name.startswith(LEARNING_STATE)}
         wanted = safe_folder.tensor_infos(_tensors_of(network))
         size = layout(network)[-1].stop
         if not weights_only:
-            wanted |= {f"adam.{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
-            wanted |= {f"adam.{name}": info((1,), network.dtype) for name in self._moment_names[2:]}
+            wanted |= {f"{ADAM}{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
+            wanted |= {f"{ADAM}{name}": info((1,), network.dtype) for name in self._moment_names[2:]}
             if self.algorithm.normalize_reward:
-                shape, _ = found.get("reward_norm.returns", info((0,), torch.float64))
-                wanted |= {"reward_norm.moments": info((3,), torch.float64)}
-                wanted |= {"reward_norm.returns": info((min(math.prod(shape), self.num_envs),), torch.float64)}
-        odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {"recent_observations"}))
+                shape, _ = found.get(f"{REWARD_NORM}returns", info((0,), torch.float64))
+                wanted |= {f"{REWARD_NORM}moments": info((3,), torch.float64)}
+                wanted |= {f"{REWARD_NORM}returns": info((min(math.prod(shape), self.num_envs),), torch.float64)}
+        odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {RECENT_OBSERVATIONS}))
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")
         for name, facts in wanted.items():
@@ -161,12 +170,12 @@ class StoredLearner(LearnerBase):
                 raise ValueError(f"{name} is {found[name]}; expected is {facts}")
         if weights_only:
             return
-        shape, dtype = found["recent_observations"]
+        shape, dtype = found[RECENT_OBSERVATIONS]
         encoding = self.rollout_encoding
         rows_fit = shape[-1:] == (encoding.size,) and dtype == encoding.dtype and len(shape) in (2, 3)
         if math.prod(shape) and not (rows_fit and math.prod(shape[:-1]) <= RECENT):
             raise ValueError(
-                f"recent_observations is {found['recent_observations']}; expected are at most {RECENT} rows of "
+                f"{RECENT_OBSERVATIONS} is {found[RECENT_OBSERVATIONS]}; expected are at most {RECENT} rows of "
                 f"{encoding.size} numbers of {encoding.dtype}"
             )
 

@@ -150,20 +150,22 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
 # -- weights without the state of learning
 
 WEIGHTS_ONLY = "weights_only"
-"""Key of a flag in a learner's document: moments and recent observations are not stored."""
-LEARNING_STATE = frozenset(("adam.exp_avg", "adam.exp_avg_sq", "adam.steps", "recent_observations"))
-"""Names of the tensors that learning needs and acting does not."""
+"""Key of a flag in a learner's document: only the tensors that acting needs are stored."""
+ADAM, REWARD_NORM, SEARCH, RECENT_OBSERVATIONS = "adam.", "reward_norm.", "cma.", "recent_observations"
+LEARNING_STATE = (ADAM, REWARD_NORM, SEARCH, RECENT_OBSERVATIONS)
+"""Beginnings of the names of a learner's tensors that learning needs and acting does not."""
 
 
 def without_learning_state(
     document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return an agent's document and tensors without moments and recent observations, for an agent that only acts."""
+    """Return an agent's document and tensors without the state of learning, for an agent that only acts."""
     flagged = {**document, WEIGHTS_ONLY: True}
+    own_names = {name: name for name in tensors}  # as its learner gives them
     if "learners" in document:
         flagged["learners"] = {group: {**one, WEIGHTS_ONLY: True} for group, one in document["learners"].items()}
-    kept = {name: x for name, x in tensors.items() if name.rpartition("/")[2] not in LEARNING_STATE}
-    return flagged, kept
+        own_names = {name: name.partition("/")[2] for name in tensors}  # behind the name of the group
+    return flagged, {name: x for name, x in tensors.items() if not own_names[name].startswith(LEARNING_STATE)}
 
 
 # -- folders
