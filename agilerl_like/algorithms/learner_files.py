@@ -27,7 +27,6 @@ from agilerl_like.algorithms.serialization import (
 )
 from agilerl_like.algorithms.settings import stored_settings, validated
 from agilerl_like.envs.spaces import space_to_json
-from agilerl_like.hpo.schedules import ADAPTIVE
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rewards import ReturnStatistics
 from agilerl_like.modules.param_stack import layout, update_count_flags
@@ -38,12 +37,20 @@ from agilerl_like.storage import safe_folder
 
 StoredLearnerT = TypeVar("StoredLearnerT", bound="StoredLearner")
 
+MOMENTS, LR_SCALE = ("exp_avg", "exp_avg_sq", "steps"), f"{ADAM}lr_scale"
+STATISTICS = {f"{REWARD_NORM}{part}": part for part in ReturnStatistics._fields}
+"""The part of a learner's `return_statistics` that each tensor holds."""
+
 
 class StoredLearner(LearnerBase):
     """A learner's document and tensors."""
 
     def document(self) -> dict[str, Any]:
-        """Return everything but tensors as JSON data."""
+        """Return everything but tensors as JSON data.
+
+        State at its initial value is left out, here and in `tensors`. All other state is stored, because a setting that
+        is off may need it later.
+        """
         document = {
             "algorithm": self.algo,
             "index": self.index,
@@ -59,26 +66,22 @@ class StoredLearner(LearnerBase):
             "action_space": space_to_json(self.action_space),
             "learned_with_masks": self.learned_with_masks,
         }
-        if self.env_steps and (self.algorithm.random_steps or self.algorithm.learning_starts):
+        if self.env_steps:
             document["env_steps"] = self.env_steps
         return to_builtin(document)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return network, moments and recent observations by name."""
-        optimizer = self.optimizer
-        moments = {f"{ADAM}{name}": getattr(optimizer, name) for name in self._moment_names}
-        rewards = self.return_statistics._asdict() if self.algorithm.normalize_reward else {}
+        optimizer, rewards = self.optimizer, self.return_statistics
+        moments = {f"{ADAM}{name}": getattr(optimizer, name) for name in MOMENTS}
+        if optimizer.lr_scale.item() != 1.0:
+            moments[LR_SCALE] = optimizer.lr_scale
         return {
             **_tensors_of(self.network),
             **moments,
-            **{f"{REWARD_NORM}{name}": numbers for name, numbers in rewards.items()},
+            **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if len(rewards.returns) else {}),
             RECENT_OBSERVATIONS: self.recent_observations,
         }
-
-    @property
-    def _moment_names(self) -> tuple[str, ...]:
-        adapts = self.algorithm.lr_schedule == ADAPTIVE
-        return ("exp_avg", "exp_avg_sq", "steps", *(["lr_scale"] if adapts else []))
 
     @classmethod
     def from_document(
@@ -130,14 +133,14 @@ class StoredLearner(LearnerBase):
         if weights_only:
             self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
         else:
-            moments = [tensors[f"{ADAM}{name}"].to(self.device, copy=True) for name in self._moment_names]
+            names = [*(f"{ADAM}{name}" for name in MOMENTS), *([LR_SCALE] if LR_SCALE in tensors else [])]
+            moments = [tensors[name].to(self.device, copy=True) for name in names]
             if any(bool((moment < 0).any()) for moment in moments[1:]):
                 raise ValueError("adam.exp_avg_sq, adam.steps and adam.lr_scale must not be negative")
             self.set_network(network, Adam(*moments))
             self.recent_observations = tensors[RECENT_OBSERVATIONS]
-            if self.algorithm.normalize_reward:
-                statistics = (tensors[f"{REWARD_NORM}{name}"] for name in ReturnStatistics._fields)
-                self.return_statistics = ReturnStatistics(*statistics)
+            if STATISTICS.keys() & tensors.keys():
+                self.return_statistics = ReturnStatistics(*(tensors[name] for name in STATISTICS))
         with torch.no_grad():
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
@@ -157,11 +160,12 @@ class StoredLearner(LearnerBase):
         size = layout(network)[-1].stop
         if not weights_only:
             wanted |= {f"{ADAM}{name}": info((1, size), network.dtype) for name in ("exp_avg", "exp_avg_sq")}
-            wanted |= {f"{ADAM}{name}": info((1,), network.dtype) for name in self._moment_names[2:]}
-            if self.algorithm.normalize_reward:
+            scales = {f"{ADAM}steps", *({LR_SCALE} & found.keys())}
+            wanted |= {name: info((1,), network.dtype) for name in scales}
+            if STATISTICS.keys() & found.keys():
                 shape, _ = found.get(f"{REWARD_NORM}returns", info((0,), torch.float64))
                 wanted |= {f"{REWARD_NORM}moments": info((3,), torch.float64)}
-                wanted |= {f"{REWARD_NORM}returns": info((min(math.prod(shape), self.num_envs),), torch.float64)}
+                wanted |= {f"{REWARD_NORM}returns": info((math.prod(shape),), torch.float64)}  # envs may be fewer now
         odd = sorted(found.keys() ^ wanted.keys() ^ (set() if weights_only else {RECENT_OBSERVATIONS}))
         if odd:
             raise ValueError(f"tensors {odd} are missing or too many")

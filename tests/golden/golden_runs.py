@@ -151,10 +151,10 @@ def without_versions(document):
 
 
 def without_later_settings(value):
-    """A value of a document, without settings that were added after the record and have their defaults."""
+    """A value of a document, without what was added after the record: settings at their defaults, and `env_steps`."""
     if not isinstance(value, dict):
         return value
-    found = {key: without_later_settings(part) for key, part in value.items()}
+    found = {key: without_later_settings(part) for key, part in value.items() if key != "env_steps"}
     if isinstance(found.get("settings"), dict):
         found["settings"] = {key: part for key, part in found["settings"].items() if not is_later_default(key, part)}
     return found
