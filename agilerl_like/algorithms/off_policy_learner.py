@@ -154,7 +154,8 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
         """Update some members from the replay.
 
         Members with as many gradient steps and minibatches of equal size learn together, or each by itself with
-        `per_member`. A member is reported about every `REPORT_EVERY` gradient steps.
+        `per_member`. A member is reported about every `REPORT_EVERY` gradient steps, and at once if it has diverged,
+        because its next actions would not be finite.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -171,12 +172,13 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             learners = [self[place] for place in together]
             update = self.make_update(learners, together, experience, steps)
             metrics = self.cohort.learn(together, update)
+            healthy = metrics.get("healthy").tolist()
             for name in {name for learner in learners for name in learner.algorithm.schedules}:
                 metrics.set(name, update.hyperparams[name])  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates
                 learner.updates += steps
-                if before // REPORT_EVERY != learner.updates // REPORT_EVERY:
+                if not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY:
                     reports[place] = metrics[i : i + 1].cpu()
                     learner.recent_observations = experience.latest(place, RECENT)[-RECENT:].cpu().clone()
                     learner.learned_with_masks |= experience.masks is not None

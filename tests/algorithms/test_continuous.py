@@ -322,6 +322,20 @@ def test_a_run_evolves_saves_and_loads(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_diverged_member_is_replaced_before_it_acts(kind):
+    """Actions that are not finite would spoil Pendulum's state, which is an error of the env."""
+    env = make_vect_envs("Pendulum-v1", num_envs=4)
+    spaces = env.single_observation_space, env.single_action_space
+    settings = {"batch_size": 16, "learning_starts": 20, "learn_step": 2, "memory_size": 200}
+    pop = kind.population(2, *spaces, net_config=SMALL, seed=1, **settings)
+    pop[1].lr = 1e4
+    run = {"max_steps": 80, "evo_steps": 80, "eval_loop": 1, "eval_steps": 20, "verbose": False}
+    pop, _ = train_off_policy(env, pop=pop, **run)
+    assert [member.index for member in pop] == [0, 3]  # the clone has the third uid
+    assert all(member.learner.is_finite for member in pop)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_observations_are_mapped_from_their_bounds(kind):
     space = gymnasium.spaces.Box(np.array([0, -10, 5, 0], np.float32), np.array([100, 10, 6, 1], np.float32))
     member = kind(space, ACTIONS, net_config=SMALL, seed=1, normalize_observation="bounds")
