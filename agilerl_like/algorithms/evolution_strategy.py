@@ -173,6 +173,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             device=self.device,
             recent=-(-RECENT // first.num_envs),
             with_moments=first.algorithm.normalize_observation in (True, "running"),
+            describe_row=describe_row,
         )
         return self.returns
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
+from agilerl_like.errors import EnvStepError
 
 
 class ObservationMoments(NamedTuple):
@@ -64,8 +66,9 @@ class EpisodeReturns:
         device: torch.device,
         recent: int,
         with_moments: bool,
+        describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
-        self.encoding, self.device = encoding, device
+        self.encoding, self.device, self.describe_row = encoding, device, describe_row
         zeros = torch.zeros(members, envs, device=device)
         self.sums, self.counts = zeros, zeros.clone()
         """Of the episodes that count."""
@@ -75,6 +78,8 @@ class EpisodeReturns:
         self.moments = ObservationMoments.zeros(members, encoding.num_floats, device) if with_moments else None
         self._recent = torch.zeros(recent, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self._steps = 0
+        # sums of each env's rewards and observations, which are finite if all of these are; float64 does not overflow
+        self._totals = torch.zeros(2, members, envs, dtype=torch.float64, device=device)
         self.has_masks = False
         """Whether any step had action masks."""
 
@@ -100,6 +105,7 @@ class EpisodeReturns:
     def put_actions(self, place: int, columns: slice, observations: Tensor) -> None:
         """Store observations `[P, e, D]` of a step."""
         self._recent[place, :, columns] = observations
+        self._totals[1, :, columns] += self.encoding.float_columns(observations).sum(-1, dtype=torch.float64)
 
     def put_outcome(self, place: int, columns: slice, transition: Transition) -> None:
         """Add rewards `[P e]`, and end episodes."""
@@ -110,6 +116,7 @@ class EpisodeReturns:
         )
         running, counting = self._running[:, columns], self._counts_when_ended[:, columns]
         running += reward
+        self._totals[0, :, columns] += reward
         counted = ended & counting & valid  # an episode whose worker was lost has no return
         self.sums[:, columns] += running * counted
         self.counts[:, columns] += counted
@@ -125,7 +132,17 @@ class EpisodeReturns:
     # -- reading
 
     def reader(self, next_observations: Tensor, state: Tensor) -> EpisodeReturns:
-        """Return what `learn` reads: the returns."""
+        """Return what `learn` reads: the returns.
+
+        Raises:
+            EnvStepError: an observation or a reward was not finite.
+        """
+        if not bool(torch.isfinite(self._totals).all()):
+            which, member, env = (~torch.isfinite(self._totals)).nonzero()[0].tolist()
+            raise EnvStepError(
+                f"{('reward', 'observation')[which]}={float(self._totals[which, member, env])} is not finite: "
+                f"{self.describe_row(member, env)}"
+            )
         return self
 
     @property

@@ -94,6 +94,7 @@ class ReplayBuffer:
         self._free: list[int] = []
         self.cursor = self.filled = self.checked = 0
         """Place of the next step; vector steps stored, at most `length`; those of them not yet checked to be finite."""
+        self._finals_total = torch.zeros((), device=device)  # sum of the last observations since that check
 
     def _bind(self) -> None:
         """Set the fields as attributes: looking one up in a TensorDict takes as long as a small kernel."""
@@ -135,7 +136,7 @@ class ReplayBuffer:
         """Store the observations `[P, E, D]` after the newest step, and return this buffer.
 
         Raises:
-            EnvStepError: an observation or a reward since the last call is not finite.
+            EnvStepError: an observation, a last one among them, or a reward since the last call is not finite.
         """
         self.observations[:, self.cursor] = next_observations
         self._check_finite()
@@ -171,6 +172,7 @@ class ReplayBuffer:
             self._grow(len(rows))
         places = torch.tensor([self._free.pop() for _ in rows], device=self.device)
         self.finals[places] = successors
+        self._finals_total += self.encoding.float_columns(successors).sum()
         member, env = rows // (columns.stop - columns.start), rows % (columns.stop - columns.start)
         at_member, at_env = member.to(self.device), (env + columns.start).to(self.device)
         self.final[at_member, place, at_env] = places.to(torch.int32)
@@ -282,10 +284,19 @@ class ReplayBuffer:
             places = (self.cursor - steps + torch.arange(steps, device=self.device)) % self.length
         observations = self.encoding.float_columns(self.observations[:, places])
         newest = self.encoding.float_columns(self.observations[:, self.cursor])
-        rewards = self.rewards[:, places]
-        if bool(torch.isfinite(rewards.sum() + observations.sum() + newest.sum())):
+        rewards, lasts = self.rewards[:, places], self._finals_total
+        self._finals_total = torch.zeros_like(lasts)
+        if bool(torch.isfinite(rewards.sum() + observations.sum() + newest.sum() + lasts)):
             return
-        fields = {"observation": observations, "reward": rewards, "observation ": newest.unsqueeze(1)}
+        final = self.final[:, places]
+        has_last, last = final >= 0, torch.zeros_like(observations)
+        last[has_last] = self.encoding.float_columns(self.finals[final[has_last].long()])
+        fields = {
+            "observation": observations,
+            "reward": rewards,
+            "observation ": newest.unsqueeze(1),
+            "last observation": last,
+        }
         for name, field in fields.items():
             bad = (~torch.isfinite(field)).nonzero()
             if len(bad):

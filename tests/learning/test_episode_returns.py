@@ -1,11 +1,15 @@
 """Which episodes count for the policies of a member, written down step by step."""
 
+import math
+
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
+from agilerl_like.errors import EnvStepError
 from agilerl_like.learning.episode_returns import EpisodeReturns
 
 ENCODING = ObservationEncoder(gymnasium.spaces.Box(-1.0, 1.0, (2,)))
@@ -104,3 +108,20 @@ def test_moments_and_recent_observations():
     assert torch.equal(its.recent(0), torch.cat([seen, seen + 4]))
     its.restart(0)
     assert its.moments.rows.tolist() == [0]
+
+
+def test_numbers_that_are_not_finite_name_their_env():
+    of_reward, of_observation = record(members=2, envs=2), record(members=2, envs=2)
+    step(of_reward, [1e38, 1e38, 1e38, 1e38])
+    step(of_reward, [1e38, 1e38, 3e38, 3e38])  # the sums are finite, though not in float32
+    assert of_reward.reader(torch.zeros(0), torch.zeros(0)) is of_reward
+    step(of_reward, [0, math.inf, 0, 0])
+    with pytest.raises(EnvStepError, match=r"^reward=inf is not finite: member 0, env 1 of its own"):
+        of_reward.reader(torch.zeros(0), torch.zeros(0))
+    seen = torch.zeros(2, 2, 2)
+    seen[1, 0, 1] = math.nan
+    step(of_observation, [0, 0, 0, 0], observations=seen)
+    for _ in range(3):  # more than are stored
+        step(of_observation, [0, 0, 0, 0])
+    with pytest.raises(EnvStepError, match=r"^observation=nan is not finite: member 1, env 0 of its own"):
+        of_observation.reader(torch.zeros(0), torch.zeros(0))

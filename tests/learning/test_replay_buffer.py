@@ -1,5 +1,7 @@
 """The replay buffer against a list of transitions, in both autoreset modes, over wrap-arounds and interruptions."""
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
@@ -219,5 +221,13 @@ def test_too_large_a_memory_names_the_largest():
 def test_numbers_that_are_not_finite_name_their_env():
     feeder = fill(9, 2)
     feeder.obs[4] = np.nan
-    with pytest.raises(EnvStepError, match="observation=nan is not finite: member 1, env 1 of its own"):
+    with pytest.raises(EnvStepError, match=r"^observation=nan is not finite: member 1, env 1 of its own"):
         feeder.step(never(), never())
+
+
+def test_a_last_observation_that_is_not_finite_names_its_env():
+    feeder = fill(9, 2)
+    lasts = [0, 0, 0, 0, math.inf, 0]
+    feeder.numbers = iter([*range(ROWS), *lasts, *range(ROWS)])  # actions, last observations, those after the resets
+    with pytest.raises(EnvStepError, match=r"^last observation=inf is not finite: member 1, env 1 of its own"):
+        feeder.step(never(), ~never())
