@@ -93,7 +93,7 @@ class ContinuousConfig(OffPolicyConfig):
     lr: Positive = 1e-3
     """Adam's learning rate of the critics (value)."""
     lr_actor: Positive | None = None
-    """Adam's learning rate of the actor; None: that of the critics (value)."""
+    """Adam's learning rate of the actor; None: that of the critics. A schedule of lr scales both (value)."""
     tau: Tau = 0.005
     """Share by which the target networks move towards the networks at each of their updates (value)."""
     twin_q: bool = True

@@ -28,6 +28,9 @@ from agilerl_like.seeding import Purpose
 REPORT_EVERY = 64
 """Gradient steps between two reports of a member's metrics, at least; reading them takes as long as a small step."""
 
+LEARNING_RATES = ("lr", "lr_actor")
+"""The settings that a schedule of lr scales."""
+
 OffPolicyLearnerT = TypeVar("OffPolicyLearnerT", bound="OffPolicyLearner")
 
 
@@ -47,7 +50,8 @@ class OffPolicyLearner(Learner):
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
         values = {name: self.hyperparam(name, getattr(self.host, name)) for name in self.hyperparam_names}
         for name, schedule in self.algorithm.schedules.items():  # `check_replay` allows lr alone
-            values[name] *= factor(name, schedule, self.algorithm.progress)
+            share = factor(name, schedule, self.algorithm.progress)
+            values |= {rate: values[rate] * share for rate in LEARNING_RATES if rate in values}
         return tuple(values.values())
 
     def hyperparam(self, name: str, value: Any) -> float:

@@ -360,6 +360,15 @@ def test_a_dictionary_is_the_vector_of_its_entries(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("lr_actor", "expected"), [(None, 1e-3), (4e-3, 4e-3)])
+def test_a_schedule_scales_the_actors_rate_too(kind, lr_actor, expected):
+    member = agent(kind, lr=1e-3, lr_actor=lr_actor, schedules={"lr": "linear"})
+    member.progress = 0.75
+    found = dict(zip(member.learner.hyperparam_names, member.learner.hyperparams(), strict=True))
+    assert (found["lr"], found["lr_actor"]) == pytest.approx((1e-3 / 4, expected / 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_moments_travel_with_the_weights(kind):
     member = agent(kind, gradient_steps=1)
     for turn in range(4):
