@@ -53,7 +53,7 @@ class MultiAgentCollector(Collector):
         first = self.population[0]
         columns = self.population.gradient_sync.env_slice(first.num_envs)
         if isinstance(opponents, MultiAgentPopulation):
-            rows = opponent_rows(first, first.num_envs, everywhere=everywhere, columns=columns)
+            rows = opponent_rows(first, first.num_envs, generation, everywhere=everywhere, columns=columns)
             by_group: Mapping[str, Any] = opponents.by_group
         else:
             slots = next(iter(self.groups.values())).slots

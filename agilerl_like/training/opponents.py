@@ -1,10 +1,11 @@
 """Opponents in training: frozen teams that control a side of some envs, sampled again in each generation.
 
 With "self" the groups of a team, or the agents of its single group, play each other. With "past" and "population" they
-do so in every other env; in the rest a member controls one side, each side equally often, and an opponent all others.
-With a team or a function of the user's, that is the opponent in all envs. Functions by group control these groups, in
-all envs, and the members the others. Opponents explore, and learn nothing: their rows are not valid. All members'
-opponents act in one batched computation; functions act in one env after the other.
+do so in every other env; in the rest a member controls one side, and an opponent all others. With a team or a function
+of the user's, that is the opponent in all envs. The envs with opponents take the sides in turn, and each generation
+continues where the last one ended, so that a member plays each side equally often. Functions by group control these
+groups, in all envs, and the members the others. Opponents explore, and learn nothing: their rows are not valid. All
+members' opponents act in one batched computation; functions act in one env after the other.
 """
 
 from __future__ import annotations
@@ -63,17 +64,18 @@ def sample_opponents(
     return MultiAgentPopulation(chosen)
 
 
-def opponent_rows(team: IPPO, envs: int, *, everywhere: bool, columns: slice = slice(None)) -> dict[str, np.ndarray]:
-    """Return which rows of each group `[envs A]` an opponent controls, the same for all members.
+def opponent_rows(
+    team: IPPO, envs: int, generation: int, *, everywhere: bool, columns: slice = slice(None)
+) -> dict[str, np.ndarray]:
+    """Return which rows of each group `[envs A]` an opponent controls in a generation, the same for all members.
 
     `columns` are the envs of a member that this process steps, of all its `envs`.
     """
     sides = player_sides(team.groups)
     rows = {group: np.zeros((envs, len(ids)), np.bool_) for group, ids in team.groups.items()}
-    for env in range(envs):
-        if not everywhere and env % 2 == 0 and envs > 1:
-            continue
-        side = sides[(env if everywhere else env // 2) % len(sides)]
+    with_opponent = range(envs) if everywhere or envs == 1 else range(1, envs, 2)
+    for turn, env in enumerate(with_opponent, start=generation * len(with_opponent)):
+        side = sides[turn % len(sides)]
         for group, ids in team.groups.items():
             rows[group][env] = [agent not in side for agent in ids]
     return {group: flags[columns].ravel() for group, flags in rows.items()}
@@ -91,7 +93,7 @@ def scripted_rows(
         envs = len(range(count)[columns])
         rows = {group: np.full(envs * len(ids), group in scripts) for group, ids in first.groups.items()}
     else:
-        rows = opponent_rows(first, count, everywhere=True, columns=columns)
+        rows = opponent_rows(first, count, generation, everywhere=True, columns=columns)
     by_agent = {
         agent: np.tile(rows[group].reshape(-1, len(ids))[:, place], len(slots))
         for group, ids in first.groups.items()

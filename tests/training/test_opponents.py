@@ -1,5 +1,6 @@
 """Training against frozen opponents."""
 
+import itertools
 import math
 from functools import partial
 
@@ -22,7 +23,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
-from agilerl_like.training.opponents import opponent_rows
+from agilerl_like.training.opponents import opponent_rows, scripted_rows
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -35,15 +36,35 @@ def population(env, size=2, seed=0, **more):
 def test_an_opponent_controls_a_side_of_every_other_env_or_of_all():
     spaces = {"player_0": Box(-1, 1, (2,)), "player_1": Box(-1, 1, (2,))}
     shared = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL)
-    rows = opponent_rows(shared, 5, everywhere=False)["player"].reshape(5, 2).tolist()
+    rows = opponent_rows(shared, 5, 0, everywhere=False)["player"].reshape(5, 2).tolist()
     assert rows == [[False, False], [False, True], [False, False], [True, False], [False, False]]
-    rows = opponent_rows(shared, 2, everywhere=True)["player"].reshape(2, 2).tolist()
+    rows = opponent_rows(shared, 2, 0, everywhere=True)["player"].reshape(2, 2).tolist()
     assert rows == [[False, True], [True, False]]
     apart = IPPO(
         spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL, groups={"player_0": "a", "player_1": "b"}
     )
-    rows = {group: flags.tolist() for group, flags in opponent_rows(apart, 4, everywhere=True).items()}
+    rows = {group: flags.tolist() for group, flags in opponent_rows(apart, 4, 0, everywhere=True).items()}
     assert rows == {"a": [False, True, False, True], "b": [True, False, True, False]}
+
+
+@pytest.mark.parametrize(
+    ("agents", "sides"), [(2, [[0], [1]]), (3, [[0], [1], [2], [1, 2], [0, 2], [0, 1]])], ids=["two", "three"]
+)
+def test_a_member_plays_each_side_equally_often_whatever_the_number_of_its_envs(agents, sides):
+    """In as many generations as there are sides, each side is played as often as a generation has envs with opponents.
+
+    The sides of a group are each single agent, and all agents but one.
+    """
+    spaces = {f"player_{number}": Box(-1, 1, (2,)) for number in range(agents)}
+    team = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL)
+    for envs, everywhere in itertools.product([1, 2, 3, 4, 7], [False, True]):
+        rows = [opponent_rows(team, envs, number, everywhere=everywhere)["player"] for number in range(len(sides))]
+        played = [np.flatnonzero(~env).tolist() for env in np.stack(rows).reshape(-1, agents) if env.any()]
+        with_opponent = envs if everywhere or envs == 1 else envs // 2
+        assert [played.count(side) for side in sides] == [with_opponent] * len(sides)
+    team.num_envs = 1
+    scripted = [scripted_rows(lambda *_: 0, team, [0], number, slice(None))[1] for number in range(len(sides))]
+    assert [np.flatnonzero(~rows["player"]).tolist() for rows in scripted] == sides
 
 
 def test_members_learn_to_beat_a_given_team_which_learns_nothing():
