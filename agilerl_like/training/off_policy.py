@@ -8,6 +8,7 @@ from typing import Any, Unpack, cast
 
 import gymnasium
 
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.q_learning import QLearning
@@ -42,7 +43,8 @@ def train_off_policy(
     holds: a number, or AgileRL's `ReplayBuffer` with its `max_size`. Left out, the members' settings count.
     `learning_delay` sets their `learning_starts`, `eps_start` and `eps_end` their settings of these names. `eps_decay`
     is AgileRL's factor for each step of all envs: epsilon falls in a straight line and reaches `eps_end` after as many
-    steps as it would there. `n_step_memory` with an `n_step` sets the members' `n_step`.
+    steps as it would there. `n_step_memory` with an `n_step` sets the members' `n_step`. A run that is resumed
+    without `pop` keeps its settings, so all of these are left out.
 
     Raises:
         ConfigurationError: before anything is trained; or a member does not learn from a replay.
@@ -51,7 +53,18 @@ def train_off_policy(
             has restarted already.
         CallbackError: a callback raised an exception; the run was saved before.
     """
-    members = [] if pop is None else [pop] if isinstance(pop, OffPolicyAlgorithm) else list(pop)
+    members = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
+    if members is None:
+        _refuse_settings(
+            memory=memory,
+            learning_delay=learning_delay,
+            eps_start=eps_start,
+            eps_end=eps_end,
+            eps_decay=eps_decay,
+            n_step_memory=n_step_memory,
+        )
+        return train_on_policy(env, env_name, algo, **options)
+    members = members if isinstance(members, Population) else list(members)
     for agent in members:
         if not isinstance(agent, OffPolicyAlgorithm | QLearning):
             raise ConfigurationError(
@@ -66,7 +79,17 @@ def train_off_policy(
             envs = getattr(getattr(env, "env", env), "num_envs", 1)
             max_steps = options.get("max_steps", TrainingArguments.max_steps)
             _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps)})
-    return train_on_policy(env, env_name, algo, pop, **options)
+    return train_on_policy(env, env_name, algo, members, **options)
+
+
+def _refuse_settings(**settings: Any) -> None:
+    """Raise ConfigurationError if a setting of the members is given."""
+    for name, value in settings.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name}={value!r:.100} is a setting of members, and pop is missing; allowed with resume alone is "
+                "None, because the run keeps its settings"
+            )
 
 
 def _memory_settings(memory: Any, members: int) -> dict[str, Any]:

@@ -247,6 +247,23 @@ def test_bad_arguments_are_named(arguments, message):
         train_off_policy(make(), pop=population(), **RUN, **arguments)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [{"memory": "shared"}, {"learning_delay": 5}, {"eps_end": 0.5}, {"eps_decay": 0.9}],
+    ids=lambda argument: next(iter(argument)),
+)
+def test_settings_of_members_need_members(tmp_path, argument):
+    message = f"{next(iter(argument))}=.* is a setting of members, and pop is missing"
+    with pytest.raises(ConfigurationError, match=message):
+        train_off_policy(make(), resume=tmp_path, **RUN, **argument)
+
+
+def test_members_may_come_from_an_iterator():
+    agents = [DQN(Countdown.observation_space, Countdown.action_space, index=index, **SETTINGS) for index in range(2)]
+    trained, _ = train_off_policy(make(), pop=iter(agents), learning_delay=60, **{**RUN, "max_steps": 80})
+    assert [agent.learning_starts for agent in trained] == [60, 60]
+
+
 def test_on_policy_members_are_refused():
     pop = PPO.population(1, Countdown.observation_space, Countdown.action_space, net_config=SMALL)
     with pytest.raises(ConfigurationError, match="PPO, which does not learn from a replay; train_on_policy trains it"):
