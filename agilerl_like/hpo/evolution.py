@@ -59,7 +59,7 @@ def next_generation(
         if row.wider:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
             genome, change = with_wider_exploration(genome, hp_configs[parent_slot], rng, repair)
-            changes += (change,) if change.details else ()
+            changes += (change,) if change.kind != "none" else ()
         parent_uid = NO_PARENT if is_fresh else int(view.uids[parent_slot])
         offspring = Offspring(view.generation, slot, int(uid), parent_uid, parent_slot, genome, changes, row.start)
         found.append(offspring)
@@ -75,7 +75,7 @@ def _inherited(view: PopulationView, row: SlotPlan, repair: Repair) -> tuple[Gen
         return genome, ()
     donor = view.genomes[row.hyperparameters_from]
     genome, change = with_hyperparameters(genome, donor.hyperparameters, repair, operator="copy")
-    return genome, (change,) if change.details else ()
+    return genome, (change,) if change.kind != "none" else ()
 
 
 def _pending(offspring: Offspring, hp_config: HyperparameterConfig, view: PopulationView) -> Trial:

@@ -92,8 +92,12 @@ class Explorer(ABC):
 def with_hyperparameters(
     genome: Genome, changed: Mapping[str, Any], repair: Repair = unchanged, operator: str = "step"
 ) -> tuple[Genome, Mutation]:
-    """Return the genome with some hyperparameters changed and repaired, and the record of what differs: (old, new)."""
+    """Return the genome with some hyperparameters changed and repaired, and the record of what differs: (old, new).
+
+    The kind of the record is "none" if nothing differs.
+    """
     old = genome.hyperparameters
     new = repair({**old, **changed})
     details = {name: (old[name], new[name]) for name in old if new[name] != old[name]}
-    return genome.replace(hyperparameters=new), Mutation("rl_hp", operator, details)
+    record = Mutation("rl_hp", operator, details) if details else Mutation("none", operator, {"wanted": "rl_hp"})
+    return genome.replace(hyperparameters=new), record

@@ -75,16 +75,22 @@ class GaussianSteps(Explorer):
         old = genome.hyperparameters
         moved = {name: step(parameter, old[name], rng, sd, redraw) for name, parameter in hp_config.active(old).items()}
         child, record = with_hyperparameters(genome, hp_config.resolve(old, moved, rng), repair, operator="gaussian")
-        child, changes = self.with_architecture(child, rng)
-        return child, ((record, *changes) if record.details or not changes else changes)
+        return self.with_architecture(child, record, rng)
 
-    def with_architecture(self, genome: Genome, rng: np.random.Generator) -> tuple[Genome, tuple[Mutation, ...]]:
-        """Return the genome with one mutation of its architecture, with probability `architecture`."""
+    def with_architecture(
+        self, genome: Genome, record: Mutation, rng: np.random.Generator
+    ) -> tuple[Genome, tuple[Mutation, ...]]:
+        """Return the genome with one mutation of its architecture, with probability `architecture`, and the records.
+
+        `record` is that of the hyperparameters; it is left out if they are unchanged and the architecture is not.
+        """
         if rng.random() >= self.architecture:
-            return genome, ()
+            return genome, (record,)
         operator = draw_operator(genome.architecture, rng, self.new_layer_prob)
         child, change = mutate_architecture(genome, "architecture", operator, rng)
-        return child, (() if child == genome else (change,))
+        if child == genome:
+            return genome, (record,)
+        return child, ((change,) if record.kind == "none" else (record, change))
 
 
 def step(parameter: Parameter, value: Any, rng: np.random.Generator, sd: float, redraw: float) -> Any:

@@ -82,8 +82,7 @@ class PB2(GaussianSteps):
         best = self._best_candidate(here, trials, history, hp_config, rng)
         moved = hp_config.resolve(old, hp_config.from_units(best.tolist(), rng), rng)
         child, record = with_hyperparameters(genome, moved, repair, operator="pb2")
-        child, changes = self.with_architecture(child, rng)
-        return child, (record, *changes)
+        return self.with_architecture(child, record, rng)
 
     def uses_process(self, history: History) -> bool:
         """Whether the process proposes; otherwise hyperparameters move by normal steps."""

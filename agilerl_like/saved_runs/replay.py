@@ -125,7 +125,7 @@ class ScheduleExplorer(Explorer):
         changes: list[Mutation] = []
         for birth in self.births.get(history.trials[-1].generation, ()):
             genome, change = with_hyperparameters(genome, birth.hyperparameters, repair, operator="replay")
-            changes += [change] if change.details else []
+            changes += [change] if change.kind != "none" else []
             for mutation in birth.mutations:
                 if mutation["kind"] in ("architecture", "activation"):
                     architecture = with_mutation(genome.architecture, mutation["operator"], mutation["details"])

@@ -91,7 +91,7 @@ def test_a_crossover_with_equal_members_changes_nothing():
     genome, rng = Genome({"x": 0.5, "lr": 1e-3}, NoArchitecture()), np.random.default_rng(0)
     child, record = crossover(genome, History((trial(1, 0, 1.0), trial(1, 1, 0.0))), rng, RANGES, unchanged)
     assert child == genome
-    assert not record.details
+    assert record.kind == "none"
 
 
 def test_the_bandit_follows_a_moving_optimum():

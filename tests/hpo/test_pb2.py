@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from test_gated_selection import PLAIN, mean_best
 from toy_problems import moving_optimum, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import PB2, AutoExplorer, GaussianSteps, History, Trial
+from agilerl_like.hpo import (
+    PB2,
+    AutoExplorer,
+    GaussianSteps,
+    Genome,
+    History,
+    HyperparameterConfig,
+    RLParameter,
+    Trial,
+)
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.pb2 import is_reliable
 
@@ -110,6 +122,21 @@ def test_pb2_stays_within_its_radius():
     for one in moved:
         parent = next(t for t in found.history.of(one.parent_uid))
         assert all(abs(one.hyperparameters[x] - parent.hyperparameters[x]) <= 0.05 + 1e-9 for x in ("x0", "x1"))
+
+
+@pytest.mark.parametrize("explorer", [GaussianSteps, partial(PB2, always=True, gaussian=0.0)])
+@pytest.mark.parametrize("architecture", [0.0, 1.0])
+def test_an_unchanged_clone_has_no_mutation_of_hyperparameters(layers, explorer, architecture):
+    """`repair` undoes every change, so that at most the architecture changes."""
+    values = {"x0": 0.5, "x1": 0.5}
+    ranges = HyperparameterConfig(x0=RLParameter(0.0, 1.0), x1=RLParameter(0.0, 1.0))
+    history = History(tuple(replace(trial, hyperparameters=values) for trial in trials(4.1, 1.0).trials * 4))
+    child, changes = explorer(architecture=architecture).propose(
+        Genome(values, layers()), history, np.random.default_rng(0), hp_config=ranges, repair=lambda _: values
+    )
+    assert child.hyperparameters == values
+    assert [change.kind for change in changes] == (["architecture"] if architecture else ["none"])
+    assert changes[0].label == (changes[0].operator if architecture else "None")
 
 
 def test_bad_settings_and_a_single_member_are_refused():
