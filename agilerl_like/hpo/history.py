@@ -80,6 +80,16 @@ class History:
         """Return the uid of a member's parent; -1 for an initial member."""
         return next((trial.parent_uid for trial in reversed(self.trials) if trial.uid == uid), -1)
 
+    @property
+    def first_known_start(self) -> int:
+        """The first generation in which a member without earlier rows has begun; before, they may have been dropped."""
+        if len(self.trials) < MAX_TRIALS:
+            return 0
+        oldest = self.trials[0].generation
+        rows = sum(trial.generation == oldest for trial in self.trials)
+        is_complete = rows == sum(trial.generation == self.trials[-1].generation for trial in self.trials)
+        return oldest + 1 if is_complete else oldest + 2
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return plain data that `from_json` reads; pending trials are left out."""
         return [trial.to_json() for trial in self.trials]

@@ -127,13 +127,16 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
 
     Those that lasted for as many generations as at least `least` jobs did are ordered by their fitness then; the ones
     that were stopped earlier follow. Younger jobs that have not ended, and diverged ones at the right age, are last or
-    left out: nothing is known of them.
+    left out: nothing is known of them. Left out, too, are jobs whose first rows the history may have dropped, because
+    their age is not known.
     """
     by_job = defaultdict(list)
     for trial in history.trials:
         if hp_config.keys() <= trial.hyperparameters.keys():
             by_job[trial.uid].append(trial)
-    ages = sorted(map(len, by_job.values()), reverse=True)
+    first_start = history.first_known_start
+    jobs = [trials for trials in by_job.values() if trials[0].generation >= first_start]
+    ages = sorted(map(len, jobs), reverse=True)
     age = ages[least - 1] if len(ages) >= least else 1
     now = history.trials[-1].generation if history.trials else 0
 
@@ -141,5 +144,5 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
         fitness = trials[min(age, len(trials)) - 1].fitness
         return -min(age, len(trials)), -fitness if math.isfinite(fitness) else math.inf
 
-    known = [trials for trials in by_job.values() if len(trials) >= age or trials[-1].generation < now]
+    known = [trials for trials in jobs if len(trials) >= age or trials[-1].generation < now]
     return coordinates([trials[0] for trials in sorted(known, key=key)], hp_config)

@@ -118,10 +118,11 @@ def test_a_density_integrates_to_one():
     assert kernels.sum() * 0.001 == pytest.approx(2 / 3, abs=1e-3)
 
 
-def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
-    def trial(generation, uid, x, fitness):
-        return Trial(generation, uid, -1, {"x": x}, "", "", math.nan, fitness, 1)
+def trial(generation, uid, x, fitness):
+    return Trial(generation, uid, -1, {"x": x}, "", "", math.nan, fitness, 1)
 
+
+def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
     # jobs 0, 1 and 2 have two generations, 3 was stopped after one, 4 is running and young
     rows = [trial(1, 0, 0.0, 5), trial(1, 1, 0.1, 9), trial(1, 2, 0.2, 7), trial(1, 3, 0.3, 8)]
     rows += [trial(2, 0, 0.0, 9), trial(2, 1, 0.1, math.nan), trial(2, 2, 0.2, 8), trial(2, 4, 0.4, 50)]
@@ -129,6 +130,24 @@ def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
     assert ranked_jobs(history, ranges, 3).ravel() == pytest.approx([0.0, 0.2, 0.1, 0.3])
     # at one generation all five count
     assert ranked_jobs(history, ranges, 4).ravel() == pytest.approx([0.4, 0.1, 0.3, 0.2, 0.0])
+
+
+def test_jobs_whose_first_rows_the_history_has_dropped_are_not_compared():
+    """Jobs of three generations earn 5 in each; one that never ends earns 1.5, and is the worst after three.
+
+    Of 1,728 rows the last 1,024 are left: with 64 slots 16 generations, with 60 slots 17 and four rows.
+    """
+    ranges = HyperparameterConfig(x=RLParameter(0.0, 1.0))
+    for slots in (8, 60, 64):
+        history = History()
+        for generation in range(1, 28):
+            first = slots * ((generation - 1) // 3)
+            age = (generation - 1) % 3 + 1
+            short = [trial(generation, first + slot, 0.9, 5.0 * age) for slot in range(1, slots)]
+            history = history.extended([trial(generation, 0, 0.1, 1.5 * generation), *short])
+        places = ranked_jobs(history, ranges, 10).ravel().tolist()
+        assert 0.1 not in places[:-1]
+        assert (places[-1] == 0.1) is (slots == 8)
 
 
 def test_tpe_finds_better_hyperparameters_than_uniform_draws():
