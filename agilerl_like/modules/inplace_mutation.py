@@ -20,7 +20,7 @@ from torch import Tensor
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.evolvable_module import EvolvableModule
 from agilerl_like.modules.spec import Arguments
-from agilerl_like.modules.weight_transfer import transfer_weights_
+from agilerl_like.modules.weight_transfer import in_eval_mode, transfer_weights_
 
 NUM_RANDOM_STATES = 256
 """Number of random inputs on which removals are refitted where none are given."""
@@ -63,7 +63,9 @@ def mutate_(
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
     states = _random_states(module, generator) if states is None else states
-    transfer_weights_(child.train(module.training), module, operator, chosen, states=states, generator=generator)
+    with in_eval_mode(module):
+        transfer_weights_(child, module, operator, chosen, states=states, generator=generator)
+    child.train(module.training)
     hooks = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
     vars(module).update({**vars(child), **hooks})
     return chosen

@@ -11,12 +11,13 @@ at once and written back at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange, UnitMaps
 from agilerl_like.modules.layers import LayerNorm, Linear
@@ -99,6 +100,19 @@ def transfer_weights_(
     else:
         update_count_flags(child)
     return TransferResult(maps, rows[1:].unbind())
+
+
+@contextmanager
+def in_eval_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network into evaluation mode, and back at the end."""
+    training = network.training
+    if training:
+        network.eval()
+    try:
+        yield
+    finally:
+        if training:
+            network.train()
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

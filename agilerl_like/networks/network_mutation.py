@@ -10,19 +10,18 @@ measured in evaluation mode, so that stochastic layers do not contribute.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl_like.modules.evolvable_module import UnitChange, UnitMaps
 from agilerl_like.modules.spec import Arguments
-from agilerl_like.modules.weight_transfer import RecordedLinear, transfer_weights_
+from agilerl_like.modules.weight_transfer import RecordedLinear, in_eval_mode, transfer_weights_
 from agilerl_like.networks.actor_critic import ACTOR, ActorCritic
 from agilerl_like.networks.custom import EvolvableCustom
 from agilerl_like.networks.recurrent_state import SequenceInfo
@@ -137,19 +136,6 @@ def _remove_within_limits(
             refused = {**arguments, "refused": f"kl={kl:.4f}, value_error={value_error:.4f}"}
             return MutatedNetwork(parent.network, parent.moments, refused)
         attempt[amount] = fewer
-
-
-@contextmanager
-def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network into evaluation mode, and back at the end."""
-    training = network.training
-    if training:
-        network.eval()
-    try:
-        yield
-    finally:
-        if training:
-            network.train()
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """Mutations of modules in place, with AgileRL's names."""
 
+import copy
+
 import pytest
 import torch
 
@@ -76,6 +78,26 @@ def test_growth_can_be_undone(kind):
     assert module.spec == spec
     error = (module(x) - before).square().mean() / before.var()
     assert error < 0.02  # the new units have no consumers and are removed first
+
+
+NOISY_OR_DROPOUT = {
+    "noisy": lambda: EvolvableMLP(MLPSpec((64, 64), noisy=True), 4, 2),
+    "dropout": lambda: EvolvableLSTM(LSTMSpec(hidden_state_size=64, num_layers=2, dropout=0.5), 4),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", NOISY_OR_DROPOUT)
+def test_a_module_stays_in_its_mode_and_is_refitted_to_its_outputs_in_evaluation_mode(kind, training):
+    module = NOISY_OR_DROPOUT[kind]()
+    module.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    in_eval_mode = copy.deepcopy(module).eval()
+    module.train(training)
+    done = module.remove_node(nodes=16)
+    assert {part.training for part in module.modules()} == {training}
+    assert in_eval_mode.remove_node(nodes=16) == done
+    for one, other in zip(module.parameters(), in_eval_mode.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_lstm_growth_keeps_hooks():
