@@ -93,6 +93,9 @@ class MultiFrequencySelection(Selection):
             )
 
     def check_budget(self, generations: int, where: str = "") -> None:
-        """Raise `ConfigurationError` unless the slowest group selects at least once."""
+        """Raise `ConfigurationError` unless the slowest group selects at least once.
+
+        With the default frequencies, which depend on the population's size, it is the fastest group.
+        """
         slowest = max(self.frequencies, default=1)
         require_generations("selection 'mf_pbt'", generations, slowest + 1, where)

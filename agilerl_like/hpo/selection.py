@@ -155,7 +155,15 @@ class Selection:
         """Return the best agent and the next population, from the last entry of each agent's `fitness`.
 
         A list of agents gives a list of clones with new indices; only the best keeps its own index, if it comes first.
+
+        Raises:
+            ConfigurationError: an agent has no fitness; or the strategy overrides `plan` alone, which needs a run.
         """
+        if type(self).parents is Selection.parents and type(self).plan is not Selection.plan:
+            raise ConfigurationError(
+                f"{type(self).__name__} plans the generations of a run, and cannot select by hand; allowed are "
+                "strategies that choose parents, such as TournamentSelection, and train_on_policy(selection_strategy=…)"
+            )
         agents = list(population)
         self.validate(len(agents))
         for agent in agents:

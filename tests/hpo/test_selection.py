@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Selection, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import (
+    HyperbandSelection,
+    MultiFrequencySelection,
+    Selection,
+    TournamentSelection,
+    TruncationSelection,
+)
 from agilerl_like.hpo.selection import assign_slots
 
 seeds = st.integers(0, 2**32 - 1)
@@ -151,6 +157,13 @@ def test_selection_by_hand_returns_the_elite_and_clones_with_new_indices() -> No
     elite, population = TournamentSelection(tournament_size=3, elitism=True, population_size=3).select(agents)
     assert elite is agents[1]  # by the last fitness, not by the first
     assert population == [Agent(7, [0.0, 5.0]), Agent(8, [0.0, 5.0]), Agent(9, [0.0, 5.0])]
+
+
+@pytest.mark.parametrize("selection", [MultiFrequencySelection(), HyperbandSelection()])
+def test_strategies_that_need_a_run_do_not_select_by_hand(selection) -> None:
+    message = f"{type(selection).__name__} plans the generations of a run, and cannot select by hand"
+    with pytest.raises(ConfigurationError, match=message):
+        selection.select([])
 
 
 def test_eval_loop_of_older_agilerl_releases_must_be_one() -> None:
