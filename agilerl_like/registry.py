@@ -65,11 +65,11 @@ class Registry(Mapping[str, T], Generic[T]):
         Raises:
             ConfigurationError: the name is missing or unknown.
         """
-        options = {"name": given} if isinstance(given, str) else dict(given)
+        options = dict(given) if isinstance(given, Mapping) else {"name": given}
         if "name" not in options:
             raise ConfigurationError(f"{field}={options!r} lacks its name; allowed are {', '.join(sorted(self))}")
         name = options.pop("name")
-        if name not in self:
+        if not isinstance(name, str) or name not in self:
             raise unknown_name(field, name, self)
         return name, options
 

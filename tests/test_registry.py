@@ -59,6 +59,12 @@ def test_unknown_names_are_errors_that_suggest_near_ones(selections):
         register("selection", "", Ranks)
 
 
+@pytest.mark.parametrize("given", [{"name": ["rank"]}, {"name": None}, None, 3])
+def test_a_name_that_is_no_text_is_an_error(selections, given):
+    with pytest.raises(ConfigurationError, match=r"selection=.* is unknown"):
+        selections.build("selection", given)
+
+
 def test_a_name_cannot_be_registered_for_two_classes(selections):
     register("selection", "ranks", Ranks)
     with pytest.raises(

@@ -53,6 +53,9 @@ class Explorer(ABC):
         if population_size < 1:
             raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
 
+    def check_ranges(self, hp_config: HyperparameterConfig) -> None:  # noqa: B027  # by default all are accepted
+        """Raise `ConfigurationError` if this explorer cannot propose values of these ranges and choices."""
+
     @abstractmethod
     def propose(
         self,

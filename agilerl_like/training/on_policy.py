@@ -145,6 +145,9 @@ def train_on_policy(
         )
     if env is None:
         raise ConfigurationError("env is missing: pass make_vect_envs(…)")
+    callbacks, reporters = _callbacks("callbacks", callbacks), _callbacks("reporters", reporters)
+    if isinstance(trackers, str | Mapping):
+        raise ConfigurationError(f"trackers={trackers!r:.200} is a single tracker; allowed is a list of them")
     selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
     env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env)
     population = _population(pop, env_setup)
@@ -231,6 +234,11 @@ def _search(
     evolution: Literal["auto"] | None,
 ) -> tuple[Selection | None, Explorer]:
     """Return the selection and the explorer that these arguments stand for."""
+    arguments = {"selection_strategy": selection_strategy, "tournament": tournament, "mutation": mutation}
+    for name, value in arguments.items():
+        wanted = Explorer if name == "mutation" else Selection
+        if value is not None and not isinstance(value, wanted):
+            raise ConfigurationError(f"{name}={value!r:.200}; allowed are None and an instance of {wanted.__name__}")
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
     if evolution is None:
@@ -240,6 +248,14 @@ def _search(
     if not (selection_strategy is tournament is mutation is None):
         raise ConfigurationError("evolution='auto' chooses selection and mutation; pass either it or those")
     return AutoSelection(), AutoExplorer()
+
+
+def _callbacks(name: str, given: Any) -> list[Any]:
+    """Return the callbacks of an argument; ConfigurationError unless they are instances."""
+    found = list(given) if isinstance(given, Iterable) else None
+    if found is None or not all(isinstance(one, Callback) for one in found):
+        raise ConfigurationError(f"{name}={given!r:.200}; allowed is a list of instances of Callback")
+    return found
 
 
 def _env_setup(env: gymnasium.vector.VectorEnv | EnvSetup) -> EnvSetup:

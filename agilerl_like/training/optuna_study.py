@@ -144,6 +144,15 @@ class OptunaExplorer(Explorer):
         if self.sampler not in SAMPLERS:
             raise unknown_name("sampler", self.sampler, SAMPLERS)
 
+    def check_ranges(self, hp_config: HyperparameterConfig) -> None:
+        """Raise `ConfigurationError` if a hyperparameter is a list of numbers."""
+        for name, parameter in hp_config.items():
+            if isinstance(parameter, NumberArray):
+                raise ConfigurationError(
+                    f"hp_config.{name}={parameter!r:.200} is a list of numbers, which Optuna does not sample; allowed "
+                    "are RLParameter and Choice"
+                )
+
     def propose(
         self,
         genome: Genome,

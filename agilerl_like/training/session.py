@@ -213,6 +213,7 @@ class ProcessRun:
         if self.plan.selection is not None:
             self.plan.selection.validate(members.size)
             self.plan.mutations.validate(members.size)
+            self.plan.mutations.check_ranges(members.first.hp_config)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
         self._check_members(members)
         num_envs = members.first.num_envs

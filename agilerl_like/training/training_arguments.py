@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -75,9 +76,9 @@ class TrainingArguments:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
                 raise ConfigurationError(f"{name}={value!r} must be positive and finite")
-        if not 0 <= self.eval_share < math.inf:
+        if not isinstance(self.eval_share, Real) or not 0 <= self.eval_share < math.inf:
             raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
-        if self.target is not None and not math.isfinite(self.target):
+        if self.target is not None and not (isinstance(self.target, Real) and -math.inf < self.target < math.inf):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 
     @property

@@ -27,7 +27,7 @@ from agilerl_like import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.reporting import Reporter
+from agilerl_like.reporting import Patience, Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 
@@ -357,6 +357,15 @@ WRONG = {
     "max_steps": ({"max_steps": 0}, "max_steps=0 must be a positive integer"),
     "eval_loop": ({"eval_loop": 1.5}, r"eval_loop=1\.5 must be a positive integer"),
     "target": ({"target": math.nan}, "target=nan must be a finite number"),
+    "target as text": ({"target": "200"}, "target='200' must be a finite number"),
+    "eval_share": ({"eval_share": None}, "eval_share=None must be finite and not negative"),
+    "callback class": ({"callbacks": [Patience]}, r"callbacks=\[<class.*Patience'>\]; allowed is a list of instances"),
+    "one callback": ({"callbacks": Patience(2)}, "callbacks=.*Patience.*; allowed is a list of instances of Callback"),
+    "reporter class": ({"reporters": [Records]}, "reporters=.*Records.*; allowed is a list of instances of Callback"),
+    "selection class": ({"selection_strategy": TournamentSelection}, "selection_strategy=.*an instance of Selection"),
+    "tournament class": ({"tournament": TournamentSelection}, "tournament=.*an instance of Selection"),
+    "mutation class": ({"mutation": Mutations}, "mutation=.*allowed are None and an instance of Explorer"),
+    "tracker": ({"trackers": "mlflow"}, "trackers='mlflow' is a single tracker; allowed is a list of them"),
 }
 
 

@@ -51,6 +51,23 @@ def test_values_lead_to_a_study_and_back():
         distribution(NumberArray([RLParameter(0, 1)]))
 
 
+def test_lists_of_numbers_are_refused_before_anything_is_trained():
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    ranges = HyperparameterConfig(betas=NumberArray([RLParameter(0.8, 0.95), RLParameter(0.9, 0.999)]))
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(4, *spaces, betas=(0.9, 0.99), hp_config=ranges, num_envs=2)
+    with pytest.raises(ConfigurationError, match=r"hp_config\.betas=.* which Optuna does not sample"):
+        train_on_policy(
+            env,
+            pop=population,
+            max_steps=200,
+            selection_strategy=TruncationSelection(),
+            mutation=OptunaExplorer(),
+            verbose=False,
+        )
+    assert population[0].steps == [0]
+
+
 def history_of(gain, count=60):
     rng = np.random.default_rng(0)
     trials = []
