@@ -294,7 +294,7 @@ class CheckpointManager:
             done = all(map(self._is_written, jobs))
             self.failures = 0 if done else self.failures + 1
         self.failures = process_group.broadcast(self.failures)
-        if not self.failures and is_complete:
+        if self.checkpoints is not None and not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
     def save_history(self, progress: Progress, fitness: Sequence[float], *, steps: int, max_steps: int) -> None:

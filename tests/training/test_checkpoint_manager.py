@@ -7,22 +7,28 @@ import shutil
 import pytest
 
 from agilerl_like import PPO, make_vect_envs, train_on_policy
+from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.errors import CheckpointError
 from agilerl_like.storage import safe_folder
 from agilerl_like.training.checkpoint_manager import newest_checkpoint
 from agilerl_like.training.training_arguments import OutputPaths
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    """The folder of a run of two generations, with its checkpoint."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
+def train(folder):
+    """A run of two generations."""
     env = make_vect_envs("CartPole-v1", 2, backend="vector")
     spaces = env.single_observation_space, env.single_action_space
     pop = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=16, seed=1)
     sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32}
     train_on_policy(env, pop=pop, **sizes, run_dir=folder, verbose=False)
     env.close()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The folder of a run, with its checkpoint."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(folder)
     return folder
 
 
@@ -43,6 +49,16 @@ def refuse(text):
 
 def test_an_unchanged_checkpoint_is_read(original, tmp_path):
     assert newest_checkpoint(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_only_a_checkpoint_in_a_run_folder_is_advised_to_be_resumed(tmp_path, monkeypatch, with_folder):
+    saved = []
+    monkeypatch.setattr(NullMonitor, "record_checkpoint", lambda self, *advice: saved.append(advice))
+    monkeypatch.chdir(tmp_path)
+    train("run" if with_folder else None)
+    command = "train_on_policy(…, resume='run')"
+    assert saved == ([(1, command), (2, command)] if with_folder else [])
 
 
 def test_an_invalid_info_document_counts_as_damage(original, tmp_path):
