@@ -87,7 +87,10 @@ class Callback:
     """
 
     def on_run_begin(self, run: RunContext) -> None:
-        """Begin. Files are opened here and not at construction, so that constructing has no side effects."""
+        """Begin, or begin again: a run in which all members diverged restarts once from its last checkpoint.
+
+        Files are opened here and not at construction, so that constructing has no side effects.
+        """
 
     def on_step(self, run: RunContext) -> None:
         """Called after every step of the vector env, in the innermost loop."""
