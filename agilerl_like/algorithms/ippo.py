@@ -81,7 +81,7 @@ class IPPO(OnPolicyAlgorithm):
             all agents' rewards.
         death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
             ("continue", within a rollout), or not ("end").
-        frozen_groups: groups that act, but neither learn nor mutate.
+        frozen_groups: groups that act, but neither learn nor mutate, and take no random steps in a run.
         group_factors: of `lr`, `ent_coef`, `vf_coef` and `clip_coef`, the factor of each group named, such as
             {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other
             groups have the default.

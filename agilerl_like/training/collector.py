@@ -233,7 +233,7 @@ class GroupCollector:
         self._state_owner: PopulationLearner | PerMemberLearner | None = None
         """The cohort that computed the hidden states; after a mutation there is another one."""
         self.learns = True
-        """Whether the group is trained; a frozen group only acts."""
+        """Whether the group is trained; a frozen group only acts, by its policy from the first step."""
         self.opponents: LearnerGroup[Any] | None = None
         """The learners that act in the rows of opponents; None without opponents."""
         self._opponent_rows = torch.zeros(0, dtype=torch.bool)  # [E], the same for all members
@@ -307,8 +307,8 @@ class GroupCollector:
         return self._opponent_rows[group.columns].repeat(len(self.population))
 
     def count_random_steps(self) -> None:
-        """Count the steps that members with `random_steps` are still to take."""
-        left = self.population.random_steps_left(self.steps_since_update.tolist())
+        """Count the steps that members with `random_steps` are still to take; a frozen group does not explore."""
+        left = self.population.random_steps_left(self.steps_since_update.tolist()) if self.learns else []
         self._random_steps_left = torch.tensor(left, device=self.population.device) if any(left) else None
         self._marks_random_steps |= any(left)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from duel_envs import Duel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,6 +164,27 @@ def test_a_team_waits_and_acts_randomly_by_its_own_env_steps():
         reported.append(len(collector.learn()))
     assert reported == [0, 1]
     assert {learner.env_steps for learner in teams[0].learners.values()} == {80}
+    env.close()
+
+
+def test_a_frozen_group_acts_by_its_policy_from_the_first_step():
+    """Its env steps are not counted, so the random steps of its team would begin again at every rollout."""
+    env = make_multi_agent_vect_envs(Duel, ENVS, backend="sync")
+    settings = {"random_steps": 8, "learn_step": 40, "batch_size": 20, "num_envs": ENVS}
+    teams = IPPO.population(
+        1, env.single_observation_spaces, env.single_action_spaces, seed=0, frozen_groups=["blue"], **settings
+    )
+    setup = MultiAgentEnvSetup(env)
+    collector = setup.make_collector(teams, setup.adapt(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0])
+    random = {"red": [], "blue": []}
+    for _ in range(2):
+        collector.collect(10)
+        for name, group in collector.groups.items():
+            uniform = group.experience([0], 10).uniform
+            random[name].append(0 if uniform is None else int(uniform[0, :, 0].sum()))
+        collector.learn()
+    assert random == {"red": [2, 0], "blue": [0, 0]}  # 8 env steps of 4 envs
     env.close()
 
 
