@@ -28,6 +28,7 @@ UNIFORM = -1.0
 class ContinuousLearner(OffPolicyLearner):
     """An actor and its critics."""
 
+    network: ContinuousNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # only `build` makes one
     is_stochastic: ClassVar[bool] = False
 
     def build(self, architecture: NetworkSpec) -> ContinuousNetwork:
@@ -43,6 +44,10 @@ class ContinuousLearner(OffPolicyLearner):
 
     def hyperparam(self, name: str, value: Any) -> float:
         return float(self.host.lr if name == "lr_actor" and value is None else value)
+
+    def mix_initial_weights(self, own: float, initial: float) -> None:
+        super().mix_initial_weights(own, initial)
+        self.network.actor_steps.zero_()  # a buffer that belongs to the moments
 
     def action_noise(self, steps: int, rows: int) -> Tensor:
         """Return the noise of next actions and of actions in the next gradient steps, `[steps, 2, rows, A]`."""

@@ -314,14 +314,19 @@ class LearnerBase:
     def mix_initial_weights(self, own: float, initial: float) -> None:
         """Set the weights to `own` * the present ones + `initial` * initial ones, and clear the moments.
 
-        Normalizer statistics stay, unless `own` is 0 (Ash and Adams 2020: shrink and perturb).
+        Unless `own` is 0, the statistics of normalizers and the count of env steps stay (Ash and Adams 2020: shrink and
+        perturb), and so do parameters with `requires_grad=False`.
         """
-        before = self.network
+        before, env_steps, return_statistics = self.network, self.env_steps, self.return_statistics
         self.reinitialize()
         if own:
+            self.env_steps, self.return_statistics = env_steps, return_statistics
             with torch.no_grad():
                 for new, old in zip(self.network.parameters(), before.parameters(), strict=True):
-                    new.mul_(initial).add_(old, alpha=own)
+                    if old.requires_grad:
+                        new.mul_(initial).add_(old, alpha=own)
+                    else:
+                        new.copy_(old)
                 for new, old in zip(self.network.buffers(), before.buffers(), strict=True):
                     new.copy_(old)
 

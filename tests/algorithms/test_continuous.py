@@ -181,6 +181,20 @@ def test_a_step_of_sac_is_that_of_the_formula():
     assert q.log_alpha.item() != 0
 
 
+@pytest.mark.parametrize("kind", [TD3, SAC])
+def test_shrunk_members_take_the_first_steps_of_adam(kind):
+    member = agent(kind, batch_size=32, max_grad_norm=1e9, **({"policy_delay": 1} if kind is TD3 else {}))
+    for seed in range(5):
+        member.learn(experiences(seed=seed))
+    member.learner.mix_initial_weights(0.5, 0.5)
+    assert (member.optimizer.steps.item(), member.network.actor_steps.item()) == (0, 0)
+    before = copy.deepcopy(member.network.actor)
+    member.learn(experiences())
+    # a first step of Adam is lr times the sign of the gradient, where that is far above epsilon
+    pairs = zip(member.network.actor.parameters(), before.parameters(), strict=True)
+    assert max((new - old).abs().max().item() for new, old in pairs) == pytest.approx(member.lr, rel=0.02)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_actions_stay_within_their_bounds(kind):
     member = agent(kind)

@@ -275,6 +275,7 @@ def test_parameters_with_requires_grad_false_never_change():
         one.learn(experiences(one))
         one.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), np.random.default_rng(0))
         one.learn(experiences(one))
+        one.learner.mix_initial_weights(0.5, 0.2)
         for branch, outputs in ((one.actor, 3), (one.critic, 1)):
             now, given = branch.encoder.net.state_dict(), sequential(outputs).state_dict()
             assert {name for name, tensor in now.items() if not torch.equal(tensor, given[name])} == {
