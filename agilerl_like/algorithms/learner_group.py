@@ -208,6 +208,10 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     ) -> ExperienceBuffer:
         """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
 
+    def enlarge_buffer(self, buffer: Any) -> bool:
+        """Enlarge a buffer that settings have outgrown, and return whether its parts have to be made again."""
+        return False
+
     def experience_state(self) -> list[dict[str, Tensor]]:
         """Return the part of each member's buffer that checkpoints store; empty unless `keeps_experience`."""
         return []

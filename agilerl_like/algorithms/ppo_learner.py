@@ -226,6 +226,14 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             describe_row=describe_row,
         )
 
+    def enlarge_buffer(self, buffer: RolloutBuffer) -> bool:
+        """Enlarge the buffer if a setting that was changed during the run has made rollouts longer than it."""
+        longest = max(learner.rollout_steps for learner in self)
+        if longest <= buffer.length:
+            return False
+        buffer.enlarge(longest)
+        return True
+
     def learn(self, places: Sequence[int], experience: LastSteps) -> dict[int, TensorDict]:
         """Update some members; `experience(places, steps)` returns their rollouts.
 

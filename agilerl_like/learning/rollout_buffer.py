@@ -157,12 +157,7 @@ class RolloutBuffer:
         arrays: ArrayBackend,
         describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
-        check_memory(
-            f"learn_step={length * envs} in {envs} envs",
-            length,
-            members * envs * row_bytes(encoding),
-            "steps of all envs",
-        )
+        _check_memory(length, members, envs, encoding)
         self.describe_row = describe_row
         """Describes a member's env in error messages."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
@@ -182,6 +177,16 @@ class RolloutBuffer:
         place, self.cursor = self.cursor, (self.cursor + 1) % self.length
         self.successors.forget(place)
         return place
+
+    def enlarge(self, length: int) -> None:
+        """Enlarge the ring to `length` steps and keep those that are stored; parts made before view the old memory."""
+        _check_memory(length, self.members, self.envs, self.encoding)
+        by_age, more = (self.cursor + np.arange(self.length)) % self.length, length - self.length
+        for name in ("observations", "actions", "masks", "waiting", "uniform", "outcomes"):
+            if (ring := getattr(self, name)) is not None:
+                setattr(self, name, _enlarged(ring, by_age, more))
+        self.successors.enlarge(by_age, self.observations)
+        self.length, self.cursor = length, self.length
 
     def part(self, columns: slice) -> BufferPart:
         """Return views of some envs of every member."""
@@ -227,6 +232,21 @@ class RolloutBuffer:
         )
         _check_finite(rollout, self.encoding, lambda member, env: self.describe_row(members[member], env))
         return rollout
+
+
+def _check_memory(length: int, members: int, envs: int, encoding: ObservationEncoder | AsymmetricEncoder) -> None:
+    """Raise ConfigurationError unless a buffer fits in memory."""
+    check_memory(
+        f"learn_step={length * envs} in {envs} envs", length, members * envs * row_bytes(encoding), "steps of all envs"
+    )
+
+
+def _enlarged(ring: Array, by_age: np.ndarray, more: int) -> Array:
+    """Return a ring `[length + more, …]` with the steps of another one from the oldest to the newest, then zeros."""
+    if isinstance(ring, Tensor):
+        kept = ring[torch.from_numpy(by_age).to(ring.device)]
+        return torch.cat([kept, kept.new_zeros(more, *kept.shape[1:])])
+    return np.concatenate([ring[by_age], np.zeros((more, *ring.shape[1:]), ring.dtype)])
 
 
 class BufferPart:
@@ -298,6 +318,10 @@ class SparseFinalObs:
         """Discard a step."""
         self._at[place] = []
 
+    def enlarge(self, by_age: np.ndarray, observations: Tensor) -> None:
+        """Enlarge to as many steps as `observations` has, the stored ones first, in the order `by_age`."""
+        self._at = [self._at[place] for place in by_age] + [[] for _ in range(len(observations) - len(by_age))]
+
     def put(self, place: int, columns: slice, transition: Transition) -> None:
         """Store the next observations of a step of some envs of every member."""
         rows = np.flatnonzero(transition.truncated & ~transition.terminated)
@@ -331,6 +355,12 @@ class DenseFinalObs:
 
     def forget(self, place: int) -> None:
         """Do nothing: every step is overwritten."""
+
+    def enlarge(self, by_age: np.ndarray, observations: Tensor) -> None:
+        """Enlarge to as many steps as `observations` has, the stored ones first, in the order `by_age`."""
+        self._observations = observations
+        if self._ring is not None:
+            self._ring = _enlarged(self._ring, by_age, len(observations) - len(by_age))
 
     def put(self, place: int, columns: slice, transition: Transition) -> None:
         """Store the next observations of a step of some envs of every member."""

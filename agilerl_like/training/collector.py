@@ -140,6 +140,7 @@ class Collector:
         groups = self.groups.values()
         for group in groups:
             group.resize_hidden_states()
+            group.enlarge_buffer()
             group.count_random_steps()
         taken = 0
         while taken < vector_steps:
@@ -429,6 +430,12 @@ class GroupCollector:
         ]
         self.state, self._initial_state = torch.stack(carried, 1).unbind(0)
         self._state_owner = cohort
+
+    def enlarge_buffer(self) -> None:
+        """Enlarge the buffer if rollouts have become longer than it."""
+        if self.population.enlarge_buffer(self._buffer):
+            for group in self.env_groups:
+                group.buffer = self._buffer.part(group.columns)
 
     def _start_rollouts(self, places: Iterable[int]) -> None:
         """Start the next rollouts of some members at the current step."""

@@ -5,7 +5,23 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import IPPO, PPO, ConfigurationError, Population
+from agilerl_like import IPPO, PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like.reporting.callback import Callback
+
+
+class Clock(gymnasium.Env):
+    """Each step pays its number, up to 30."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.step_count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.step_count += 1
+        return np.zeros(1, np.float32), float(self.step_count), False, self.step_count == 30, {}
+
 
 BOX, DISCRETE = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
 
@@ -97,3 +113,25 @@ def test_repr_of_a_population_lists_its_members():
     teams = IPPO.population(20, {"a_0": BOX}, {"a_0": DISCRETE}, seed=0)
     assert repr(teams).startswith("MultiAgentPopulation(20 x IPPO, not tested yet:")
     assert repr(teams).endswith("  … 4 more\n)")
+
+
+def test_a_longer_learn_step_counts_from_the_next_rollout_of_a_run():
+    """The buffer begins as long as the rollouts of the first `learn_step`."""
+    env = make_vect_envs(Clock, num_envs=1, backend="sync")
+    pop = PPO.population(2, Clock.observation_space, DISCRETE, seed=0, num_envs=1, learn_step=4, batch_size=4)
+    seen = []
+
+    def transform(rewards, steps, max_steps):  # receives each rollout's rewards [T, P, E]
+        seen.append(rewards[:, 0, 0].tolist())
+        return rewards
+
+    class Longer(Callback):
+        def on_update(self, run, metrics):
+            for agent in pop:
+                agent.learn_step = 10
+
+    for agent in pop:
+        agent.reward_transform = transform
+    train_on_policy(env, pop=pop, max_steps=24, evo_steps=24, eval_loop=1, verbose=False, callbacks=[Longer()])
+    assert seen == [[*range(1, 5)], [*range(5, 15)], [*range(15, 25)]]
+    env.close()

@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from agilerl_like.envs.array_backend import NumpyBackend
+from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import EnvStepError
@@ -14,7 +14,7 @@ ROWS = MEMBERS * ENVS
 NOTHING = torch.zeros(MEMBERS, ENVS, 2, 0, 0)
 
 
-def buffer_of(length):
+def buffer_of(length, arrays=None):
     return RolloutBuffer(
         length,
         MEMBERS,
@@ -24,24 +24,24 @@ def buffer_of(length):
         action_dtype=torch.int64,
         mask_size=2,
         device=torch.device("cpu"),
-        arrays=NumpyBackend(),
+        arrays=arrays or NumpyBackend(),
     )
 
 
-def fill(buffer, steps, *, start=0, truncated_at=(), mask=None):
+def fill(buffer, steps, *, start=0, truncated_at=(), mask=None, as_array=np.array):
     """Step t sees 100 t + row, pays t + row / 10; an episode that is cut at (t, row) last saw -(100 t + row)."""
     whole = buffer.part(slice(0, ENVS))
     for t in range(start, start + steps):
         seen = 100.0 * t + torch.arange(ROWS).reshape(MEMBERS, ENVS, 1)
         truncated = np.array([(t, row) in truncated_at for row in range(ROWS)])
-        obs = np.zeros((ROWS, 1), np.float32)
+        obs = as_array(np.zeros((ROWS, 1), np.float32))
         transition = Transition(
             obs,
-            (t + np.arange(ROWS) / 10).astype(np.float32),
-            np.zeros(ROWS, bool),
-            truncated,
-            -seen.numpy().reshape(ROWS, 1) if truncated.any() else obs,
-            np.ones(ROWS, bool),
+            as_array((t + np.arange(ROWS) / 10).astype(np.float32)),
+            as_array(np.zeros(ROWS, bool)),
+            as_array(truncated),
+            as_array(-seen.numpy().reshape(ROWS, 1)) if truncated.any() else obs,
+            as_array(np.ones(ROWS, bool)),
             None,
         )
         place = buffer.begin()
@@ -62,6 +62,24 @@ def test_last_steps_are_the_latest_in_order(steps):
         assert rollout.observations[2, :, 1, 0].tolist() == [100.0 * t + 5 for t in times]
         assert rollout.actions[0, :, 0, 0].tolist() == times.tolist()
         np.testing.assert_allclose(rollout.rewards[1, :, 0], times + 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("arrays", [NumpyBackend(), TorchBackend(torch.device("cpu"))])
+@pytest.mark.parametrize("before", [0, 3, 4, 6])
+def test_an_enlarged_buffer_has_the_steps_stored_before_and_after(before, arrays):
+    as_array = torch.from_numpy if isinstance(arrays, TorchBackend) else np.array
+    buffer, mask = buffer_of(4, arrays), torch.tensor([True, False])
+    cut = [(1, 0), (before - 1, 3), (before + 1, 5)]
+    fill(buffer, before, truncated_at=cut, mask=mask, as_array=as_array)
+    buffer.enlarge(7)
+    fill(buffer, 3, start=before, truncated_at=cut, mask=mask, as_array=as_array)
+    steps = before + 3
+    length = min(7, steps)
+    whole = buffer_of(7, arrays)  # from the beginning
+    fill(whole, steps, truncated_at=cut, mask=mask, as_array=as_array)
+    found, expected = (its.last_steps([0, 1, 2], length, NOW, NOTHING) for its in (buffer, whole))
+    assert found.observations[2, :, 1, 0].tolist() == [100.0 * t + 5 for t in range(steps - length, steps)]
+    assert (found == expected).all()
 
 
 def test_last_steps_of_some_members_have_their_rows():
