@@ -104,7 +104,7 @@ class PPOConfig:
     """Estimate of the return: generalised advantage estimation; n_step: the rewards of `n_step` steps and the value
     after them; mc: the rewards to the end of the episode. All are bootstrapped at the end of the rollout (value)."""
     n_step: Count = 10
-    """Steps of advantage: n_step (value)."""
+    """Steps of advantage: n_step; steps in which an agent waits for others do not count (value)."""
     bootstrap_truncated: bool = True
     """Add the value of the last observation where a time limit ends an episode. False treats it as termination, as in
     AgileRL and skrl: values are wrong then, so this is for comparisons (value)."""

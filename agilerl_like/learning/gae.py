@@ -33,12 +33,19 @@ def gae(
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1},  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
     or delta_t = 0 where step t is not valid. Where an agent `waited`, A_t = A_{t+1}, because such a step takes none of
     its own time. With lambda 1 the advantage is the discounted sum of rewards to the episode's end minus V(s_t).
-    `n_step`, which broadcasts, limits the sum to so many steps: with lambda 1 that gives the n-step return.
+    `n_step`, which broadcasts, limits the sum to so many of the agent's own steps: with lambda 1 that gives the n-step
+    return, and steps in which it waited get 0.
     """
     delta = (rewards + gamma * (1 - terminated) * next_values - values) * valid
     decay = gamma * gae_lambda * (1 - ended)
     decay = decay if waited is None else torch.where(waited > 0, 1 - ended, decay)
-    return discounted_suffix_sum_(delta, decay) if n_step is None else windowed_suffix_sum_(delta, decay, n_step)
+    if n_step is None:
+        return discounted_suffix_sum_(delta, decay)
+    if waited is None:
+        return windowed_suffix_sum_(delta, decay, n_step)
+    order = torch.argsort(waited, dim=0, stable=True)  # own steps first, as the window must not count the others
+    sums = windowed_suffix_sum_(delta.gather(0, order), decay.gather(0, order), n_step)
+    return torch.zeros_like(sums).scatter_(0, order, sums)
 
 
 def discounted_suffix_sum_(terms: Tensor, decay: Tensor) -> Tensor:

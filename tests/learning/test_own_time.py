@@ -1,5 +1,6 @@
 """Advantages of agents that wait, in their own time."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ def rollout_of(rows, rewards, terminated, truncated, waits):
     )
 
 
-def advantages_of(rollout, values, next_values):
+def advantages_of(rollout, values, next_values, gae_lambda=LAMBDA, n_step=None):
     own = own_time(rollout, torch.tensor(GAMMA))
     found = gae(
         own.rewards,
@@ -44,7 +45,8 @@ def advantages_of(rollout, values, next_values):
         ended=own.ended,
         valid=own.valid,
         gamma=torch.tensor(GAMMA),
-        gae_lambda=torch.tensor(LAMBDA),
+        gae_lambda=torch.tensor(gae_lambda),
+        n_step=None if n_step is None else torch.tensor([[float(n_step)]]),
         waited=own.waited,
     )
     return found.view(-1).tolist(), own.valid.view(-1).tolist()
@@ -79,37 +81,37 @@ def dead_before(rows, terminated, truncated, t):
     return bool(own) and any(terminated[s] or truncated[s] for s in range(own[-1], t))
 
 
-def reference(rows, paid, terminated, truncated, waits, values, next_values):
-    """Advantages of the agent's own steps by recursion over them, None for a step that is still open."""
+def reference(rows, paid, terminated, truncated, waits, values, next_values, decay=GAMMA * LAMBDA, n_step=None):
+    """Advantages of the agent's own steps from up to `n_step` of them, None for a step that is still open."""
     own = [t for t, letter in enumerate(rows) if letter == ACTS]
-    found, later = {}, 0.0
+    found, deltas = {}, []  # of the own steps from here to the end of the episode
     for place in reversed(range(len(own))):
         t, until = own[place], own[place + 1] if place + 1 < len(own) else len(rows)
         end = next((s for s in range(t, until) if terminated[s] or truncated[s]), None)
         last = until - 1 if end is None else end
         if end is None and until == len(rows) and waits:
             found[t] = None
-            later = 0.0
             continue
         reward = sum(paid[t : last + 1]) + sum(GAMMA ** (s - last) * paid[s] for s in range(last + 1, until))
         if end is not None:
             after = 0.0 if terminated[end] else next_values[end]
-            later = 0.0
+            deltas = []
         else:
             after = next_values[last]
-        found[t] = reward + GAMMA * after - values[t] + GAMMA * LAMBDA * later
-        later = found[t]
+        deltas = [reward + GAMMA * after - values[t], *deltas]
+        found[t] = sum(decay**k * delta for k, delta in enumerate(deltas[:n_step]))
     return found
 
 
-@settings(max_examples=100, deadline=None)
-@given(lives())
-def test_an_agents_steps_lead_to_its_own_next_steps(life):
+@pytest.mark.parametrize(("gae_lambda", "n_step"), [(LAMBDA, None), (1.0, 1), (1.0, 2), (1.0, 3), (1.0, 20)])
+@settings(max_examples=50, deadline=None)
+@given(life=lives())
+def test_an_agents_steps_lead_to_its_own_next_steps(gae_lambda, n_step, life):
     rows, paid, terminated, truncated, waits, values, next_values = life
     rollout = rollout_of(rows, paid, terminated, truncated, waits)
     column = [torch.tensor(x, dtype=torch.float32).view(-1, 1, 1) for x in (values, next_values)]
-    found, valid = advantages_of(rollout, *column)
-    for t, expected in reference(*life).items():
+    found, valid = advantages_of(rollout, *column, gae_lambda, n_step)
+    for t, expected in reference(*life, GAMMA * gae_lambda, n_step).items():
         if expected is None:
             assert valid[t] == 0
         else:
