@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -15,6 +16,7 @@ from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.envs.spaces import mask_size
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.experience import Update
@@ -90,7 +92,7 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         `[B, choices]` may be given.
 
         Raises:
-            ConfigurationError: a key is missing, or a number is not finite.
+            ConfigurationError: a key is missing, rows are, or a number is not finite or not allowed.
             PopulationDivergedError: the step gave weights that are not finite; they were restored.
         """
         learner = self.learner
@@ -124,28 +126,54 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
     """Return the transitions of a hand-written loop as a minibatch of one member.
 
     Raises:
-        ConfigurationError: a key is missing, or a number is not finite.
+        ConfigurationError: a key is missing, rows are, or a number is not finite or not allowed.
     """
     missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
     if missing:
         raise ConfigurationError(f"experiences lack {', '.join(missing)}; wanted are {', '.join(EXPERIENCE)}")
     device = learner.device
+    obs, next_obs = (learner.encode(_array(experiences[name])) for name in ("obs", "next_obs"))
+    rows = len(obs)
+    if rows == 0 or len(next_obs) != rows:
+        raise ConfigurationError(
+            f"experiences: obs has {rows} rows and next_obs has {len(next_obs)}; allowed are as many, at least one"
+        )
 
-    def column(name: str) -> Tensor:
-        return torch.as_tensor(_array(experiences[name]), dtype=torch.float32, device=device).reshape(1, -1)
+    def numbers(name: str, width: int = 1) -> np.ndarray:
+        found = np.asarray(_array(experiences[name]), np.float64).ravel()
+        if len(found) != rows * width:
+            each = f", {width} for each row of obs" if width > 1 else ""
+            raise ConfigurationError(f"experiences: {name} has {len(found)} numbers; allowed are {rows * width}{each}")
+        _check_each(name, found, np.abs(found) <= np.finfo(np.float32).max, "finite numbers")
+        return found
 
-    reward, done = column("reward"), column("done")
-    actions = learner.distribution.from_env(_array(experiences["action"]))
+    reward, done = (
+        torch.tensor(numbers(name)[None], dtype=torch.float32, device=device) for name in ("reward", "done")
+    )
+    _check_each("done", done, (done == 0) | (done == 1), "0 and 1")
+    action, space = numbers("action", learner.distribution.size), learner.action_space
+    if isinstance(space, gymnasium.spaces.Discrete):
+        _check_each("action", action, np.isin(action, space.start + np.arange(space.n)), f"those of {space}")
     mask = experiences.get("next_action_mask", None)
+    if mask is not None:
+        mask, shape = np.atleast_2d(np.asarray(_array(mask), np.bool_)), (rows, mask_size(space))
+        if mask.shape != shape:
+            raise ConfigurationError(f"experiences: next_action_mask has shape {mask.shape}; allowed is {shape}")
     return Batch(
-        learner.encode(_array(experiences["obs"])).unsqueeze(0),
-        actions.to(device).unsqueeze(0),
+        obs.unsqueeze(0),
+        learner.distribution.from_env(action).to(device).unsqueeze(0),
         reward,
         gamma * (1 - done),
-        learner.encode(_array(experiences["next_obs"])).unsqueeze(0),
-        None if mask is None else torch.as_tensor(_array(mask)).bool().to(device).unsqueeze(0),
+        next_obs.unsqueeze(0),
+        None if mask is None else torch.tensor(mask[None], device=device),
         torch.ones_like(reward),
     )
+
+
+def _check_each(name: str, values: Any, legal: Any, allowed: str) -> None:
+    """Raise ConfigurationError, with the first value that is not legal, unless all are."""
+    if not legal.all():
+        raise ConfigurationError(f"experiences: {name}={float(values[~legal][0]):g}; allowed are {allowed}")
 
 
 def _array(values: Any) -> Any:

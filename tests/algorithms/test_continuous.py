@@ -196,6 +196,17 @@ def test_shrunk_members_take_the_first_steps_of_adam(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_actions_that_do_not_fit_are_refused(kind):
+    member, data = agent(kind), experiences(4)
+    for given, message in (
+        (np.full_like(data["action"], np.nan), "experiences: action=nan; allowed are finite numbers"),
+        (data["action"][:1], f"action has {data['action'][0].size} numbers; allowed are {data['action'].size}"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            member.learn({**data, "action": given})
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_actions_stay_within_their_bounds(kind):
     member = agent(kind)
     obs = np.random.default_rng(0).uniform(-1, 1, (2000, 4)).astype(np.float32)

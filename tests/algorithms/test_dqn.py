@@ -187,11 +187,44 @@ def test_a_saved_agent_learns_on_alike(tmp_path):
 
 def test_weights_that_are_not_finite_are_restored():
     member, data = agent(), experiences()
-    data["reward"][0] = np.inf
+    data["reward"][:] = 3e38  # whose sum is infinite
     before = [weight.clone() for weight in member.network.parameters()]
     with pytest.raises(PopulationDivergedError, match="its weights were restored"):
         member.learn(data)
     assert all(map(torch.equal, before, member.network.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": [[np.nan]] * 4}, "experiences: reward=nan; allowed are finite numbers"),
+        ({"reward": [0, 0, -np.inf, 0]}, "experiences: reward=-inf; allowed are finite numbers"),
+        ({"reward": [1e39] * 4}, r"experiences: reward=1e\+39; allowed are finite numbers"),  # infinite as float32
+        ({"reward": [1.0]}, "experiences: reward has 1 numbers; allowed are 4"),
+        ({"done": [np.nan] * 4}, "experiences: done=nan; allowed are finite numbers"),
+        ({"done": [0, 1, 2, 0]}, "experiences: done=2; allowed are 0 and 1"),
+        ({"done": [0]}, "experiences: done has 1 numbers; allowed are 4"),
+        ({"action": [0, 1, 7, 0]}, r"experiences: action=7; allowed are those of Discrete\(3\)"),
+        ({"action": [0, 1, -1, 0]}, r"experiences: action=-1; allowed are those of Discrete\(3\)"),
+        ({"action": [0.5] * 4}, r"experiences: action=0\.5; allowed are those of Discrete\(3\)"),
+        ({"action": [0]}, "experiences: action has 1 numbers; allowed are 4"),
+        ({"next_obs": np.zeros((1, 4))}, "experiences: obs has 4 rows and next_obs has 1; allowed are as many"),
+        ({"obs": np.zeros((0, 4)), "next_obs": np.zeros((0, 4))}, "obs has 0 rows and next_obs has 0; .* at least one"),
+        ({"next_action_mask": np.ones((4, 2))}, r"next_action_mask has shape \(4, 2\); allowed is \(4, 3\)"),
+        ({"next_action_mask": np.ones((1, 3))}, r"next_action_mask has shape \(1, 3\); allowed is \(4, 3\)"),
+    ],
+)
+def test_experiences_that_do_not_fit_are_refused(changes, message):
+    member = agent()
+    with pytest.raises(ConfigurationError, match=message):
+        member.learn({**experiences(4), **changes})
+    assert member.learner.updates == 0
+
+
+def test_experiences_may_be_a_single_transition():
+    member, mask = agent(), [True, False, True]
+    single = {"obs": np.zeros(4), "action": 1, "reward": 1.0, "next_obs": np.zeros(4), "done": 0}
+    assert np.isfinite(member.learn({**single, "next_action_mask": mask}))
 
 
 def test_epsilon_falls_by_share_of_the_budget():

@@ -146,11 +146,18 @@ def test_a_number_that_is_not_finite_is_one_error_and_the_table_is_put_back():
     (agent,) = table_agents(1)
     before = agent.table
     row = {"obs": np.array([0]), "action": np.array([0]), "next_obs": np.array([1]), "done": np.array([0])}
-    with pytest.raises(PopulationDivergedError, match="not finite"):
-        agent.learn({**row, "reward": np.array([np.inf])})
+    agent.lr = 1.0
+    with pytest.raises(PopulationDivergedError, match="not finite"):  # 3e38 - -3e38 is infinite as float32
+        agent.learn({name: np.repeat(x, 2) for name, x in row.items()} | {"reward": np.array([-3e38, 3e38])})
     np.testing.assert_array_equal(agent.table, before)
     with pytest.raises(ConfigurationError, match="experiences lack reward"):
         agent.learn(row)
+    with pytest.raises(ConfigurationError, match="experiences: reward=nan; allowed are finite numbers"):
+        agent.learn({**row, "reward": np.array([np.nan])})
+    for action in (-1, ACTIONS):  # the entry of another state
+        with pytest.raises(ConfigurationError, match=f"experiences: action={action}; allowed are those of Discrete"):
+            agent.learn({**row, "reward": np.array([1.0]), "action": np.array([action])})
+    np.testing.assert_array_equal(agent.table, before)
 
 
 # -- in environments
