@@ -31,7 +31,7 @@ from agilerl_like.algorithms.evaluation import (
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
-from agilerl_like.algorithms.serialization import read_agent, read_history, to_builtin
+from agilerl_like.algorithms.serialization import MAX_COUNT, read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
@@ -98,8 +98,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self.device = resolve_device(device)
         self.seed = fresh_seed() if seed is None else to_builtin(seed)
         self._seed_is_drawn = seed is None  # by the operating system
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigurationError(f"seed={seed!r} must be a non-negative integer")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < MAX_COUNT:  # else it could not be loaded
+            raise ConfigurationError(f"seed={seed!r:.100} must be a non-negative integer below 2**128")
         self.mut: str = "None"
         self.fitness: list[float] = []
         self.scores: list[float] = []

@@ -373,6 +373,12 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
         PPO.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("seed", [2**63, 2**70, 2**128 - 1])
+def test_agents_with_large_seeds_are_loaded(seed, tmp_path):
+    agent = agent_of(seed=seed)
+    assert PPO.load(agent.save_checkpoint(tmp_path / "agent")).seed == seed
+
+
 WRONG = {
     "lr=-1": ({"lr": -1.0}, r"lr=-1\.0"),
     "gamma=1.5": ({"gamma": 1.5}, r"gamma=1\.5.*less than or equal to 1"),
@@ -396,6 +402,7 @@ WRONG = {
     "hp value": ({"hp_config": HyperparameterConfig(lr=RLParameter(1e-2, 1e-1))}, r"lr=0\.0001"),
     "hp range": ({"hp_config": HyperparameterConfig(gamma=RLParameter(0.5, 1.5))}, r"hp_config\.gamma\.max=1\.5"),
     "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
+    "large seed": ({"seed": 2**128}, rf"seed={2**128} must be a non-negative integer below 2\*\*128"),
     "num_envs": ({"num_envs": 0}, "num_envs=0"),
     "index": ({"index": "a"}, "index='a' must be a non-negative integer"),
     "device": ({"device": "gpu"}, "device='gpu' cannot be used: .*; allowed here: 'cpu'"),
