@@ -433,10 +433,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the state of a saved agent into this one, except for `index`, `seed` and hooks; spaces must be equal.
+        """Load the state of a saved agent into this one; spaces must be equal.
 
-        Members of a population that load one file therefore keep random streams of their own, and runs that start from
-        one file with several seeds differ. `load` also restores index and seed, and continues as the saved agent would.
+        This agent keeps its `index`, `seed` and hooks, and its functions where the file has their names. Members of
+        a population that load one file therefore keep random streams of their own, and runs that start from one file
+        with several seeds differ. `load` also restores index and seed, and continues as the saved agent would.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces differ.
@@ -450,10 +451,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
                 f"this agent has {self.observation_space} and {self.action_space}"
             )
-        hooks, seed_is_drawn = self._hooks, self._seed_is_drawn
+        unsaved = UnsavedState.of(self)
         self._init_copy(other, self.index, seed=self.seed)
         self._copy_history(other)
-        self._hooks, self._seed_is_drawn = hooks, seed_is_drawn
+        unsaved.set_in(self)
+        self._seed_is_drawn = unsaved.seed_is_drawn
         self._own_networks()
 
     @classmethod

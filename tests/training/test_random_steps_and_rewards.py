@@ -391,3 +391,20 @@ def test_agents_keep_functions_when_they_are_sent_or_resumed():
     assert isinstance(sent.reward_transform, str)
     SettingFunctions.of(agent[0]).set_in(sent)
     assert (sent.reward_transform, sent.lr_schedule) == (function, schedule)
+
+
+def test_agents_keep_functions_whose_names_a_checkpoint_has(tmp_path):
+    function, schedule = (lambda rewards, steps, max_steps: rewards), (lambda progress: 1 - progress / 2)
+    own = {"reward_transform": function, "schedules": {"ent_coef": schedule}, "lr_schedule": schedule}
+    (agent, without), _ = learners_of(own, {})
+    hooks = []
+    agent.register_mutation_hook(hooks.append)
+    agent.load_checkpoint(agent.save_checkpoint(tmp_path / "agent"))
+    assert (agent.reward_transform, dict(agent.schedules), agent.lr_schedule) == (
+        function,
+        {"ent_coef": schedule},
+        schedule,
+    )
+    assert agent._hooks == [hooks.append]
+    agent.load_checkpoint(without.save_checkpoint(tmp_path / "without"))  # which has no functions
+    assert (agent.reward_transform, dict(agent.schedules), agent.lr_schedule) == (None, {}, None)
