@@ -63,8 +63,8 @@ class PPOLearner(Learner):
     @property
     def adapted_lr(self) -> float:
         """The learning rate of the next update where it adapts to the KL."""
-        host = self.algorithm.settings()
-        return min(max(host["lr"] * float(self.moments.lr_scale[0]), host["lr_min"]), host["lr_max"])
+        values = dict(zip(HYPERPARAM_NAMES, self.hyperparams(), strict=True))
+        return min(max(values["lr"] * float(self.moments.lr_scale[0]), values["lr_min"]), values["lr_max"])
 
     @property
     def modes(self) -> UpdateModes:

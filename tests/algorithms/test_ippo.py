@@ -295,6 +295,14 @@ def test_wrong_networks_of_a_team_are_named(networks, message):
         own_team(**networks)
 
 
+def test_an_adapted_rate_has_the_factor_of_its_group():
+    team = a_team(lr=1e-4, lr_schedule="kl", group_factors={"lr": {"speaker": 10.0}})
+    for learner in team.learners.values():
+        learner.moments.lr_scale[0] = 1.5
+    rates = {group: learner.adapted_lr for group, learner in team.learners.items()}
+    assert rates == {"speaker": pytest.approx(1.5e-3), "listener": pytest.approx(1.5e-4)}
+
+
 def test_hyperparameters_may_differ_by_group():
     team = a_team(lr={"speaker": 1e-3}, ent_coef={"listener": 0.05})
     names = HYPERPARAM_NAMES.index("lr"), HYPERPARAM_NAMES.index("ent_coef")
