@@ -29,7 +29,8 @@ class OffPolicyConfig:
     """Adam's learning rate (value)."""
     learn_step: Count = 5
     """Env steps of a member for each gradient step; if a member has more envs than that, several gradient steps follow
-    each step of all envs (structural)."""
+    each step of all envs. Their number is rounded, unless learn_step divides the number of envs or is a multiple of it
+    (structural)."""
     gradient_steps: Count | None = None
     """Gradient steps at once, every `learn_step` env steps; None: as `learn_step` describes (structural)."""
     gamma: Share = 0.99

@@ -221,6 +221,15 @@ def test_experiences_that_do_not_fit_are_refused(changes, message):
     assert member.learner.updates == 0
 
 
+@pytest.mark.parametrize(
+    ("learn_step", "envs", "ratio"), [(4, 4, 4), (2, 8, 2), (16, 8, 16), (5, 8, 4), (5, 7, 7), (4, 6, 3), (6, 4, 8)]
+)
+def test_env_steps_of_a_gradient_step_are_those_that_the_tutorial_describes(learn_step, envs, ratio):
+    """With 5 and 8: one step of 8 envs, and 8 / 5 = 1.6 gradient steps, rounded to 2."""
+    member = agent(learn_step=learn_step, num_envs=envs)
+    assert member.learner.rollout_steps * envs / member.learner.steps_at_once == ratio
+
+
 def test_experiences_may_be_a_single_transition():
     member, mask = agent(), [True, False, True]
     single = {"obs": np.zeros(4), "action": 1, "reward": 1.0, "next_obs": np.zeros(4), "done": 0}
