@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.learning.execution import Execution
+from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_mean
 from agilerl_like.learning.optimizer import Adam, clip_
 from agilerl_like.learning.replay_buffer import Batch
@@ -23,7 +25,7 @@ from agilerl_like.networks.exploration import SquashedGaussian
 from agilerl_like.networks.target_networks import ContinuousNetwork, smallest
 
 METRICS = ("loss", "actor_loss", "q_value", "grad_norm")
-"""What an update reports; `loss` is the critics'."""
+"""What an update reports; `loss` is the critics', and `actor_loss` is nan where the actor took no step."""
 
 UpdateT = TypeVar("UpdateT", bound="ContinuousUpdate")
 
@@ -60,6 +62,12 @@ class ContinuousUpdate(OffPolicyUpdate):
     def of_members(self: UpdateT, members: Tensor) -> UpdateT:
         return replace(super().of_members(members), noise=self.noise[members])
 
+    def run(self, stacked: StackedNetworks, execution: Execution, gradient_sync: GradientSync) -> TensorDict:
+        report = super().run(stacked, execution, gradient_sync)
+        if "actor_loss" not in report.keys():  # noqa: SIM118  # of a TensorDict; the actor took no step
+            report.set("actor_loss", torch.full_like(report.get("loss"), torch.nan))
+        return report
+
     def take_steps(self, stacked: StackedNetworks, execution: Execution, steps: int) -> Mapping[str, Tensor]:
         gradient, at = torch.zeros_like(stacked.flat), stacked.critic_at
         counts = [cast(ContinuousNetwork, stack.module).actor_steps for _, stack in stacked.parts]
@@ -72,7 +80,7 @@ class ContinuousUpdate(OffPolicyUpdate):
         actor_steps_due = actor.adam.prepare_steps(self.hyperparams["lr_actor"], len(due)) if due else []
         actor_adam = dict(zip(due, actor_steps_due, strict=True))
         device = lr.device
-        metrics = {"actor_loss": torch.zeros_like(lr)}
+        metrics: dict[str, Tensor] = {}
         for step, batch in enumerate(self.batches()):
             with torch.enable_grad(), execution.autocast(device):
                 loss, values = self.critic_loss(stacked, batch, self.noise[:, step, 0])

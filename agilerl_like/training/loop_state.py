@@ -264,5 +264,6 @@ def reported_metrics(agent: EvolvableAlgorithm) -> tuple[str, ...]:
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean of each metric over a generation's updates; nan without an update."""
-    return {name: float(np.mean([one[name] for one in metrics])) if metrics else math.nan for name in names}
+    """Return the mean of each metric over a generation's updates in which it is a number; nan without one."""
+    known = {name: [one[name] for one in metrics if not math.isnan(one[name])] for name in names}
+    return {name: float(np.mean(values)) if values else math.nan for name, values in known.items()}

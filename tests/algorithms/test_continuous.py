@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from agilerl_like import DDPG, SAC, TD3, make_vect_envs, train_off_policy
+from agilerl_like.algorithms.off_policy_algorithm import HandMadeBatch, batch_of, learn_or_restore
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutation, Mutations, TournamentSelection
 from agilerl_like.learning.replay_buffer import Batch
@@ -179,6 +180,16 @@ def test_a_step_of_sac_is_that_of_the_formula():
     for ours, theirs in zip(member.network.parameters(), q.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert q.log_alpha.item() != 0
+
+
+def test_the_loss_of_an_actor_that_took_no_step_is_not_a_number():
+    member, found = agent(TD3, policy_delay=3), []
+    batch = batch_of(member.learner, experiences(), 0.9)
+    for _ in range(3):
+        update = member.group_class.make_update([member.learner], [0], HandMadeBatch(batch), 1)
+        report = learn_or_restore(member.learner, update)
+        found.append((math.isnan(report["actor_loss"][0]), bool(report["healthy"][0])))
+    assert found == [(True, True), (True, True), (False, True)]
 
 
 @pytest.mark.parametrize("kind", [TD3, SAC])

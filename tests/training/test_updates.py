@@ -24,6 +24,7 @@ from agilerl_like import (
 from agilerl_like.algorithms import PPOConfig
 from agilerl_like.learning.ppo_update import DEFAULT_MODES, DETAILS, METRICS, PPOUpdate
 from agilerl_like.reporting import Reporter, read_updates
+from agilerl_like.training.loop_state import _means
 
 FIRST = ["generation", "slot", "uid", "update", "env_steps", "rollout/ep_rew_mean"]
 
@@ -135,6 +136,14 @@ def test_a_killed_and_resumed_run_writes_the_same_file(logged, tmp_path):
     assert len(read_updates(tmp_path / "run")) == 12
     train(tmp_path / "run", resumes=True)
     assert (tmp_path / "run" / "updates.csv").read_bytes() == (logged[0] / "updates.csv").read_bytes()
+
+
+def test_means_of_a_generation_leave_out_updates_without_a_number():
+    """An actor's loss is nan where only the critics took steps; an infinite loss is seen."""
+    updates = [{"loss": 1.0, "actor_loss": np.nan}, {"loss": np.inf, "actor_loss": 2.0}]
+    assert _means(updates, ("loss", "actor_loss")) == {"loss": np.inf, "actor_loss": 2.0}
+    assert np.isnan(_means(updates[:1], ("actor_loss",))["actor_loss"])
+    assert np.isnan(_means([], ("loss",))["loss"])
 
 
 def test_updates_of_teams_are_means_of_their_groups(tmp_path):
