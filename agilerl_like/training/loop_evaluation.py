@@ -17,6 +17,7 @@ from agilerl_like.hpo import PopulationView, Selection, Trial
 from agilerl_like.hpo.selection import BASELINE_GENERATION
 from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.storage.validation import validate_record
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
     BestAgent,
@@ -48,7 +49,9 @@ class EvaluatingLoop(LoopState):
             result, stopped = self._evaluate_members()
             self._score_members(result.fitness)
         records = members.all_gather_by_slot(
-            self._records(result), encode=asdict, decode=lambda data: MemberRecord(**data)
+            self._records(result),
+            encode=asdict,
+            decode=lambda data: validate_record(MemberRecord, data, "record"),  # JSON's lists become tuples
         )
         own_returns = result.returns or [[]] * len(members.population)
         self.search.returns = members.all_gather_by_slot(own_returns, encode=list, decode=list)

@@ -13,8 +13,9 @@ import torch
 import yaml
 from gymnasium.spaces import Box, Discrete
 
-from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
+from agilerl_like import PPO, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
+from agilerl_like.distributed.process_group import SingleProcess
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import GatedSelection, GaussianSteps, Selection, SlotPlan, WeightMix, ranking
 from agilerl_like.reporting import read_lineage
@@ -111,6 +112,32 @@ def test_two_processes_make_the_same_members(whole, tmp_path):
     assert np.array_equal(shared_fitness, fitness)
     assert search_state(tmp_path / "shared") == search_state(folder)
     assert all(map(torch.equal, weights(shared), weights(pop)))
+
+
+def test_hyperparameters_of_members_on_other_processes_are_read_as_own_ones(monkeypatch):
+    """A list is a tuple in the history, wherever its member is: strategies compare such values."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching(Selection):
+        def plan(self, view, rng):
+            seen.extend(trial.hyperparameters["betas"] for trial in view.history.trials)
+            return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+    def gather_from_others(group, own, *, encode, decode):
+        return {slot: decode(json.loads(json.dumps(encode(value)))) for slot, value in own.items()}
+
+    monkeypatch.setattr(SingleProcess, "all_gather_dict", gather_from_others)
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    ranges = HyperparameterConfig(betas=NumberArray([RLParameter(0.8, 0.95), RLParameter(0.9, 0.9999)]))
+    pop = PPO.population(
+        2, *spaces, seed=1, num_envs=2, learn_step=32, batch_size=32, betas=(0.9, 0.999), hp_config=ranges
+    )
+    sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5}
+    train_on_policy(env, pop=pop, **sizes, selection_strategy=Watching(), verbose=False)
+    env.close()
+    assert seen == [(0.9, 0.999)] * 2
 
 
 def test_a_fresh_member_starts_with_initial_weights_and_no_parent(whole):
