@@ -113,7 +113,7 @@ def write_folder(
             a reader would refuse it.
     """
     path = Path(path)
-    _check_target(path)
+    check_target(path)
     staging = _sibling(path, "tmp")
     try:
         make_folder(path.parent)
@@ -222,7 +222,8 @@ def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[s
     return f": needed are {needed} bytes and a little, free are {free}"
 
 
-def _check_target(path: Path) -> None:
+def check_target(path: Path) -> None:
+    """Raise CheckpointError if a path is something that `write_folder` does not replace; nothing is changed."""
     if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
         raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if path.is_symlink() or (

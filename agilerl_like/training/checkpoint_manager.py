@@ -284,15 +284,20 @@ class CheckpointManager:
         """Write the best agent; the population if this is the last save; a checkpoint if the generation is complete.
 
         Records are written to the disk first, so that after a power cut they have all generations of a checkpoint. The
-        checkpoint is written last, so that a run whose checkpoint marks it as ended has written everything.
+        checkpoint is written although other folders could not be, unless this is the last save: a run whose checkpoint
+        marks it as ended has written everything.
         """
         process_group = self.members.process_group
         serialized_agents, best = self.members.gather_to_main(), self._gather_best(run_state.best)
         if process_group.is_main:
             self.callbacks.sync()
             jobs = self._write_jobs(run_state, serialized_agents, best, last=last, is_complete=is_complete)
-            done = all(map(self._is_written, jobs))
-            self.failures = 0 if done else self.failures + 1
+            is_done = True
+            for job in jobs:
+                is_done = self._is_written(job) and is_done
+                if last and not is_done:
+                    break
+            self.failures = 0 if is_done else self.failures + 1
         self.failures = process_group.broadcast(self.failures)
         if self.checkpoints is not None and not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)

@@ -26,6 +26,7 @@ from agilerl_like.storage.checkpoint_folder import FOLDER, HISTORY, HISTORY_ENTR
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.training.provenance import is_run_document, provenance
+from agilerl_like.training.training_arguments import OutputPaths
 
 CONFIG = "config.yaml"
 CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
@@ -55,6 +56,32 @@ def check_unused(folder: Path, *, overwrite: bool = False) -> None:
         with RunLock(folder):  # a run that is still active is reported first
             pass
     _check_target(folder, overwrite=overwrite)
+
+
+def check_output_paths(output_paths: OutputPaths) -> None:
+    """Raise ConfigurationError if the elite or the populations cannot be saved to their paths; nothing is changed.
+
+    A save replaces a folder as a whole, so it may hold neither files of others nor the other paths.
+    """
+    folders = {"run_dir": output_paths.run_dir, "elite_path": output_paths.elite_path}
+    if output_paths.checkpoint_path is not None:
+        folders["checkpoint_path"] = output_paths.populations(0, last=False)[0]
+    paths = {name: path for name, path in folders.items() if path is not None}
+    for name, path in paths.items():
+        if name == "run_dir":
+            continue
+        for other, place in paths.items():
+            if other != name and path.resolve() in (place.resolve(), *place.resolve().parents):
+                raise ConfigurationError(
+                    f"{name}={str(path)!r} is or holds {other}={str(place)!r}; allowed is a folder of its own, because "
+                    "each save replaces it as a whole"
+                )
+        try:
+            safe_folder.check_target(path)
+        except CheckpointError as error:
+            raise ConfigurationError(
+                f"{name}: {error}; allowed is a new folder, or one that an earlier run saved there"
+            ) from error
 
 
 def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:

@@ -50,7 +50,13 @@ from agilerl_like.training.checkpoint_manager import (
 )
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.loop import RunResult, TrainingLoop
-from agilerl_like.training.run_folder import check_foreign_files, check_links, check_unused, prepare_folder
+from agilerl_like.training.run_folder import (
+    check_foreign_files,
+    check_links,
+    check_output_paths,
+    check_unused,
+    prepare_folder,
+)
 from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
 from agilerl_like.training.sharding import ShardedPopulation
@@ -90,6 +96,7 @@ def evolve_on_policy(
         output_paths, callbacks = OutputPaths(), CallbackList()
     if output_paths.run_dir is not None and not resume:
         check_unused(output_paths.run_dir, overwrite=output_paths.overwrite)
+    check_output_paths(output_paths)
     check_env_setup(env_setup, callbacks)
     process_run = ProcessRun(
         process_group or SingleProcess(), env_setup, eval_setup, population, plan, output_paths, callbacks

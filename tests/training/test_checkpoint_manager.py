@@ -9,6 +9,7 @@ import pytest
 from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.errors import CheckpointError
+from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
 from agilerl_like.training.checkpoint_manager import newest_checkpoint
 from agilerl_like.training.training_arguments import OutputPaths
@@ -70,6 +71,30 @@ def test_an_invalid_info_document_counts_as_damage(original, tmp_path):
     assert (
         "milestone.json': score=nan: Input should be a finite number; the run continues from gen-000001" in warnings[0]
     )
+
+
+class Block(Callback):
+    """Writes a file, which is not one of a run, to a path that a run saves to."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_generation(self, context, record):
+        self.path.mkdir(exist_ok=True)
+        (self.path / "notes.txt").write_text("mine")
+
+
+def test_a_checkpoint_is_written_although_the_elite_cannot_be(tmp_path):
+    """Not that of the end: it would mark a run as ended that has not saved everything."""
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    pop = PPO.population(
+        1, env.single_observation_space, env.single_action_space, num_envs=2, learn_step=32, batch_size=16, seed=1
+    )
+    sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32, "history": 0}
+    paths = {"run_dir": tmp_path / "run", "elite_path": tmp_path / "elite"}
+    train_on_policy(env, pop=pop, **sizes, **paths, callbacks=[Block(tmp_path / "elite")], verbose=False)
+    env.close()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["gen-000001"]
 
 
 def progress(**changes):

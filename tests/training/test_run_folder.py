@@ -12,7 +12,8 @@ from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_polic
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
 from agilerl_like.storage.run_lock import RunLock
-from agilerl_like.training.run_folder import check_unused, prepare_folder
+from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
+from agilerl_like.training.training_arguments import OutputPaths
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 TRACES = ("config.yaml", "metrics.csv", "lineage.jsonl", "checkpoints", "best", "population", "evolution.png")
@@ -64,6 +65,47 @@ def test_any_file_of_a_run_marks_its_folder(earlier, trace):
     with pytest.raises(ConfigurationError, match=trace):
         script(run_dir=earlier)
     assert (earlier / trace).exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (
+            {"elite_path": "mine"},
+            r"elite_path: path='.*mine' exists and is not a checkpoint; .* allowed is a new folder",
+        ),
+        (
+            {"checkpoint_path": "mine", "overwrite_checkpoints": True},
+            r"checkpoint_path: path='.*mine' exists and is not",
+        ),
+        (
+            {"elite_path": "runs/../run"},
+            r"elite_path='.*run' is or holds run_dir='.*run'; allowed is a folder of its own",
+        ),
+        (
+            {"elite_path": "new", "checkpoint_path": "new/all"},
+            r"elite_path='.*new' is or holds checkpoint_path='.*all-0'",
+        ),
+        (
+            {"elite_path": "new", "checkpoint_path": "new", "overwrite_checkpoints": True},
+            r"elite_path='.*new' is or holds checkpoint_path='.*new'",
+        ),
+    ],
+)
+def test_paths_that_cannot_be_written_are_refused_before_the_run(tmp_path, paths, said):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match=said):
+        check_output_paths(OutputPaths(run_dir=Path("run"), cwd=tmp_path, **paths))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_elite_and_populations_may_share_a_name_and_earlier_ones_are_replaced(tmp_path):
+    script(elite_path=tmp_path / "saved", checkpoint_path=tmp_path / "saved")
+    script(elite_path=tmp_path / "saved", checkpoint_path=tmp_path / "saved")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "saved-32", "saved-64"]
+    with pytest.raises(ConfigurationError, match=r"elite_path: path='.*' exists and is not a checkpoint"):
+        script(elite_path=tmp_path)
 
 
 def test_empty_folders_and_other_files_are_allowed(tmp_path):
