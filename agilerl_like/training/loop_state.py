@@ -155,16 +155,11 @@ class LoopState:
         """
         args, generation = self.training_args, self.progress.generation
         found = args.generations(self.members.first.num_envs)
-        if args.max_updates is not None and (updates := self._most_updates()):
+        if args.max_updates is not None and (updates := self.members.most_updates()):
             found = min(found, math.ceil(generation * args.max_updates / updates))
         if args.max_seconds is not None:
             found = min(found, math.ceil(generation * args.max_seconds / self._main_seconds()))
         return max(found, generation)
-
-    def _most_updates(self) -> int:
-        """Return the largest number of updates of a member; collective."""
-        own = max(learner.updates for agent in self.population for learner in agent.learners.values())
-        return max(self.members.process_group.all_gather(own))
 
     def _main_seconds(self) -> float:
         """Return for how many seconds the run has lasted on the main process; collective."""

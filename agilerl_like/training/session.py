@@ -420,7 +420,11 @@ def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:
 def limits_reached(
     saved_run: Mapping[str, Any], training_args: TrainingArguments, members: ShardedPopulation
 ) -> list[str]:
-    """Return the settings by which a run has ended; none if it has not ended, or they now allow it to continue."""
+    """Return the settings by which a run has ended; none if it has not ended, or they now allow it to continue.
+
+    All processes return the same; collective with `max_updates`.
+    """
+    updates, seconds = training_args.max_updates, training_args.max_seconds
     progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
     is_spent = training_args.vector_steps(members.first.num_envs) <= progress.ticks
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
@@ -429,20 +433,11 @@ def limits_reached(
         for name, is_reached in (
             ("max_steps", is_spent),
             ("target", is_good_enough),
-            ("max_updates", _is_over(training_args.max_updates, _most_updates(members))),
-            ("max_seconds", _is_over(training_args.max_seconds, progress.seconds)),
+            ("max_updates", updates is not None and members.most_updates() >= updates),
+            ("max_seconds", seconds is not None and progress.seconds >= seconds),
         )
         if is_reached and progress.outcome
     ]
-
-
-def _is_over(limit: float | None, value: float) -> bool:
-    return limit is not None and value >= limit
-
-
-def _most_updates(members: ShardedPopulation) -> int:
-    """Return the updates of the member of this process that has made the most."""
-    return max(learner.updates for agent in members.population for learner in agent.learners.values())
 
 
 def check_num_envs(num_envs: int, saved: int) -> None:

@@ -126,6 +126,11 @@ class ShardedPopulation:
             map(MemberInfo.of, self.population), encode=self._info_to_json, decode=self._info_from_json
         )
 
+    def most_updates(self) -> int:
+        """Return the updates of the member that has made the most; collective."""
+        own = max(learner.updates for learner in self.population.all_learners())
+        return max(self.process_group.all_gather(own))
+
     def _info_to_json(self, info: MemberInfo) -> Any:
         return [info.uid, info.fitness, genome_to_json(info.genome), info.hp_config.to_json(), info.train_return]
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -11,10 +12,15 @@ from paying_envs import Paid
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.config import Config, build
+from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.training.checkpoint_manager import Progress
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, summary
+from agilerl_like.training.session import limits_reached
+from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.training_arguments import TrainingArguments
 
 
 class Wide(Paid):
@@ -193,6 +199,25 @@ def test_a_run_ends_at_a_limit(limit, tmp_path):
     generations = 2 if "max_updates" in limit else 1
     assert population[0].learner.updates == generations
     assert {row["generation"] for row in rows_of(tmp_path / "run")} == {str(i + 1) for i in range(generations)}
+
+
+def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
+    """The member with the most updates is another process's, so this one has to ask."""
+
+    class Two(SingleProcess):
+        size = 2
+
+        def all_gather(self, document):
+            return [document, 4]
+
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    own = ShardedPopulation(Two(), [Shard((0,)), Shard((1,))], members(1, env), None)
+    record = {"slot": 1, "uid": 1, "parent_uid": -1, "env_steps": 0, "fitness": 1.0, "fitness_std": 0.0, "episodes": 1}
+    record |= {"train_return": 1.0, "hyperparameters": {}, "architecture": "", "parameters": 1, "mutation": "None"}
+    best = {"record": {**record, "losses": {}, "generation": 1}, "ancestry": []}
+    saved_run = {"progress": asdict(Progress(2, outcome="max_updates reached")), "best": best}
+    assert limits_reached(saved_run, TrainingArguments(max_updates=4), own) == ["max_updates"]
+    assert limits_reached(saved_run, TrainingArguments(max_updates=5), own) == []
 
 
 def test_limits_must_be_positive():
