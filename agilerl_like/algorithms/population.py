@@ -48,6 +48,8 @@ Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
 """The document and the tensors of one agent."""
 BEST = "champion"
 """Name of the best agent's document in the folder of a population or a checkpoint."""
+ALL_DIVERGED = "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
+"""Message of the error where no member is left that can be cloned."""
 
 MEMBERS_SHOWN = 16
 """Members that `repr` shows."""
@@ -551,9 +553,7 @@ def replace_diverged(population: BasePopulation, diverged: Sequence[int], uids: 
         return []
     healthy = [place for place in range(len(population)) if place not in diverged]
     if not healthy:
-        raise PopulationDivergedError(
-            "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
-        )
+        raise PopulationDivergedError(ALL_DIVERGED)
     parent = max(
         healthy,
         key=lambda place: (

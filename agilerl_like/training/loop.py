@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import count
 from time import perf_counter
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from agilerl_like.algorithms.population import BasePopulation, replace_diverged, sortable_fitness
+from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import StopRequests, first_signal
+from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -225,7 +227,7 @@ class TrainingLoop(EvaluatingLoop):
     def _replace_diverged(self, diverged: Sequence[int]) -> None:
         """Replace members whose loss or weights are not finite by clones of the best members of this process."""
         slots, size = self.members.shard.slots, self.members.size
-        if len(diverged) == len(slots) < size:  # evolution fills their slots with offspring from other processes
+        if len(diverged) == len(slots) < size:  # `_evolve` fills their slots with offspring from other processes
             for place in diverged:
                 for learner in self.population[place].learners.values():
                     learner.reinitialize()
@@ -244,9 +246,20 @@ class TrainingLoop(EvaluatingLoop):
             self.replacements.append(offspring_record(offspring, MemberInfo.of(parent), reason))
 
     def _sync(self) -> int:
-        """Exchange replacements with the other processes; return the signal that stops the run, 0 if none does."""
-        own = {"signal": self.stop_requests.signal, "replacements": [one.to_json() for one in self.replacements]}
+        """Exchange replacements with the other processes; return the signal that stops the run, 0 if none does.
+
+        Raises:
+            PopulationDivergedError: all members have diverged, each alone on its process.
+        """
+        own = {
+            "signal": self.stop_requests.signal,
+            "replacements": [one.to_json() for one in self.replacements],
+            "unreplaced": [*self.unreplaced],
+        }
         gathered = self.members.process_group.all_gather(own)
+        self.unreplaced = {slot for data in gathered for slot in data["unreplaced"]}
+        if len(self.unreplaced) == self.members.size:
+            raise PopulationDivergedError(ALL_DIVERGED)
         offspring = [OffspringRecord.from_json(one) for data in gathered for one in data["replacements"]]
         self._record_offspring(offspring)
         self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring), 0)
@@ -308,15 +321,19 @@ class TrainingLoop(EvaluatingLoop):
         return stopped
 
     def _evolve(self) -> None:
-        """Replace the members by their offspring, if there is a selection strategy."""
+        """Replace the members by their offspring; without a selection strategy only those that are still diverged."""
         self.progress.evolved = True
-        if self.selection is None:
+        if self.selection is None and not self.unreplaced:
             return
         members, fitness = self.members, self.fitness
         with self.timer("evolve"):
             self.population.finish_blends()
             infos = members.member_infos()
-            offspring = members.evolve(self._plan_offspring(self.selection, infos))
+            offspring = members.evolve(
+                self._plan_replacements(infos)
+                if self.selection is None
+                else self._plan_offspring(self.selection, infos)
+            )
             self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring))
             for place, slot in enumerate(members.shard.slots):
                 if not offspring[slot].survives:
@@ -327,10 +344,24 @@ class TrainingLoop(EvaluatingLoop):
         reasons = ["" if math.isfinite(score) else f"replaced: fitness is {score}" for score in fitness]
         self._record_offspring(
             [
-                offspring_record(one, infos[one.parent_slot], reason)
+                offspring_record(one, infos[one.parent_slot], "" if one.survives else reason)
                 for one, reason in zip(offspring, reasons, strict=True)
             ]
         )
+
+    def _plan_replacements(self, infos: Sequence[MemberInfo]) -> Sequence[Offspring]:
+        """Return the offspring without selection: clones of the best member fill the slots of diverged ones."""
+        healthy = [slot for slot in range(self.members.size) if slot not in self.unreplaced]
+        best = max(healthy, key=lambda slot: (sortable_fitness(self.fitness[slot]), -infos[slot].uid))
+        new_uids = count(self.progress.next_uid)
+        found = []
+        for slot in range(self.members.size):
+            source = slot if slot in healthy else best
+            uid = infos[slot].uid if slot in healthy else next(new_uids)
+            found.append(
+                Offspring(self.progress.generation, slot, uid, infos[source].uid, source, infos[source].genome)
+            )
+        return found
 
     def _plan_offspring(self, selection: Selection, infos: Sequence[MemberInfo]) -> Sequence[Offspring]:
         """Return the offspring of the next generation, one per slot, for the members that `infos` describe."""

@@ -3,6 +3,7 @@
 import math
 from functools import cache, partial
 from time import perf_counter
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -35,6 +36,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.algorithms.ppo_learner import hyperparams_of
+from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, PopulationView, next_generation
@@ -45,6 +47,7 @@ from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.loop import TrainingLoop
 
 
 def nan_weight(agent):
@@ -287,6 +290,30 @@ def test_a_second_divergence_of_all_members_is_one_error(tmp_path):
     with pytest.raises(PopulationDivergedError, match=r"every member's loss or weights .*: lower lr"):
         plagued((2,), (2, 1), run_dir=tmp_path / "run", reporters=[memory])
     assert len(memory.warnings) == 1
+
+
+def test_a_member_alone_on_its_process_is_replaced_without_a_selection_strategy():
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
+    population, memory = population_for(env, 2, learn_step=128, max_grad_norm=1e30, hp_config=None), Memory()
+    far_too_fast(population[1])
+    limits = {"generations": 2, "generation": 128, "eval_loop": 1, "eval_steps": 20}
+    without = {"selection_strategy": None, "mutation": None}
+    population = tiny_run(population, env=env, processes=2, reporters=[memory], **limits, **without)
+    (replaced,) = [birth for birth in memory.all_births if birth.reason]
+    assert (replaced.generation, replaced.slot, replaced.parent_uid) == (1, 1, 0)
+    assert population[1].index == replaced.uid
+    assert population[1].lr == population[0].lr
+    assert all(math.isfinite(member.fitness) for member in memory.generations[1].members)
+
+
+def test_divergence_of_all_members_each_alone_on_its_process_is_one_error():
+    def all_gather(own):
+        return [own, {"signal": 0, "replacements": [], "unreplaced": [1]}]
+
+    members = SimpleNamespace(size=2, process_group=SimpleNamespace(all_gather=all_gather))
+    loop = SimpleNamespace(members=members, stop_requests=StopRequests(), replacements=[], unreplaced={0})
+    with pytest.raises(PopulationDivergedError, match=r"every member's loss or weights .*: lower lr"):
+        TrainingLoop._sync(loop)
 
 
 # -- what it costs
