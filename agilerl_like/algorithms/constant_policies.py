@@ -26,6 +26,22 @@ def constant_action(distribution: Any, number: int) -> Tensor:
     return torch.full((distribution.size,), float(value), dtype=distribution.raw_dtype)
 
 
+def constant_policies(population: BasePopulation, numbers: Sequence[int]) -> dict[str, GroupPolicy]:
+    """Return the policy of each group of agents with a constant one in the place of each member.
+
+    `numbers` choose their actions: all agents of a team take those of the same number.
+    """
+    return {
+        group: GroupPolicy(
+            _acting(its, torch.stack([constant_action(its[0].distribution, number) for number in numbers])),
+            its[0].encoding,
+            its.initial_hidden_state,
+            its[0].group.layout,
+        )
+        for group, its in population.by_group.items()
+    }
+
+
 def play_constant_policies(
     population: BasePopulation,
     numbers: Sequence[int],
@@ -36,21 +52,9 @@ def play_constant_policies(
     *,
     with_infos: bool = False,
 ) -> Episodes:
-    """Play an episode of each seed with a constant policy in the place of each member; `numbers` choose their actions.
-
-    All agents of a team take actions of the same number.
-    """
-    groups = [
-        GroupPolicy(
-            _acting(its, torch.stack([constant_action(its[0].distribution, number) for number in numbers])),
-            its[0].encoding,
-            its.initial_hidden_state,
-            its[0].group.layout,
-        )
-        for its in population.by_group.values()
-    ]
+    """Play an episode of each seed with a constant policy in the place of each member."""
     return evaluate(
-        groups,
+        constant_policies(population, numbers).values(),
         env,
         seeds,
         members=len(numbers),

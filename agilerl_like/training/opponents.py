@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import eval_mode
+from agilerl_like.algorithms.evaluation import GroupPolicy, eval_mode
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
@@ -124,19 +125,41 @@ class ScriptedOpponentEvaluator(Evaluator):
     ) -> EvalResult:
         members = len(players) if isinstance(players, MultiAgentPopulation) else 1
         first = cast(IPPO, players[0] if isinstance(players, MultiAgentPopulation) else players)
+        with eval_mode(players):
+            return self._play(first, cast(Any, players).group_policies, members, seeds, should_stop)
+
+    def play_constant(
+        self,
+        population: BasePopulation,
+        numbers: Sequence[int],
+        seeds: Sequence[int],
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> tuple[list[float], list[int]]:
+        policies = constant_policies(population, numbers)
+        result = self._play(cast(IPPO, population[0]), policies, len(numbers), seeds, should_stop)
+        return result.fitness, result.steps
+
+    def _play(
+        self,
+        first: IPPO,
+        policies: Mapping[str, GroupPolicy],
+        members: int,
+        seeds: Sequence[int],
+        should_stop: Callable[[], bool],
+    ) -> EvalResult:
+        """Return the result of the policies of each group, in the place of members like `first`."""
         sides = own_sides(self._scripts, first)
         scripts = scripted_agents(self._scripts, first.groups, first.possible_action_spaces)
-        with eval_mode(players):
-            played = play_sides(
-                sides,
-                lambda agents: group_parts(first.groups, cast(Any, players).group_policies, agents),
-                lambda agents: [scripts.part(agents)],
-                self.env,
-                seeds,
-                members=members,
-                max_steps=self.max_steps,
-                should_stop=should_stop,
-            )
+        played = play_sides(
+            sides,
+            lambda agents: group_parts(first.groups, policies, agents),
+            lambda agents: [scripts.part(agents)],
+            self.env,
+            seeds,
+            members=members,
+            max_steps=self.max_steps,
+            should_stop=should_stop,
+        )
         returns = np.where(played.lost.any(axis=0), np.nan, played.mine.mean(axis=0))
         counts = (~np.isnan(returns)).sum(axis=1)
         spread = [float(np.nanstd(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)]

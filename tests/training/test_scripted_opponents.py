@@ -5,6 +5,7 @@ from functools import partial
 import game_envs as games
 import numpy as np
 import pytest
+import torch
 from duel_envs import Duel
 from small_runs import SMALL
 
@@ -19,6 +20,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.envs.multi_agent.scripted import random_moves
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
 BOTH = {"red_0": "player", "blue_0": "player"}
 
@@ -58,6 +60,31 @@ def test_members_learn_to_beat_a_function_from_either_side():
     teams = population(env, groups=BOTH, lr=1e-2, gamma=0.5)
     _, fitness = train(env, teams, zero, eval_loop=100)
     assert max(fitness) == pytest.approx(4.0, abs=0.4)
+
+
+def perfect_duel(observation, mask, rng):
+    return int(np.argmax(observation))
+
+
+@pytest.mark.parametrize("opponents", [perfect_duel, {"player": perfect_duel}], ids=["function", "group"])
+def test_constant_policies_play_as_members_that_always_take_one_action(opponents):
+    """Their return is what `evolution="auto"` compares the fitness with; where both sides are constant it is 0."""
+    env = make_multi_agent_vect_envs(partial(Duel, steps=4), 8, backend="sync")
+    groups = {"red_0": "red", "blue_0": "player"} if isinstance(opponents, dict) else BOTH
+    teams, setup = population(env, groups=groups), MultiAgentEnvSetup(env, opponents)
+    evaluator = setup.make_evaluator("return", setup.adapt(setup.make_eval_env(8)), None)
+    found = evaluator.play_constant(teams, [0, 1], [5, 6, 7])
+    for number, team in enumerate(teams):
+        for learner in team.learners.values():
+            head = learner.network.actor.head.linears[-1]
+            with torch.no_grad():
+                head.weight.zero_()
+                head.bias.copy_(20 * torch.eye(3)[number])
+    played = evaluator.evaluate(teams, [5, 6, 7], 1)
+    evaluator.env.env.close()
+    env.close()
+    assert found == (played.fitness, played.steps)
+    assert max(played.fitness) < 0
 
 
 def test_a_function_acts_for_its_group_and_the_others_are_trained():
