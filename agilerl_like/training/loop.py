@@ -261,6 +261,10 @@ class TrainingLoop(EvaluatingLoop):
         if len(self.unreplaced) == self.members.size:
             raise PopulationDivergedError(ALL_DIVERGED)
         offspring = [OffspringRecord.from_json(one) for data in gathered for one in data["replacements"]]
+        if self.fitness:
+            scores = dict(zip(self.uids, self.fitness, strict=True))
+            for one in offspring:  # the fitness of the weights that a replaced member has trained from
+                scores[one.uid] = self.fitness[one.slot] = scores[one.parent_uid]
         self._record_offspring(offspring)
         self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring), 0)
         return first_signal(data["signal"] for data in gathered)

@@ -39,15 +39,17 @@ from agilerl_like.algorithms.ppo_learner import hyperparams_of
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.hpo import Genome, PopulationView, next_generation
+from agilerl_like.hpo import Genome, History, PopulationView, next_generation
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.rollout_buffer import _check_finite
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Reporter
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.checkpoint_manager import newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.loop import TrainingLoop
+from agilerl_like.training.training_arguments import OutputPaths
 
 
 def nan_weight(agent):
@@ -111,6 +113,18 @@ def test_diverged_members_are_replaced_and_have_no_offspring(harm, places):
     assert not {member.uid for member in memory.generations[1].members} & set(saboteur.victims)
     assert all(math.isfinite(member.fitness) for record in memory.generations for member in record.members)
     assert all(is_finite(agent) for agent in population)
+
+
+def test_the_trial_of_a_replaced_member_starts_from_the_fitness_of_its_parent(tmp_path):
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
+    population = population_for(env, 2, lr=1e-2, learn_step=64, update_epochs=4, hp_config=None)
+    saboteur = Saboteur(population, [1], nan_weight, 3)
+    without = {"selection_strategy": None, "mutation": None, "reporters": [saboteur], "run_dir": tmp_path}
+    tiny_run(population, env=env, generations=3, generation=STEPS, eval_loop=5, **without)
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=tmp_path), pytest.fail)
+    *_, parent, diverged, _, clone = History.from_json(checkpoint.documents["run"]["history"]).trials
+    assert (clone.generation, clone.parent_uid) == (3, parent.uid)
+    assert clone.fitness_before == parent.fitness != diverged.fitness
 
 
 @cache
