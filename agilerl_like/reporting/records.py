@@ -75,11 +75,12 @@ class MemberRecord:
     """One member at the end of one generation, before selection.
 
     `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, `fitness_std`
-    their standard deviation; `train_return` is the mean return of the training episodes that ended in this generation;
-    `hyperparameters` are those it trained with; `mutation` is the label of the mutation that produced it ("None", "lr",
-    "encoder.add_node", …); `losses` have Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …);
-    `parameters` is the number of weights; `legend` explains the parts of `architecture`; `measures` are further results
-    of the evaluation ("info/NAME", "fitness_by_instance/NUMBER").
+    their standard deviation, and `standard_error` that of the fitness, nan if it is not known; `train_return` is the
+    mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
+    `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have
+    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number of weights;
+    `legend` explains the parts of `architecture`; `measures` are further results of the evaluation ("info/NAME",
+    "fitness_by_instance/NUMBER").
     """
 
     slot: NonNegativeInt
@@ -98,18 +99,18 @@ class MemberRecord:
     evaluation_steps: NonNegativeInt = 0
     legend: Text = ""
     measures: Mapping[str, Score] = field(default_factory=dict)
+    standard_error: Score = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestRecord(MemberRecord):
     """The best agent of a run so far, found in `generation`.
 
-    `fitness`, `fitness_std` and `episodes` are of fresh episodes, which selection does not use, and `standard_error` is
-    that of the fitness. It is nan if an interrupt came before the fresh episodes: `fitness` is then the evaluation's.
+    `fitness`, `fitness_std`, `standard_error` and `episodes` are of fresh episodes, which selection does not use. The
+    error is nan if an interrupt came before the fresh episodes: `fitness` is then the evaluation's.
     """
 
     generation: NonNegativeInt
-    standard_error: Score = math.nan
 
     @property
     def is_confirmed(self) -> bool:

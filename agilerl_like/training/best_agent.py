@@ -67,7 +67,7 @@ class BestAgent:
 
 def unconfirmed_record(member: MemberRecord, generation: int) -> BestRecord:
     """Return a member's record without fresh episodes: its fitness is that of its evaluation."""
-    return BestRecord(**_fields(member), generation=generation)
+    return BestRecord(**{**_fields(member), "standard_error": math.nan}, generation=generation)
 
 
 def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -> BestRecord:

@@ -227,7 +227,7 @@ class Evaluator:
             return self._with_measures(played)
         return EvalResult(
             played.mean.tolist(),
-            played.returns.std(axis=1).tolist(),
+            played.std.tolist(),
             played.standard_errors.tolist(),
             played.returns.shape[1],  # at least as many as seeds, because of whole sets of instances
             played.lengths.sum(axis=1).tolist(),

@@ -97,7 +97,6 @@ class EvaluatingLoop(LoopState):
                 fitness_before,
                 self.steps - self._steps_before,
                 self.lineage.operators(record.uid, generation - 1),
-                is_mean=any(self.search.returns),
             )
             for record, fitness_before in zip(records, self.fitness or [math.nan] * len(records), strict=True)
         )
@@ -309,10 +308,8 @@ def _unfinished_result(population: BasePopulation) -> EvalResult:
     return EvalResult(last, unknown, unknown, 0, [0] * members)
 
 
-def _trial(
-    record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str, *, is_mean: bool
-) -> Trial:
-    """Return the history's entry for a member in one generation; with `is_mean` fitness is a mean, not a rating."""
+def _trial(record: MemberRecord, generation: int, fitness_before: float, env_steps: int, operators: str) -> Trial:
+    """Return the history's entry for a member in one generation."""
     return Trial(
         generation=generation,
         uid=record.uid,
@@ -324,7 +321,7 @@ def _trial(
         fitness=record.fitness,
         env_steps=env_steps,
         operators=operators,
-        standard_error=record.fitness_std / (math.sqrt(max(1, record.episodes - 1)) if is_mean else 1.0),
+        standard_error=0.0 if math.isnan(record.standard_error) else record.standard_error,
     )
 
 

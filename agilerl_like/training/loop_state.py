@@ -203,6 +203,7 @@ class LoopState:
                 env_steps=self.steps,
                 fitness=agent.fitness[-1],
                 fitness_std=std,
+                standard_error=error,
                 episodes=int(np.isfinite(result.returns[place]).sum()) if result.returns else result.episodes,
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
@@ -214,8 +215,8 @@ class LoopState:
                 losses=_means(self.metrics[slot], reported_metrics(agent)),
                 measures={name: values[place] for name, values in (result.measures or {}).items()},
             )
-            for place, ((slot, agent), std, steps) in enumerate(
-                zip(self.members.local_members().items(), result.spread, result.steps, strict=True)
+            for place, ((slot, agent), std, error, steps) in enumerate(
+                zip(self.members.local_members().items(), result.spread, result.errors, result.steps, strict=True)
             )
         ]
 

@@ -40,6 +40,7 @@ def a_member(**changes: Any) -> MemberRecord:
         "env_steps": 50_000,
         "fitness": 100.0,
         "fitness_std": 10.0,
+        "standard_error": 2.0,
         "episodes": 5,
         "train_return": 90.0,
         "hyperparameters": {"lr": 1e-3, "batch_size": 64},
@@ -53,7 +54,7 @@ def a_member(**changes: Any) -> MemberRecord:
 
 def a_best(**changes: Any) -> BestRecord:
     member = vars(a_member())
-    return BestRecord(**{**member, "generation": 1, "standard_error": 2.0, **changes})
+    return BestRecord(**{**member, "generation": 1, **changes})
 
 
 def a_generation(*members: MemberRecord, number: int = 1, **changes: Any) -> GenerationRecord:

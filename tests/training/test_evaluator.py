@@ -1,6 +1,7 @@
 """What fitness is made of: the environment's own reward, and the same environments for every member."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -11,11 +12,12 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from small_runs import Records
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
+from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.evaluator import EvalResult, seed_effects
+from agilerl_like.training.evaluator import EvalResult, Evaluator, seed_effects
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -28,6 +30,14 @@ TINY = {
 def population_of(env, size=2):
     spaces = env.single_observation_space, env.single_action_space
     return PPO.population(size, *spaces, num_envs=env.num_envs, **TINY)
+
+
+def test_an_episode_that_was_lost_with_its_process_counts_in_no_result():
+    returns, lost = np.array([[100.0, 100.0, 100.0, 3.0]]), np.array([[False, False, False, True]])
+    played = Episodes(returns, np.full((1, 4), 10), lost)
+    evaluator = Evaluator(VecEnvAdapter(make_eval_env(make_vect_envs("CartPole-v1", backend="sync"), 4)), None)
+    result = evaluator.evaluate(SimpleNamespace(run_episodes=lambda *given, **more: played), range(4), 1)
+    assert (result.fitness, result.spread, result.errors) == ([100.0], [0.0], [0.0])
 
 
 # ---- training wrappers

@@ -15,12 +15,12 @@ from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.training.checkpoint_manager import Progress
+from agilerl_like.training.checkpoint_manager import Progress, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, summary
 from agilerl_like.training.session import limits_reached
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
 
 class Wide(Paid):
@@ -92,6 +92,23 @@ def test_all_instances_start_from_the_same_seeds():
 def test_aggregates_are_over_the_means_of_instances(scores, aggregate, wanted):
     found = summary(scores, 2, aggregate)
     assert (found.mean, found.spread) == pytest.approx(wanted, nan_ok=True)
+
+
+class Lucky(Paid):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward * self.np_random.random(), *rest
+
+
+def test_the_standard_error_of_a_trial_is_that_of_its_fitness(tmp_path):
+    """The smallest of three means has the error of one instance's episodes, and a mean of one episode no known one."""
+    for episodes, folder in ((4, tmp_path / "four"), (1, tmp_path / "one")):
+        env = make_vect_envs(Lucky, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
+        trained(env, members(2, env), eval_loop=episodes, run_dir=folder)
+        run = newest_checkpoint(OutputPaths(run_dir=folder), pytest.fail).documents["run"]
+        found = [trial["standard_error"] for trial in run["history"][-2:]]
+        errors = [summary(returns, 3, "min").error for returns in run["search"]["returns"]]
+        assert found == (errors if episodes > 1 else [0.0, 0.0])
 
 
 def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():
