@@ -301,6 +301,7 @@ class ProcessRun:
         """Raise RunFinished if a run has ended and its settings do not let it continue."""
         if limits := limits_reached(saved_run, self.plan.training_args, members):
             population = members.gather_all()
+            population.fitness = list(saved_run["fitness"])
             population.best_of_run = members.broadcast_agents(0, [best])[0]
             outcome = saved_run["progress"]["outcome"]
             raise RunFinished(f"{self.output_paths.run_dir} has ended: {outcome}", population, limits)

@@ -4,6 +4,7 @@ import csv
 import math
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.training.checkpoint_manager import Progress, newest_checkpoint
+from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, summary
-from agilerl_like.training.session import limits_reached
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
+from agilerl_like.training.session import ProcessRun, limits_reached
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
@@ -232,9 +234,14 @@ def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
     record = {"slot": 1, "uid": 1, "parent_uid": -1, "env_steps": 0, "fitness": 1.0, "fitness_std": 0.0, "episodes": 1}
     record |= {"train_return": 1.0, "hyperparameters": {}, "architecture": "", "parameters": 1, "mutation": "None"}
     best = {"record": {**record, "losses": {}, "generation": 1}, "ancestry": []}
-    saved_run = {"progress": asdict(Progress(2, outcome="max_updates reached")), "best": best}
+    saved_run = {"progress": asdict(Progress(2, outcome="max_updates reached")), "best": best, "fitness": [0.5, 1.0]}
     assert limits_reached(saved_run, TrainingArguments(max_updates=4), own) == ["max_updates"]
     assert limits_reached(saved_run, TrainingArguments(max_updates=5), own) == []
+    own.gather_all, own.broadcast_agents = lambda: members(2, env), lambda rank, agents: agents
+    run = SimpleNamespace(plan=RunPlan(TrainingArguments(max_updates=4), None, NO_MUTATION), output_paths=OutputPaths())
+    with pytest.raises(RunFinished) as end:
+        ProcessRun._check_unfinished(run, saved_run, own, None)
+    assert end.value.population.fitness == [0.5, 1.0]  # of members that arrive without one
 
 
 def test_limits_must_be_positive():
