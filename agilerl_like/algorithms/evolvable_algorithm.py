@@ -571,7 +571,7 @@ def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgor
 
 
 def check_index(index: Any) -> int:
-    """Return an index as an int; ConfigurationError unless it is a non-negative integer."""
-    if not isinstance(index, int | np.integer) or isinstance(index, bool) or index < 0:
-        raise ConfigurationError(f"index={index!r} must be a non-negative integer")
+    """Return an index as an int; ConfigurationError unless it is a non-negative integer that a file can hold."""
+    if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < MAX_COUNT:
+        raise ConfigurationError(f"index={index!r:.100} must be a non-negative integer below 2**128")
     return int(index)

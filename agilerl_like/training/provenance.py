@@ -128,10 +128,13 @@ def _command() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return the output of git; None if it fails. A repository's own monitor, which is a command, does not run."""
+    """Return the output of git; None if it fails.
+
+    A repository's own monitor, which is a command, does not run, and no lock is taken, which a full disk would leave.
+    """
     try:
         done = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", *arguments],
+            ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments],
             cwd=folder, capture_output=True, text=True, timeout=10, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError):

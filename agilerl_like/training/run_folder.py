@@ -76,6 +76,12 @@ def check_output_paths(output_paths: OutputPaths) -> None:
                     f"{name}={str(path)!r} is or holds {other}={str(place)!r}; allowed is a folder of its own, because "
                     "each save replaces it as a whole"
                 )
+        run_dir = output_paths.run_dir
+        reserved = [] if run_dir is None else [run_dir.resolve() / file for file in RUN_FILES if file != BEST]
+        if any(place in (path.resolve(), *path.resolve().parents) for place in reserved):
+            raise ConfigurationError(
+                f"{name}={str(path)!r} is a place of the run's own files; allowed is another folder"
+            )
         try:
             safe_folder.check_target(path)
         except CheckpointError as error:

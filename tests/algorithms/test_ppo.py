@@ -404,6 +404,7 @@ WRONG = {
     "seed": ({"seed": -1}, "seed=-1 must be a non-negative integer"),
     "large seed": ({"seed": 2**128}, rf"seed={2**128} must be a non-negative integer below 2\*\*128"),
     "num_envs": ({"num_envs": 0}, "num_envs=0"),
+    "large index": ({"index": 2**128}, rf"index={2**128} must be a non-negative integer below 2\*\*128"),
     "index": ({"index": "a"}, "index='a' must be a non-negative integer"),
     "device": ({"device": "gpu"}, "device='gpu' cannot be used: .*; allowed here: 'cpu'"),
     "device that is not here": ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .*; allowed here: 'cpu'"),

@@ -82,6 +82,8 @@ def test_any_file_of_a_run_marks_its_folder(earlier, trace):
             {"elite_path": "runs/../run"},
             r"elite_path='.*run' is or holds run_dir='.*run'; allowed is a folder of its own",
         ),
+        ({"elite_path": "run/checkpoints"}, r"elite_path='.*' is a place of the run's own files"),
+        ({"elite_path": "run/history/mine"}, r"elite_path='.*' is a place of the run's own files"),
         (
             {"elite_path": "new", "checkpoint_path": "new/all"},
             r"elite_path='.*new' is or holds checkpoint_path='.*all-0'",
