@@ -283,7 +283,7 @@ class VecEnvAdapter:
         each = [int(seed) for seed in seeds]
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
-        if isinstance(self._core, _SEEDED_PER_ENV) or _has_env_groups(self.env):
+        if _is_seeded_per_env(self.env) or _has_env_groups(self.env):
             return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class declares
         return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
 
@@ -432,7 +432,14 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:
         raise ConfigurationError(f"metadata['autoreset_mode']={mode!r} of {env}; allowed are {allowed}") from fault
 
 
-_SEEDED_PER_ENV = (SyncVectorEnv, AsyncVectorEnv, EnvPoolVectorEnv, SeededCartPole, TensorVectorEnv, GymnaxVectorEnv)
+_SEEDED_PER_ENV = (*BUILT_FROM_ENV_FNS, EnvPoolVectorEnv, SeededCartPole, TensorVectorEnv, GymnaxVectorEnv)
+
+
+def _is_seeded_per_env(env: VectorEnv) -> bool:
+    """Return whether an env takes one seed for each row, inside of any wrappers: these pass seeds on unchanged."""
+    while isinstance(env, VectorWrapper) and not isinstance(env, _SEEDED_PER_ENV):
+        env = env.env
+    return isinstance(env, _SEEDED_PER_ENV)
 
 
 class _GroupedVectorEnv(VectorEnv):

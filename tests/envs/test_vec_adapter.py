@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_envs import Named, Script, Scripted
@@ -353,6 +354,16 @@ def test_rows_with_their_own_generator_follow_their_own_seed():
     there = first_observations(env, [5, 6, 7])
     np.testing.assert_array_equal(first_observations(env, np.array([7, 6, 5])), there[::-1])
     np.testing.assert_array_equal(first_observations(env, 5), there)  # one seed counts up
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_inside_of_wrappers_rows_follow_their_own_seed(backend):
+    single = make_vect_envs("CartPole-v1", 3, backend="sync")
+    env = make_vect_envs("CartPole-v1", 3, backend=backend, num_workers=1 if backend == "workers" else None)
+    wrapped = RecordEpisodeStatistics(RecordEpisodeStatistics(env))
+    there = first_observations(single, [7, 2, 5])
+    np.testing.assert_array_equal(first_observations(wrapped, [7, 2, 5]), there)
+    wrapped.close()
 
 
 def test_with_a_shared_generator_every_seed_of_the_list_matters():
