@@ -314,12 +314,14 @@ class VecEnvAdapter:
                 f"{tuple(truncated.shape)}; allowed is {tuple(group.ended.shape)}, one number for each env"
             )
         ended = terminated | truncated
+        lost = info.get("worker_lost", False) if self._by_workers else False
         next_obs = obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             valid = ~group.ended
             if group.any_ended:
                 reward = arrays.where(valid, reward, 0.0)
-                terminated, truncated, ended = terminated & valid, truncated & valid, ended & valid
+                terminated, truncated = terminated & valid, truncated & valid
+                ended = ended & (valid | lost)  # a worker that replaces one lost in a reset resets in the next step
             group.ended, group.any_ended = ended, arrays.maybe_any(ended)
             mask = self._masks.read(info, group.rows, ignored=ended)
         else:
@@ -332,8 +334,8 @@ class VecEnvAdapter:
             else:
                 obs, mask = self._reset_rows(group, ended, info)
         group.last_obs = obs
-        if self._by_workers and "worker_lost" in info:  # the episode ends here; the action's effect is unknown
-            valid &= ~info["worker_lost"]
+        if lost is not False:  # the episode ends here; the action's effect is unknown
+            valid &= ~lost
         return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
 
     def _policy_obs(self, obs: Any) -> Tree:

@@ -365,6 +365,19 @@ def test_lost_steps_are_not_valid(env_of, mode):
     same(step.reward, np.array([0, 1, 1, 0], np.float32))
 
 
+def test_with_next_step_a_reset_that_is_lost_is_not_valid_when_it_is_repeated(env_of):
+    env = VecEnvAdapter(env_of([failing_envs.FailingEnv] * 2, num_workers=1, autoreset_mode=NEXT_STEP))
+    env.reset([10, 20])
+    assert env.step(np.array([failing_envs.ENDS, 0])).terminated.tolist() == [True, False]
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        lost = env.step(np.array([0, failing_envs.IS_KILLED]))  # in the step that resets row 0
+    assert (lost.valid.tolist(), lost.truncated.tolist()) == ([False, False], [False, True])
+    repeated = env.step(np.zeros(2, int))
+    assert (repeated.valid.tolist(), repeated.ended.tolist()) == ([False, False], [False, False])
+    assert repeated.obs[:, 1].tolist() == [0.0, 0.0]
+    assert env.step(np.zeros(2, int)).valid.all()
+
+
 def test_an_env_whose_mask_allows_nothing_is_named_by_its_row(env_of):
     env = VecEnvAdapter(env_of([failing_envs.NothingLeft] * 4, num_workers=2))
     env.set_num_members(2)
