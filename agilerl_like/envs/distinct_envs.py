@@ -8,7 +8,12 @@ distinct; evaluation then has more episodes than necessary, but stays fair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import date, timedelta
+from functools import partial
+from numbers import Number
+from pathlib import PurePath
 from types import FunctionType
 from typing import Any, cast
 
@@ -56,10 +61,10 @@ def round_up_to_sets(count: int, num_distinct: int) -> int:
 
 
 def _are_equal(functions: Sequence[Callable[[], gym.Env]]) -> bool:
-    first, *others = dict.fromkeys(functions)  # without repetitions
-    if not others:
+    distinct = {id(function): function for function in functions}  # not by value: some cannot be hashed
+    if len(distinct) == 1:
         return True
-    envs = [function() for function in (first, *others)]
+    envs = [function() for function in distinct.values()]
     try:
         return all(_equal(_layers(envs[0]), _layers(env)) for env in envs[1:])
     finally:
@@ -78,23 +83,41 @@ def _layers(env: gym.Env) -> list[Any]:
         env = env.env
 
 
+_VALUES = (Number, str, bytes, bytearray, range, Set, PurePath, date, timedelta, type, gym.Space)
+"""Types whose `==` compares values. That of others may compare identities, as that of handles to C++ objects does."""
+
+
 def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
     """Compare attributes of two new envs; objects without a comparable value, such as generators, by type alone."""
     if one is other or depth == 0:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
+    is_array = hasattr(type(one), "__array__")
+    if is_array and hasattr(one, "equal"):  # a tensor of torch; workers import this module, so it does not import torch
+        return one.equal(other)
+    if is_array or isinstance(one, float):
+        return _equal_arrays(np.asarray(one), np.asarray(other), depth)
     if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(_equal(one[key], other[key], depth - 1) for key in one)
-    if isinstance(one, (list, tuple)):
+    if isinstance(one, (list, tuple, deque)):
         return len(one) == len(other) and all(_equal(*pair, depth - 1) for pair in zip(one, other, strict=True))
     if isinstance(one, FunctionType):
         return one.__code__ is other.__code__ and _equal(_captured(one), _captured(other), depth - 1)
-    if isinstance(one, (int, float, complex, str, bytes, type, np.generic, gym.Space)):
+    if isinstance(one, partial):
+        return all(_equal(getattr(one, name), getattr(other, name), depth - 1) for name in ("func", "args", "keywords"))
+    if isinstance(one, _VALUES):
         return bool(one == other)
-    return not hasattr(one, "__dict__") or _equal(vars(one), vars(other), depth - 1)
+    return _equal(object.__getstate__(one), object.__getstate__(other), depth - 1)  # its attributes, also in slots
+
+
+def _equal_arrays(one: np.ndarray, other: np.ndarray, depth: int) -> bool:
+    """Compare arrays, in which NaN equals NaN; arrays of objects element by element."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype == object:
+        return _equal(one.ravel().tolist(), other.ravel().tolist(), depth)
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fcmM")
 
 
 def _captured(function: FunctionType) -> tuple[Any, ...]:

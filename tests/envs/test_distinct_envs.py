@@ -1,10 +1,16 @@
 """Counting distinct envs in a vector env: by their attributes, not by the functions that made them."""
 
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 
@@ -57,6 +63,68 @@ def test_rows_are_distinct_if_their_envs_differ(functions, instances):
     env = SyncVectorEnv(functions)
     assert num_distinct_envs(env) == instances
     assert num_distinct_envs(with_num_envs(env, 2 * instances)) == instances
+
+
+class Slotted:
+    __slots__ = ("goal",)
+
+    def __init__(self, goal):
+        self.goal = goal
+
+
+class Handle:
+    """Has no attributes, and compares identities, as handles to C++ objects do."""
+
+    __slots__ = ()
+
+    def __init__(self, _):
+        pass
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = None
+
+
+def ragged(goal):
+    array = np.empty(2, object)
+    array[:] = [np.zeros(3), np.full(2, goal)]
+    return array
+
+
+KINDS = [
+    *(lambda goal: {goal}, lambda goal: deque([goal]), lambda goal: frozenset({(goal, 1)}), bytearray, range),
+    *(lambda goal: Path(str(goal)), Decimal, Slotted, ragged, lambda goal: partial(Task, goal), timedelta),
+    *(torch.tensor, lambda goal: torch.nn.Parameter(torch.full((3,), float(goal)))),
+    *(np.float32, lambda goal: np.array([np.nan, goal]), lambda goal: goal * float("nan") if goal == 1 else 0.0),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attributes_are_compared_by_value(kind):
+    for goals, instances in (((1, 1, 1), 1), ((1, 2, 3), 3)):
+        env = SyncVectorEnv([partial(Level, task=kind(goal)) for goal in goals])
+        assert num_distinct_envs(env) == instances
+
+
+@pytest.mark.parametrize("kind", [Handle, np.random.default_rng])
+def test_attributes_without_a_comparable_value_are_equal(kind):
+    assert num_distinct_envs(SyncVectorEnv([partial(Level, task=kind(goal)) for goal in (1, 2)])) == 1
+
+
+@dataclass
+class Maker:
+    """Cannot be hashed, as any dataclass that is not frozen."""
+
+    level: int
+
+    def __call__(self):
+        return Level(self.level)
+
+
+def test_functions_that_cannot_be_hashed_are_compared_by_their_envs():
+    assert num_distinct_envs(SyncVectorEnv([Maker(1), Maker(1)])) == 1
+    assert num_distinct_envs(SyncVectorEnv([Maker(1), Maker(2)])) == 2
 
 
 def test_copies_from_a_config_are_equal_and_new_envs_are_compared():
