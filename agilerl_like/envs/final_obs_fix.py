@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 
 def copy_final_obs_in(env: SyncVectorEnv) -> SyncVectorEnv:
@@ -48,11 +48,22 @@ class CopyFinalObs(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
+def lacks_copied_final_obs(env: VectorEnv) -> bool:
+    """Return whether an env is a user's AsyncVectorEnv that stores references: only a new one can copy."""
+    return (
+        type(env) is AsyncVectorEnv
+        and env.autoreset_mode is AutoresetMode.SAME_STEP
+        and not all(map(_makes_copies, env.env_fns))
+    )
+
+
 def with_copied_final_obs(env_fn: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
     """Return a function that makes the same env in a `CopyFinalObs`."""
-    if isinstance(env_fn, partial) and env_fn.func is _make_with_copied_final_obs:
-        return env_fn
-    return partial(_make_with_copied_final_obs, env_fn)
+    return env_fn if _makes_copies(env_fn) else partial(_make_with_copied_final_obs, env_fn)
+
+
+def _makes_copies(env_fn: Callable[[], gym.Env]) -> bool:
+    return isinstance(env_fn, partial) and env_fn.func is _make_with_copied_final_obs
 
 
 def _make_with_copied_final_obs(env_fn: Callable[[], gym.Env]) -> gym.Env:

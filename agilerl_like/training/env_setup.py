@@ -14,6 +14,7 @@ from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, ro
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fn_of
+from agilerl_like.envs.final_obs_fix import lacks_copied_final_obs
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
@@ -127,7 +128,7 @@ class SingleAgentEnvSetup(EnvSetup):
         envs = divide_envs(self.env.num_envs, parts)
         check_instances(getattr(self.env, "env_config", None), self.env.num_envs)
         check_whole_sets(self.env, envs)
-        if members == parts == 1 and not is_native_cartpole(self.env):
+        if members == parts == 1 and not is_native_cartpole(self.env) and not lacks_copied_final_obs(self.env):
             return self.env
         try:
             return with_per_env_seeds(self.env, envs * members, first=envs * part)

@@ -8,6 +8,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 SAME_STEP = AutoresetMode.SAME_STEP
 SEEDS = [3, 1, 4]
@@ -38,8 +39,13 @@ WAYS = {
     "sync by hand": lambda: SyncVectorEnv([failing_envs.SharedBufferEnv] * 3, autoreset_mode=SAME_STEP),
     "sync, widened": lambda: widened(SyncVectorEnv),
     "async, widened": lambda: widened(AsyncVectorEnv),
+    "async, in training": lambda: SingleAgentEnvSetup(async_by_hand()).make_training_env(1, 1),
     "workers, widened": lambda: widened(SubprocVectorEnv),
 }
+
+
+def async_by_hand():
+    return AsyncVectorEnv([failing_envs.SharedBufferEnv] * 3, autoreset_mode=SAME_STEP)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -57,6 +63,15 @@ def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
         ends += sum(ended for *_, ended, _ in rows)
     assert ends > 3
     env.close()
+
+
+def test_training_replaces_an_async_env_only_if_it_does_not_copy_last_observations():
+    for env in (
+        make_vect_envs(failing_envs.SharedBufferEnv, 3, backend="async"),
+        AsyncVectorEnv([failing_envs.SharedBufferEnv] * 3),  # NEXT_STEP
+    ):
+        assert SingleAgentEnvSetup(env).make_training_env(1, 1) is env
+        env.close()
 
 
 @pytest.mark.parametrize("backend", ["sync", "async", "workers"])

@@ -123,6 +123,22 @@ def test_frame_stacks_end_with_the_newest_image_and_start_filled_with_the_first(
     assert env.reset(seed=1)[0]["a"][:, 0, 0].tolist() == [1, 1, 1]  # nothing of the episode before
 
 
+class OneBuffer(Film):
+    """Writes all images of an agent into one array."""
+
+    def see(self):
+        self.buffer = getattr(self, "buffer", np.zeros(self.space.shape, self.space.dtype))
+        self.buffer[:] = self.tick
+        return dict.fromkeys(self.agents, self.buffer)
+
+
+def test_frame_stacks_keep_images_that_the_env_overwrites():
+    film = StackImages(OneBuffer((1, 2, 2), a=9), 3)
+    film.reset()
+    film.step({"a": 0})
+    assert film.step({"a": 0})[0]["a"][:, 0, 0].tolist() == [0, 1, 2]
+
+
 def test_wrappers_work_by_import_path():
     wrappers = [
         {"name": f"{HERE}:RepeatActions", "times": 2},

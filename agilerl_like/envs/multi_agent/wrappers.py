@@ -157,7 +157,8 @@ class StackImages(ParallelEnvWrapper):
         return self._stacked(observations), *rest
 
     def _stacked(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        for agent, image in observations.items():
+        for agent, shown in observations.items():
+            image = shown.copy()  # the env may write the next image into the same array
             frames = self._frames.setdefault(agent, deque([image] * self._images, self._images))
             frames.append(image)
         return {agent: np.concatenate(self._frames[agent]) for agent in observations}
