@@ -170,8 +170,7 @@ class VecEnvConfig:
             ConfigurationError: as `make`; the function raises it for wrong arguments.
         """
         self._check_instances()
-        config = replace(self, env=resolve_source(self.env), training=False)
-        return config._env_fn(config._picklable_source(), 1)
+        return replace(self, training=False)._env_fn(1)
 
     @property
     def _all_wrappers(self) -> tuple[Wrapper, ...]:
@@ -190,7 +189,7 @@ class VecEnvConfig:
             raise ConfigurationError(f"backend={self.backend!r} has equal envs; allowed with instances are {single}")
         first: tuple[Any, Any] | None = None
         for number in range(len(self.instances)):
-            env = self._env_fn(resolve_source(self.env), number)()
+            env = self._env_fn(number, picklable=False)()
             spaces = env.observation_space, env.action_space
             env.close()
             first = first or spaces
@@ -209,16 +208,16 @@ class VecEnvConfig:
             if not self.env_kwargs and envpool.has_same_env(self.env, max_episode_steps=spec.max_episode_steps):
                 return "envpool", "it is installed and has this env"
         workers = resolve_num_workers(self.num_workers, self.num_envs)
-        env_fn = self._env_fn(self._picklable_source(), 1)
+        env_fn = self._env_fn(1)
         pays, reason = prefer_workers(env_fn, num_envs=self.num_envs, num_workers=workers)
         return ("workers" if pays else "sync"), reason
 
     def _build(self) -> VectorEnv:
         if self.backend in ("sync", "async"):
-            env_fns = [self._env_fn(self.env, row) for row in range(self.num_envs)]
+            env_fns = [self._env_fn(row, picklable=False) for row in range(self.num_envs)]
             return _in_gymnasium(self.backend, env_fns, f"env_name={self.env!r}", autoreset_mode=self.autoreset)
         if self.backend == "workers":
-            env_fns = [self._env_fn(self._picklable_source(), row) for row in range(self.num_envs)]
+            env_fns = [self._env_fn(row) for row in range(self.num_envs)]
             return SubprocVectorEnv(
                 env_fns, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
@@ -270,22 +269,18 @@ class VecEnvConfig:
             )
         return env
 
-    def _env_fn(self, env: EnvSource | EnvSpec, row: int) -> Callable[[], gym.Env]:
+    def _env_fn(self, row: int, *, picklable: bool = True) -> Callable[[], gym.Env]:
         # gymnasium's checker examines only the first steps, but its call costs time in every step: one env has it
         instance = dict(self.instances[row % len(self.instances)]) if self.instances else {}
-        own = instance.pop("id", None)
+        source = resolve_source(instance.pop("id", self.env))
         return partial(
             _make_single,
-            env if own is None else resolve_source(own),
+            _picklable(source) if picklable else source,
             {**self.env_kwargs, **instance},
             self.wrappers,
             self._active_training_wrappers,
             checked=row < max(1, len(self.instances)),
         )
-
-    def _picklable_source(self) -> EnvSource | EnvSpec:
-        """Return a source from which a process that has not registered the id can make the env."""
-        return env_spec(self.env) if isinstance(self.env, str) else self.env
 
 
 def make_vect_envs(
@@ -566,6 +561,11 @@ def _make_single(
     for wrapper in training_wrappers:
         made = require_same_spaces(made, apply_wrapper(made, wrapper), wrapper)
     return made
+
+
+def _picklable(source: EnvSource) -> EnvSource | EnvSpec:
+    """Return a source from which a process that has not registered the id can make the env."""
+    return env_spec(source) if isinstance(source, str) else source
 
 
 def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], maker: str, **options: Any) -> VectorEnv:

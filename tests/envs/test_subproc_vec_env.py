@@ -188,6 +188,17 @@ def test_env_functions_of_scripts_and_closures_are_sent_by_value():
             other.close()
 
 
+def test_workers_make_instances_of_ids_that_only_the_parent_has_registered():
+    class Local(failing_envs.FailingEnv):
+        pass
+
+    ids = ["OnlyHere-v0", "OnlyThere-v0"]
+    with failing_envs.registered(ids[0], failing_envs.FailingEnv), failing_envs.registered(ids[1], Local):
+        one, other = (make_vect_envs(ids, 2, backend=backend) for backend in ("sync", "workers"))
+        same(one.reset(seed=3), other.reset(seed=3))
+        other.close()
+
+
 def test_wrappers_and_arguments_reach_the_workers():
     env = make_vect_envs("Pendulum-v1", 2, backend="workers", wrappers=[("TimeLimit", {"max_episode_steps": 2})], g=3.0)
     assert env.get_attr("g") == (3.0, 3.0)
