@@ -168,6 +168,16 @@ class TestRefusing:
     def test_error_names_field_value_and_allowed_values(self, read, text, message):
         assert message in refusal(read, "environment: {id: a}\n" + text)
 
+    @pytest.mark.parametrize(
+        ("setting", "message"),
+        [
+            ("max_total_reward: 3", "max_total_reward=3.0; it is for single agents"),
+            ("info_keys: {cost: env.cost}", "info_keys={'cost': 'env.cost'}; allowed with several agents are keys"),
+        ],
+    )
+    def test_settings_of_single_envs_are_refused(self, read, setting, message):
+        assert message in refusal(read, f"environment: {{id: a, {setting}}}\nalgorithm: {{name: IPPO}}")
+
     def test_multi_agent_backends(self, read):
         said = refusal(read, "environment: {id: a, backend: envpool}\nalgorithm: {name: IPPO}")
         assert "environment.backend='envpool' is unknown; allowed are: auto, sync, workers" in said

@@ -18,10 +18,10 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
 from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
 from agilerl_like.envs.critic_observation import observation_names
-from agilerl_like.envs.factory import VecEnvConfig, episode_wrappers
+from agilerl_like.envs.factory import VecEnvConfig
 from agilerl_like.envs.multi_agent.central_critic import STATE
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards
-from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config, refuse_attributes
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
 from agilerl_like.registry import register
@@ -89,8 +89,9 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
 
     @model_validator(mode="after")
     def _check_wrappers(self) -> MultiAgentEnvironmentConfig:
-        if episode_wrappers(self.max_total_reward, self.info_keys):
-            raise ConfigurationError("max_total_reward and attributes (env.NAME) in info_keys are for single agents")
+        if self.max_total_reward is not None:
+            raise ConfigurationError(f"max_total_reward={self.max_total_reward}; it is for single agents")
+        refuse_attributes(self.info_keys)
         return self
 
     @staticmethod

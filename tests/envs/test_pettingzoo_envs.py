@@ -374,6 +374,10 @@ def picky(level):
         ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
         ({"env": envs.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
         ({"env": envs.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
+        (
+            {"env": envs.Manifold, "info_keys": {"cost": "env.cost"}},
+            r"'env.cost'}; allowed with several agents are keys",
+        ),
         ({"env": envs.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are a name"),
         ({"env": envs.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
         ({"env": Speaking}, r"observation_space\('a'\)=Text.* of scripted; allowed are Box, Discrete"),

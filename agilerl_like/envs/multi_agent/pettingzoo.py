@@ -23,7 +23,7 @@ from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrappe
 
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import Aggregate, VecEnvConfig, plain_info_keys, with_num_envs
+from agilerl_like.envs.factory import Aggregate, VecEnvConfig, episode_wrappers, with_num_envs
 from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
@@ -86,7 +86,8 @@ def make_multi_agent_vect_envs(
     Backends are those of `make_vect_envs` and give bit-identical results. "auto" times random legal actions, and takes
     "sync" where they cannot be timed. `should_async_vector` is AgileRL's switch between "workers" and "sync".
     `with_state` adds `state()` to every step, for centralised critics; off by default, because many envs take as long
-    for it as for all observations. `instances`, `aggregate`, `info_keys` and `seeds` are those of `make_vect_envs`.
+    for it as for all observations. `instances`, `aggregate`, `info_keys` (without "env.NAME") and `seeds` are those of
+    `make_vect_envs`.
 
     Raises:
         ConfigurationError: an env object instead of a factory, spaces without a fixed size or that differ between
@@ -100,6 +101,7 @@ def make_multi_agent_vect_envs(
         backend = named
     if backend not in get_args(MultiAgentBackend):
         raise unknown_name("backend", backend, get_args(MultiAgentBackend))
+    refuse_attributes(info_keys or {})
     return MultiAgentVectorEnv.from_config(
         multi_agent_env_config(
             _import_path_of(env),
@@ -113,10 +115,19 @@ def make_multi_agent_vect_envs(
             env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
             instances=instances,
             aggregate=aggregate,
-            info_keys=plain_info_keys(info_keys or {}),
+            info_keys=info_keys or {},
             seeds=tuple(seeds) if isinstance(seeds, Sequence) else seeds,
         )
     )
+
+
+def refuse_attributes(info_keys: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if `info_keys` name attributes of the environment, which only single envs can report."""
+    if episode_wrappers(None, info_keys):
+        raise ConfigurationError(
+            f"info_keys={dict(info_keys)}; allowed with several agents are keys of the info (env.NAME is for single "
+            "agents)"
+        )
 
 
 def multi_agent_env_config(
