@@ -141,11 +141,10 @@ class VecEnvConfig:
             num_envs=self.num_envs if num_envs is None else num_envs,
             backend=self.backend if backend is None else backend,
         )
+        wanted._check_instances()
         # these backends have ids of their own, which are not in gymnasium's registry
         if wanted.backend not in ("envpool", *TENSOR_BACKENDS, *ENV_BACKENDS):
             wanted = replace(wanted, env=resolve_source(self.env))
-        if self.instances:
-            wanted._check_instances()
         if isinstance(wanted.env, str):
             single_envs = wanted.backend in ("auto", "sync", "async", "workers")
             wanted = replace(wanted, env_kwargs=with_valid_time_limit(wanted.env_kwargs, single_envs=single_envs))
@@ -168,6 +167,7 @@ class VecEnvConfig:
 
         Raises:
             ConfigurationError: as `make`; the function raises it for wrong arguments.
+            EnvStepError: the constructor of an instance raised another exception.
         """
         self._check_instances()
         return replace(self, training=False)._env_fn(1)
@@ -181,7 +181,12 @@ class VecEnvConfig:
         return self.training_wrappers if self.training else ()
 
     def _check_instances(self) -> None:
-        """Raise ConfigurationError unless the instances can be made one by one and have equal spaces."""
+        """Make each instance once.
+
+        Raises:
+            ConfigurationError: their spaces are unequal, or the backend has no single envs.
+            EnvStepError: as `make`.
+        """
         if not self.instances:
             return
         single = ("auto", "sync", "async", "workers")
@@ -189,9 +194,10 @@ class VecEnvConfig:
             raise ConfigurationError(f"backend={self.backend!r} has equal envs; allowed with instances are {single}")
         first: tuple[Any, Any] | None = None
         for number in range(len(self.instances)):
-            env = self._env_fn(number, picklable=False)()
-            spaces = env.observation_space, env.action_space
-            env.close()
+            with env_errors(env_name_of_config(self), f"construction of instance {number}"):
+                env = self._env_fn(number, picklable=False)()
+                spaces = env.observation_space, env.action_space
+                env.close()
             first = first or spaces
             if spaces != first:
                 raise ConfigurationError(

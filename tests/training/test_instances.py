@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 from paying_envs import Paid
 
-from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make_vect_envs, train_on_policy
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.episode_wrappers import InfoObservation
@@ -127,6 +127,20 @@ def test_training_meets_all_instances_equally_often():
     collector.reset([0, 1])
     collector.collect(10)
     assert collector.pop_scores() == [10.0, 10.0]
+
+
+class Fragile(Paid):
+    def __init__(self, pay=1.0):
+        super().__init__(pay)
+        if pay == 2.0:
+            raise RuntimeError("no such level")
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_an_exception_of_a_constructor_names_the_instance_and_the_line(backend):
+    message = r"^Fragile: construction of instance 1 failed with RuntimeError: no such level \(File .*, in __init__\)"
+    with pytest.raises(EnvStepError, match=message):
+        make_vect_envs(Fragile, num_envs=3, backend=backend, instances=PAYS)
 
 
 @pytest.mark.parametrize(
