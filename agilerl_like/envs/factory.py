@@ -106,18 +106,16 @@ class VecEnvConfig:
         for instance in self.instances:
             if not isinstance(instance, Mapping):
                 raise ConfigurationError(f"instances: {instance!r:.100}; allowed are mappings of arguments, and of id")
-        given = (self.seeds,) if isinstance(self.seeds, int) else self.seeds or ()
-        if any(isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0 for seed in given):
-            raise ConfigurationError(f"seeds={self.seeds!r}; allowed are whole numbers from 0")
-        if not all(isinstance(text, str) and text for pair in self.info_keys.items() for text in pair):
-            raise ConfigurationError(f"info_keys={dict(self.info_keys)!r}; allowed are names with keys of the info")
+        object.__setattr__(self, "seeds", _plain_seeds(self.seeds))
+        check_info_keys(self.info_keys)
         if not isinstance(self.env, str) and not callable(self.env):
             raise ConfigurationError(
                 f"env_name={self.env!r}; allowed are an id, 'package.module:factory' or a callable"
             )
-        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, (int, np.integer)) or self.num_envs < 1:
+        if not _is_whole(self.num_envs) or self.num_envs < 1:
             raise ConfigurationError(f"num_envs={self.num_envs!r}; allowed are whole numbers from 1")
-        check_memory(f"num_envs={self.num_envs}", int(self.num_envs), BYTES_PER_ENV, "envs")
+        object.__setattr__(self, "num_envs", int(self.num_envs))
+        check_memory(f"num_envs={self.num_envs}", self.num_envs, BYTES_PER_ENV, "envs")
         if self.backend not in (*get_args(Backend), *ENV_BACKENDS):
             raise unknown_name("backend", self.backend, (*get_args(Backend), *ENV_BACKENDS))
         resolve_num_workers(self.num_workers, self.num_envs)
@@ -361,7 +359,7 @@ def make_vect_envs(
         instances=tuple(instances),
         aggregate=aggregate,
         info_keys=plain_info_keys(info_keys or {}),
-        seeds=tuple(seeds) if isinstance(seeds, Sequence) else seeds,
+        seeds=cast(Any, seeds),
         autoreset=_autoreset(autoreset),
         num_workers=num_workers,
         step_timeout=step_timeout,
@@ -372,14 +370,15 @@ def episode_wrappers(max_total_reward: float | None, info_keys: Mapping[str, str
     """Return the wrappers for a limit of the return and for attributes among the `info_keys`.
 
     Raises:
-        ConfigurationError: the limit is not finite.
+        ConfigurationError: the limit is not finite, or `info_keys` are no names with keys.
     """
+    check_info_keys(info_keys)
     wrappers: list[Wrapper] = []
     if max_total_reward is not None:
         if not isinstance(max_total_reward, (int, float)) or not math.isfinite(max_total_reward):
             raise ConfigurationError(f"max_total_reward={max_total_reward!r}; allowed are finite numbers")
         wrappers.append({"name": f"{EPISODE_WRAPPERS}:MaxTotalReward", "limit": max_total_reward})
-    names = [key.removeprefix(ATTRIBUTE) for key in info_keys.values() if str(key).startswith(ATTRIBUTE)]
+    names = [key.removeprefix(ATTRIBUTE) for key in info_keys.values() if key.startswith(ATTRIBUTE)]
     if names:
         wrappers.append({"name": f"{EPISODE_WRAPPERS}:AttributesInInfo", "names": names})
     return tuple(wrappers)
@@ -387,7 +386,15 @@ def episode_wrappers(max_total_reward: float | None, info_keys: Mapping[str, str
 
 def plain_info_keys(info_keys: Mapping[str, str]) -> dict[str, str]:
     """Return the `info_keys` with the keys under which `episode_wrappers` put attributes of the environment."""
-    return {name: key.removeprefix(ATTRIBUTE) if isinstance(key, str) else key for name, key in info_keys.items()}
+    return {name: key.removeprefix(ATTRIBUTE) for name, key in info_keys.items()}
+
+
+def check_info_keys(info_keys: Mapping[str, str]) -> None:
+    """Raise ConfigurationError unless `info_keys` is a mapping of names to keys of the info."""
+    if not isinstance(info_keys, Mapping) or not all(
+        isinstance(text, str) and text for pair in info_keys.items() for text in pair
+    ):
+        raise ConfigurationError(f"info_keys={info_keys!r}; allowed are names with keys of the info")
 
 
 def check_instances(env_config: VecEnvConfig | None, envs: int) -> None:
@@ -526,6 +533,20 @@ def _autoreset(mode: AutoresetMode | str) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError as fault:
         raise unknown_name("autoreset", mode, [one.value for one in AutoresetMode]) from fault
+
+
+def _plain_seeds(seeds: Any) -> int | tuple[int, ...] | None:
+    """Return seeds as plain numbers, which a run can record."""
+    if seeds is None:
+        return None
+    each = tuple(seeds) if np.iterable(seeds) else (seeds,)
+    if not all(_is_whole(seed) and seed >= 0 for seed in each):
+        raise ConfigurationError(f"seeds={seeds!r}; allowed are whole numbers from 0")
+    return tuple(map(int, each)) if np.iterable(seeds) else int(seeds)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
 class BackendChoice(NamedTuple):

@@ -1,6 +1,7 @@
 """Environments that differ, infos as results and as fitness, seeds, limits of return, updates and time."""
 
 import csv
+import json
 import math
 from dataclasses import asdict
 from functools import partial
@@ -151,6 +152,10 @@ def test_an_exception_of_a_constructor_names_the_instance_and_the_line(backend):
         ({"instances": [{"pay": 1.0}, {"id": Wide}, {"pay": 3.0}]}, r"instances: number 1 has Box.*allowed are equal"),
         ({"instances": [{"pay": 1.0, "nope": 2}]}, "nope"),
         ({"aggregate": "max"}, "aggregate='max' is unknown"),
+        ({"seeds": np.array([0.5])}, r"seeds=array\(\[0.5\]\); allowed are whole numbers from 0"),
+        ({"seeds": [0, -1, 2]}, r"seeds=\[0, -1, 2\]; allowed are whole numbers from 0"),
+        ({"info_keys": ["cost"]}, r"info_keys=\['cost'\]; allowed are names with keys of the info"),
+        ({"info_keys": {"cost": 3}}, r"info_keys=\{'cost': 3\}; allowed are names with keys of the info"),
         ({"seeds": [1]}, "seeds has 1 entries; allowed is one for each of 3 envs"),
         ({"max_total_reward": math.inf}, "max_total_reward=inf; allowed are finite numbers"),
     ],
@@ -279,6 +284,15 @@ def test_an_info_becomes_the_critics_observation():
     assert encoding.critic_rows(collector.groups[""].observations)[0].tolist() == [[3.0], [3.0]]
     with pytest.raises(ConfigurationError, match="key='state' is not in the info"):
         InfoObservation(Paid())
+
+
+@pytest.mark.parametrize(
+    ("seeds", "stored"), [(np.arange(3), (0, 1, 2)), ([np.int64(4)] * 3, (4, 4, 4)), (np.int64(3), 3), (None, None)]
+)
+def test_numbers_of_numpy_are_stored_as_plain_numbers(seeds, stored):
+    env_config = make_vect_envs(Paid, num_envs=np.int64(3), backend="sync", seeds=seeds).env_config
+    assert (env_config.seeds, env_config.num_envs) == (stored, 3)
+    json.dumps((env_config.seeds, env_config.num_envs))  # an error for numpy's
 
 
 def test_a_file_has_the_keys():

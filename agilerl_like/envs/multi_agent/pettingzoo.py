@@ -116,7 +116,7 @@ def make_multi_agent_vect_envs(
             instances=instances,
             aggregate=aggregate,
             info_keys=info_keys or {},
-            seeds=tuple(seeds) if isinstance(seeds, Sequence) else seeds,
+            seeds=seeds,
         )
     )
 
