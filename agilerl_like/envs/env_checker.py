@@ -138,13 +138,13 @@ class _Check:
             self._warn("the env changes the current folder", "use absolute paths instead: runs write into this folder")
         if self.endless and self.taken >= STEPS:
             self._warn(
-                f"no episode ended in {self.taken} random steps, and gymnasium knows of no time limit",
+                f"no episode ended in {self.taken} random steps, and no time limit is known",
                 "if episodes may never end, set training.eval_steps, or wrap the env in TimeLimit",
             )
 
     @property
     def endless(self) -> bool:
-        limit = getattr(self.env.spec, "max_episode_steps", None)
+        limit = getattr(self.env if self._is_multi_agent else self.env.spec, "max_episode_steps", None)
         return not self.ended and not limit and not _has_layer(self.env, gym.wrappers.TimeLimit)
 
     def close(self) -> None:

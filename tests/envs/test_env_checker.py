@@ -5,6 +5,7 @@ import re
 from functools import partial
 
 import gymnasium as gym
+import multi_agent_envs
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete
@@ -237,6 +238,18 @@ def test_stock_environments_have_no_findings(env_id):
 def test_stock_multi_agent_environments_have_no_findings(name):
     pytest.importorskip("mpe2")
     assert check_env(partial(make_packed_env, name), steps=60, replayed=30).findings == ()
+
+
+@pytest.mark.parametrize(("limit", "endless"), [(2_000, False), (None, True)])
+def test_a_teams_env_with_max_cycles_is_not_endless(limit, endless):
+    def make():
+        env = multi_agent_envs.Scripted(a="o" * 10_000)
+        env.max_cycles, env.action_spaces = limit, {"a": Discrete(2)}
+        return env
+
+    inspection = check_env(partial(make_packed_env, make))
+    assert inspection.endless == endless
+    assert [finding.problem[:25] for finding in inspection.findings] == ["no episode ended in 300 r"] * endless
 
 
 @pytest.mark.parametrize("probe", [*PROBES.values(), *MULTI_AGENT_PROBES.values()], ids=lambda probe: probe.name)
