@@ -48,6 +48,15 @@ def test_an_error_is_a_line_and_exit_code_2(own, capsys):
     assert summary.startswith(f"{own}:Wrong: 1 error, no warnings; ")
 
 
+def test_every_instance_is_checked(own, tmp_path, capsys):
+    (tmp_path / "levels.yaml").write_text(
+        f"environment: {{id: CartPole-v1, num_envs: 2, instances: [{{}}, {{id: '{own}:Wrong'}}]}}"
+    )
+    assert main(["check", "levels.yaml"]) == 2
+    finding = capsys.readouterr().out.splitlines()[0]
+    assert finding == "error: instance 1: step() returned the reward array([1.]); return one float"
+
+
 def test_tests_are_cut_where_episodes_do_not_end(own, tmp_path, capsys):
     assert main(["check", f"{own}:Endless", "--write", "endless.yaml"]) == 0
     assert "warning: no episode ended in 300 random steps" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
-from agilerl_like.envs.env_checker import EnvCheck, check_env
+from agilerl_like.envs.env_checker import EnvCheck, check_envs
 from agilerl_like.envs.factory import TENSOR_BACKENDS
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
@@ -35,7 +35,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
     env_config = config.environment.env_config
     if env_config.backend in ("vector", "envpool", *TENSOR_BACKENDS):
         raise ConfigurationError(f"backend={env_config.backend!r} has no single envs to check; allowed are the others")
-    inspection = check_env(env_config.single_env_fn())
+    inspection = check_envs(env_config.single_env_fns())
     for finding in inspection.findings:
         write_line(str(finding))
     write_line(_summary(env, inspection))

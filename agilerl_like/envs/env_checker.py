@@ -103,6 +103,34 @@ def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int 
     return check.inspection()
 
 
+def check_envs(makes: Sequence[Callable[[], gym.Env]], *, steps: int = STEPS, replayed: int = REPLAYED) -> EnvCheck:
+    """Check one env of each instance, as `check_env` does; findings that are not of all instances name theirs."""
+    checks = [check_env(make, steps=steps, replayed=replayed) for make in makes]
+    found: dict[Finding, list[int]] = {}
+    for number, check in enumerate(checks):
+        for finding in check.findings:
+            found.setdefault(finding, []).append(number)
+    findings = [
+        finding if len(numbers) == len(makes) else finding._replace(problem=f"{_named(numbers)}: {finding.problem}")
+        for finding, numbers in found.items()
+    ]
+    return checks[0]._replace(
+        findings=tuple(sorted(findings, key=_errors_first)),
+        steps_per_second=float(np.mean([check.steps_per_second for check in checks])),
+        longest=max(check.longest for check in checks),
+        masked=any(check.masked for check in checks),
+        endless=any(check.endless for check in checks),
+    )
+
+
+def _named(instances: Sequence[int]) -> str:
+    return f"instance{'s' if len(instances) > 1 else ''} {', '.join(map(str, instances))}"
+
+
+def _errors_first(finding: Finding) -> bool:
+    return finding.severity != "error"
+
+
 @dataclass
 class _Check:
     make: Callable[[], gym.Env]
@@ -156,7 +184,7 @@ class _Check:
 
     def inspection(self) -> EnvCheck:
         env = self.made[0] if self.made else None
-        findings = sorted(self.findings.values(), key=lambda finding: finding.severity != "error")
+        findings = sorted(self.findings.values(), key=_errors_first)
         return EnvCheck(
             tuple(findings),
             getattr(env, "observation_space", None),

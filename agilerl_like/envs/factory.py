@@ -160,15 +160,20 @@ class VecEnvConfig:
         steps_tensors = self.backend in TENSOR_BACKENDS
         return replace(self, env_kwargs={"device": device, **self.env_kwargs}) if steps_tensors else self
 
-    def single_env_fn(self) -> Callable[[], gym.Env]:
-        """Return a function that makes one single env, without training wrappers.
+    def single_env_fns(self) -> tuple[Callable[[], gym.Env], ...]:
+        """Return a function for each instance, or one, that makes a single env without training wrappers.
 
         Raises:
-            ConfigurationError: as `make`; the function raises it for wrong arguments.
+            ConfigurationError: as `make`; the functions raise it for wrong arguments.
             EnvStepError: the constructor of an instance raised another exception.
         """
         self._check_instances()
-        return replace(self, training=False)._env_fn(1)
+        config = replace(self, training=False)
+        return tuple(config._env_fn(number) for number in range(self._num_instances))
+
+    @property
+    def _num_instances(self) -> int:
+        return max(1, len(self.instances))
 
     @property
     def _all_wrappers(self) -> tuple[Wrapper, ...]:
@@ -193,7 +198,7 @@ class VecEnvConfig:
         first: tuple[Any, Any] | None = None
         for number in range(len(self.instances)):
             with env_errors(env_name_of_config(self), f"construction of instance {number}"):
-                env = self._env_fn(number, picklable=False)()
+                env = self._env_fn(number, checked=True, picklable=False)()
                 spaces = env.observation_space, env.action_space
                 env.close()
             first = first or spaces
@@ -212,16 +217,17 @@ class VecEnvConfig:
             if not self.env_kwargs and envpool.has_same_env(self.env, max_episode_steps=spec.max_episode_steps):
                 return "envpool", "it is installed and has this env"
         workers = resolve_num_workers(self.num_workers, self.num_envs)
-        env_fn = self._env_fn(1)
+        env_fn = self._env_fn(0)
         pays, reason = prefer_workers(env_fn, num_envs=self.num_envs, num_workers=workers)
         return ("workers" if pays else "sync"), reason
 
     def _build(self) -> VectorEnv:
-        if self.backend in ("sync", "async"):
-            env_fns = [self._env_fn(row, picklable=False) for row in range(self.num_envs)]
-            return _in_gymnasium(self.backend, env_fns, f"env_name={self.env!r}", autoreset_mode=self.autoreset)
-        if self.backend == "workers":
-            env_fns = [self._env_fn(row) for row in range(self.num_envs)]
+        if self.backend in ("sync", "async", "workers"):
+            # gymnasium's checker examines the first steps only, but costs time in all: one env of each instance has it
+            count, picklable = self._num_instances, self.backend == "workers"
+            env_fns = [self._env_fn(row, checked=row < count, picklable=picklable) for row in range(self.num_envs)]
+            if self.backend != "workers":
+                return _in_gymnasium(self.backend, env_fns, f"env_name={self.env!r}", autoreset_mode=self.autoreset)
             return SubprocVectorEnv(
                 env_fns, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
@@ -273,8 +279,7 @@ class VecEnvConfig:
             )
         return env
 
-    def _env_fn(self, row: int, *, picklable: bool = True) -> Callable[[], gym.Env]:
-        # gymnasium's checker examines only the first steps, but its call costs time in every step: one env has it
+    def _env_fn(self, row: int, *, checked: bool = False, picklable: bool = True) -> Callable[[], gym.Env]:
         instance = dict(self.instances[row % len(self.instances)]) if self.instances else {}
         source = resolve_source(instance.pop("id", self.env))
         return partial(
@@ -283,7 +288,7 @@ class VecEnvConfig:
             {**self.env_kwargs, **instance},
             self.wrappers,
             self._active_training_wrappers,
-            checked=row < max(1, len(self.instances)),
+            checked=checked,
         )
 
 
@@ -481,25 +486,25 @@ def with_num_envs(
     )
 
 
-def single_env_fn_of(env: VectorEnv) -> Callable[[], gym.Env] | None:
-    """Return a function that makes one env like those of a vector env, or None if this process cannot or must not.
+def single_env_fns_of(env: VectorEnv) -> tuple[Callable[[], gym.Env], ...]:
+    """Return functions that make single envs like those of a vector env, one for each instance.
 
-    Native vector envs and EnvPool have no single envs, and a user may have requested workers because the env can crash
-    its process.
+    There are none if this process cannot or must not make them: native vector envs and EnvPool have no single envs, and
+    a user may have requested workers because the env can crash its process.
     """
     env_config = _find_env_config(env)
     if env_config is not None:
         choice = getattr(env, "backend_choice", None)
         requested = choice.requested if isinstance(choice, BackendChoice) else env_config.backend
         may_run_here = env_config.backend in ("sync", "workers") and requested in ("auto", "sync")
-        return env_config.single_env_fn() if may_run_here else None
+        return env_config.single_env_fns() if may_run_here else ()
     if type(env) is not SyncVectorEnv:
-        return None
+        return ()
     made = env.env_fns[0]()
     if made.unwrapped is env.envs[0].unwrapped:
-        return None
+        return ()
     made.close()
-    return env.env_fns[0]
+    return (env.env_fns[0],)
 
 
 def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:

@@ -11,9 +11,9 @@ import gymnasium
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
-from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_env
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fn_of
+from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fns_of
 from agilerl_like.envs.final_obs_fix import lacks_copied_final_obs
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
@@ -61,9 +61,9 @@ class EnvSetup(ABC):
         return count
 
     def check(self) -> tuple[Finding, ...]:
-        """Return the findings of a brief `check_env` of a fresh env, if one can be made."""
-        make = single_env_fn_of(self.vec_env)
-        found = () if make is None else check_env(make, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings
+        """Return the findings of a brief `check_envs` of fresh envs, if they can be made."""
+        makes = single_env_fns_of(self.vec_env)
+        found = check_envs(makes, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings if makes else ()
         return (*found, *_changed_rewards(getattr(self.vec_env, "env_config", None)))
 
     @abstractmethod

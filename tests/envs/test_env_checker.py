@@ -1,5 +1,6 @@
 """The env checker finds and names injected defects, and has no findings for correct environments."""
 
+import math
 import os
 import re
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete
 
-from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, check_env
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, check_env, check_envs
 from agilerl_like.envs.multi_agent.pettingzoo import make_packed_env
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES
@@ -256,6 +257,21 @@ def test_a_teams_env_with_max_cycles_is_not_endless(limit, endless):
 def test_probes_have_no_findings(probe):
     make = probe.make if probe in PROBES.values() else partial(make_packed_env, probe.make)
     assert check_env(make, steps=40, replayed=20).findings == ()
+
+
+def test_a_finding_names_the_instances_that_have_it():
+    crash, pay_nan = (sound_but(see=lambda self: 1 / 0), sound_but(pay=lambda self: np.nan))
+    sound, endless = sound_but(), sound_but(over=lambda self: False, see=lambda self: np.zeros(2, np.float32))
+    assert check_envs([sound, sound]).findings == ()
+    assert [finding.problem[:12] for finding in check_envs([endless, endless]).findings] == ["no episode e"]
+    inspection = check_envs([pay_nan, sound, crash, endless, pay_nan])
+    assert inspection.endless
+    assert math.isnan(inspection.steps_per_second)  # of an env that cannot be stepped
+    assert [str(finding)[:40] for finding in inspection.findings] == [
+        "error: instances 0, 4: step() returned t",
+        "error: instance 2: reset(seed=2024) rais",
+        "warning: instance 3: no episode ended in",
+    ]
 
 
 def test_the_brief_check_takes_few_steps_and_does_not_report_endless_episodes():
