@@ -75,6 +75,7 @@ class InfoObservation(gym.Wrapper, RecordConstructorArgs):
         self.key = key
         if space is None:
             found = self.env.reset(seed=0)[1].get(key)
+            self.env.np_random = np.random.default_rng()  # else all copies would play the episodes of seed 0
             if found is None:
                 raise ConfigurationError(f"key={key!r} is not in the info of {env}'s reset; allowed are its keys")
             space = Box(-np.inf, np.inf, np.shape(found), np.float32)

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from gymnasium.vector import SyncVectorEnv
 from paying_envs import Paid
 
 from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make_vect_envs, train_on_policy
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
+from agilerl_like.envs.distinct_envs import num_distinct_envs
 from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
@@ -271,10 +273,6 @@ def test_limits_must_be_positive():
 
 
 def test_an_info_becomes_the_critics_observation():
-    class Stated(Paid):
-        def reset(self, *, seed=None, options=None):
-            return super().reset(seed=seed, options=options)[0], {"state": np.float32([0])}
-
     env = make_vect_envs(Stated, num_envs=2, backend="sync", wrappers=[InfoObservation])
     agents = members(1, env, critic_observation="state")
     collector = Collector(agents, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
@@ -284,6 +282,21 @@ def test_an_info_becomes_the_critics_observation():
     assert encoding.critic_rows(collector.groups[""].observations)[0].tolist() == [[3.0], [3.0]]
     with pytest.raises(ConfigurationError, match="key='state' is not in the info"):
         InfoObservation(Paid())
+
+
+class Stated(Paid):
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed, options=options)
+        self.first = float(observation[0])
+        return observation, {"state": np.float32([0])}
+
+
+def test_copies_with_an_info_in_the_observation_play_different_episodes_until_they_are_seeded():
+    env = SyncVectorEnv([lambda: InfoObservation(Stated())] * 2)
+    first, second = env.reset()[0]["policy"].ravel()
+    assert first != second
+    np.testing.assert_array_equal(env.reset(seed=7)[0]["policy"][0], Stated().reset(seed=7)[0])
+    assert num_distinct_envs(SyncVectorEnv([lambda: InfoObservation(Stated()) for _ in range(2)])) == 1
 
 
 @pytest.mark.parametrize(
