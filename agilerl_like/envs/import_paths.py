@@ -18,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.envs.env_errors import describe_exception
+from agilerl_like.errors import ConfigurationError, Terminated
 
 KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; packages that register with gymnasium's entry points count as well."""
@@ -122,6 +123,12 @@ def import_module_named(field: str, value: str, module_name: str) -> ModuleType:
     except ImportError as fault:
         raise ConfigurationError(
             f"{field}={value!r}: module {module_name!r} cannot be imported: {_import_advice(module_name, fault)}"
+        ) from fault
+    except (ConfigurationError, Terminated):
+        raise
+    except (Exception, SystemExit) as fault:
+        raise ConfigurationError(
+            f"{field}={value!r}: module {module_name!r} cannot be imported: {describe_exception(fault)}"
         ) from fault
 
 

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from agilerl_like.envs import VecEnvAdapter, VecEnvConfig, evaluation_env, make_vect_envs, with_num_envs
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import check_wrapper, to_json
-from agilerl_like.errors import ConfigurationError, EnvStepError
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
 
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
 ENVPOOL = importlib.util.find_spec("envpool") is not None
@@ -260,6 +260,30 @@ def test_what_cannot_be_written_is_named(write):
 
 
 # ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("x = 1\ndef make(:", r"SyntaxError: invalid syntax \(File \S+own_of_a_test.py\", line 2\)"),
+        ("x = undefined", r"NameError: name 'undefined' is .* \(File \S+own_of_a_test.py\", line 1, in <module>\)"),
+        ("x = 1\nraise SystemExit(3)", r"SystemExit: 3 \(File \S+own_of_a_test.py\", line 2, in <module>\)"),
+        ("raise OSError('no licence')", r"OSError: no licence \(File \S+own_of_a_test.py\", line 1, in <module>\)"),
+    ],
+)
+def test_an_exception_of_the_import_of_a_module_names_file_and_line(tmp_path, monkeypatch, code, fault):
+    (tmp_path / "own_of_a_test.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"^env_name='own_of_a_test:make': module .* imported: {fault}$"):
+        make_vect_envs("own_of_a_test:make")
+
+
+@pytest.mark.parametrize("error", [Terminated, KeyboardInterrupt])
+def test_signals_during_an_import_end_the_process(tmp_path, monkeypatch, error):
+    (tmp_path / "own_of_a_test.py").write_text(f"from {error.__module__} import {error.__name__} as E\nraise E")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error):
+        make_vect_envs("own_of_a_test:make")
 
 
 def picky(level: int) -> gym.Env:
