@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 import yaml
 
-from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like import DQN, PPO, OpenAIES, QLearning
 from agilerl_like.cli import main, tune
 from agilerl_like.config import load
 from agilerl_like.config.bundled import find_config
@@ -23,8 +23,8 @@ run: {plot: false, report: false}
 DISCRETE, CONTINUOUS = gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
 
-def space(action_space, given=None, evo_steps=8192):
-    return search_space(PPOConfig, action_space, given or {}, evo_steps=evo_steps, num_envs=16)
+def space(action_space, given=None, evo_steps=8192, algorithm=PPO):
+    return search_space(algorithm, action_space, given or {}, evo_steps=evo_steps, num_envs=16)
 
 
 def test_only_continuous_actions_have_ranges_of_their_noise():
@@ -48,6 +48,24 @@ def test_given_values_are_in_their_ranges():
     assert (ranges["lr"]["max"], ranges["gamma"]["min"], ranges["update_epochs"]["max"]) == (0.02, 0.5, 40)
     assert start["ent_coef"] == ranges["ent_coef"]["min"] == 1e-5  # zero has no logarithm
     assert start["gae_lambda"] == ranges["gae_lambda"]["max"] == 0.995  # nor has 1 - 1
+
+
+def test_only_rollouts_limit_a_minibatch_and_have_a_length_to_search():
+    ranges, start = space(DISCRETE, {"learn_step": 8, "batch_size": 2048}, evo_steps=256, algorithm=DQN)
+    assert ranges["batch_size"] == {"min": 32, "max": 2048, "scale": "power_of_two"}
+    assert (start, "learn_step" in ranges) == ({"batch_size": 2048}, False)  # of the replay, whose rows are many more
+    assert "learn_step" not in space(DISCRETE, {"learn_step": 16_000}, algorithm=OpenAIES)[0]
+
+
+def test_a_setting_without_a_value_has_no_range():
+    ranges, start = space(DISCRETE, {"max_grad_norm": None, "lr": 1e-3})
+    assert "max_grad_norm" not in ranges
+    assert start == {"lr": 1e-3}
+
+
+def test_an_algorithm_may_define_ranges_of_its_own():
+    assert space(DISCRETE, {"lr": 0.5}, algorithm=QLearning)[0]["lr"] == {"min": 0.05, "max": 1.0}
+    assert space(DISCRETE)[0]["lr"]["max"] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -152,6 +170,33 @@ def test_a_file_may_give_the_rollout_by_its_other_names(tmp_path):
     config = tune.search_config(find_config(str(file)), steps=1e5, population=4, seed=1)
     assert (config.algorithm.num_steps, config.algorithm.num_minibatches) == (None, None)
     assert "learn_step" in config.hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "learn_step"),
+    [("cartpole_dqn", 64, 16), ("pendulum_sac", 64, 8), ("pendulum_td3", 64, 8), ("cartpole_openaies", None, None)],
+)
+def test_other_algorithms_are_searched_from_their_own_settings(name, batch_size, learn_step):
+    config = tune.search_config(find_config(name), steps=1e5, population=4, seed=1)
+    assert (getattr(config.algorithm, "batch_size", None), config.algorithm.learn_step) == (batch_size, learn_step)
+    assert config.algorithm.lr == find_config(name).validate().algorithm.lr
+
+
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("sb3", "n_steps: 32, batch_size: 64, learning_rate: 0.002, n_envs: 4"),
+        ("skrl", "rollouts: 32, mini_batches: 4, time_limit_bootstrap: true, learning_rate: 0.002, num_envs: 4"),
+    ],
+)
+def test_settings_of_another_system_are_searched_from_their_values_here(tmp_path, system, settings):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"environment: {{id: CartPole-v1}}\nalgorithm: {{like: {system}, {settings}}}\n")
+    base = find_config(str(file)).validate()
+    config = tune.search_config(find_config(str(file)), steps=1e5, population=4, seed=1)
+    assert (config.algorithm.lr, config.environment.num_envs) == (0.002, 4)
+    assert config.algorithm.clip_grads == base.algorithm.clip_grads != PPO.config.clip_grads
+    assert config.algorithm.preset == "agilerl_like"  # so found.yaml has all of its values
 
 
 def test_teams_are_searched_too():

@@ -57,7 +57,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     has_networks: ClassVar[bool] = True
     """Whether the algorithm has networks, of which a `net_config` describes the architecture."""
     search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
-    """Ranges for environments without a configuration that differ from those of `any_environment.yaml`."""
+    """Ranges that differ from those of `any_environment.yaml`, and of a search that starts without knowledge."""
     one_process_reason: ClassVar[str] = ""
     """The reason why `processes="auto"` chooses one process; "" if several are possible."""
 

@@ -43,8 +43,9 @@ A step of evaluation needs no update, and takes less than half of the time. Fres
 """
 LEAST_GENERATIONS = 4
 FOUND = "found.yaml"
-OTHER_NAMES = ("num_steps", "num_minibatches")
-"""Settings that stand for learn_step and batch_size, which are searched."""
+REPLACED = ("num_steps", "num_minibatches", "preset")
+"""Settings that a search leaves out: two that stand for learn_step and batch_size, which are searched, and the preset,
+whose values are all written out."""
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
@@ -133,15 +134,15 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> 
     generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop)
     evo_steps = max(shortest, each // generations)
     ranges, start = search_space(
-        base.algorithm_class.config, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
+        base.algorithm_class, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
     )
-    data = {**draft.data}
-    kept = {name: value for name, value in (data.get("algorithm") or {}).items() if name not in OTHER_NAMES}
+    data = base.to_json()
+    kept = {name: value for name, value in data["algorithm"].items() if name not in REPLACED}
     data["algorithm"] = {**kept, **start}
     data["population"] = {"size": population, "sample_hyperparameters": True}
     data["hyperparameters"] = ranges
     training = {"max_steps": each, "evo_steps": evo_steps, "eval_loop": eval_loop, "target": None}
-    data["training"] = {**(data.get("training") or {}), **training}
+    data["training"] = {**data["training"], **training}
     data["training"].pop("checkpoint", None)
     data |= {"evolution": "auto", "seed": seed}
     for name in ("selection", "mutation"):

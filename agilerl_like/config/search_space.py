@@ -6,11 +6,13 @@ left out for discrete ones.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.settings import evolvable_settings
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
 
@@ -63,20 +65,22 @@ def is_continuous(space: Any) -> bool:
 
 
 def search_space(
-    settings_class: type[Any], action_space: Any, given: Mapping[str, Any], *, evo_steps: int, num_envs: int
+    algorithm_class: type[Any], action_space: Any, given: Mapping[str, Any], *, evo_steps: int, num_envs: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the section `hyperparameters`, and the settings of the first member, which lie in these ranges.
 
-    A range is widened to a value that is given, except where this is beyond its scale. Rollouts are so short that a
-    generation of `evo_steps` has a few updates.
+    A range is widened to a value that is given, except where this is beyond its scale; a setting that is given as None
+    has no range. Rollouts are so short that a generation of `evo_steps` has a few updates. Algorithms without rollouts
+    take minibatches from a replay or have none, so only rollouts limit `batch_size`, and only their length is searched.
     """
-    known = evolvable_settings(settings_class)
-    wanted = {**RANGES, **(CONTINUOUS if is_continuous(action_space) else {})}
-    ranges = {name: dict(range_) for name, range_ in wanted.items() if name in known}
-    longest = max(SMALLEST_ROLLOUT, evo_steps // UPDATES_IN_GENERATION)
-    for name, limit in (("learn_step", longest), ("batch_size", longest)):
-        if name in ranges:
-            ranges[name]["max"] = 1 << (min(ranges[name]["max"], limit).bit_length() - 1)
+    ranges = _ranges(algorithm_class, action_space, given)
+    longest = sys.maxsize
+    if issubclass(algorithm_class, OnPolicyAlgorithm):
+        longest = max(SMALLEST_ROLLOUT, evo_steps // UPDATES_IN_GENERATION)
+    else:
+        ranges.pop("learn_step", None)
+    for name in {"learn_step", "batch_size"} & ranges.keys():
+        ranges[name]["max"] = 1 << (min(ranges[name]["max"], longest).bit_length() - 1)
     start: dict[str, Any] = {}
     for name, range_ in ranges.items():
         value = given.get(name)
@@ -92,3 +96,11 @@ def search_space(
         rows = -(-start["learn_step"] // num_envs) * num_envs
         start["batch_size"] = min(start["batch_size"], 1 << (rows.bit_length() - 1))
     return ranges, start
+
+
+def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The ranges of the settings that are not None; those that the algorithm defines replace others."""
+    wanted = {**RANGES, **(CONTINUOUS if is_continuous(action_space) else {})}
+    wanted |= algorithm_class.group_class.search_ranges
+    known = evolvable_settings(algorithm_class.config)
+    return {name: dict(range_) for name, range_ in wanted.items() if name in known and given.get(name, 0) is not None}
