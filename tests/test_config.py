@@ -4,6 +4,7 @@ from dataclasses import asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 import yaml
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agilerl_like import PPO
+from agilerl_like import CMAES, PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
 from agilerl_like.config.schema import StrategySection
@@ -426,6 +427,13 @@ class TestBuilding:
         config = {"simba": True, "encoder_config": {"num_blocks": 1}}
         assert setup.population[0].architecture == PPO(observation, action, net_config=config).architecture
         assert type(setup.population[0].architecture.encoder).__name__ == "SimBaSpec"
+
+    @pytest.mark.parametrize("network", [{}, {"latent_dim": 16}])
+    def test_default_network_of_an_evolution_strategy_equals_python(self, network):
+        data = {"environment": {"id": "x:y", "num_envs": 4}, "algorithm": {"name": "CMAES"}, "network": network}
+        box, actions = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
+        ours = CMAES(box, actions, **Draft(data).validate().agent_arguments())
+        assert ours.architecture == CMAES(box, actions, net_config=network).architecture
 
     def test_each_rank_gets_its_own_device(self, read):
         setup = build(read("environment: {id: CartPole-v1}\nrun: {device: cuda}"), torch.device("meta"))

@@ -48,6 +48,7 @@ class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):
     """P learners whose gradients are estimated at once."""
 
     learner_class, metrics = OpenAIESLearner, METRICS
+    search_ranges: ClassVar = {"lr": {"min": 1e-3, "max": 0.2}}
 
     def make_update(
         self, learners: Sequence[OpenAIESLearner], data: ReturnsUpdate, sigmas: Sequence[float]

@@ -106,6 +106,16 @@ class Config(Section, frozen=True):
         section: Any = cls.model_fields["algorithm"].annotation
         return with_preset(given, section.__dataclass_fields__)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_default_network(cls, given: Any) -> Any:
+        """Complete `network` by the default `net_config` of an evolution strategy, as its constructor does."""
+        default = getattr(cls.algorithm_class, "default_net_config", {})
+        if not default or not isinstance(given, Mapping):
+            return given
+        network = given.get("network", {})
+        return {**given, "network": {**default, **network}} if isinstance(network, Mapping) else given
+
     @model_validator(mode="after")
     def _check_consistency(self) -> Config:
         problems = []
