@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -231,6 +232,10 @@ def a_replay(replayed, unchanged, changes=3, found=100.0):
         (a_replay([10, 11, 12, 13], [98, 99, 100, 101]), "does not transfer: the replayed agents are worse"),
         (a_replay([98, 99, 100, 101], [98, 99, 100, 101], changes=0), "transfers: it is one setting"),
         (a_replay([8, 9, 10, 11], [8, 9, 10, 11], changes=0), "does not transfer: it is one setting"),
+        (a_replay([120], [10]), "is not shown to transfer: an interval needs"),  # one seed has no spread
+        (a_replay([1], [10]), "is not shown to transfer: an interval needs"),
+        (a_replay([120, math.nan], [10, 11]), "is not shown to transfer: an interval needs"),
+        (a_replay([98, math.nan, 100, 101], [10, 11, 12, math.nan]), "transfers: better"),
     ],
 )
 def test_verdict_needs_the_best_agent_and_the_initial_settings(result, verdict):

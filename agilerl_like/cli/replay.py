@@ -29,7 +29,7 @@ def replay(
 
     Args:
         run: Folder of a run.
-        seeds: Number of agents with the schedule, and of agents without it.
+        seeds: Number of agents with the schedule, and of agents without it; an interval needs two.
         seed: Seed of the replay; none: a random one.
         quiet: Print the result alone.
         trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
@@ -46,7 +46,8 @@ def replay(
     write_line(f"replayed on {seeds} seeds        {describe(result.estimate)}: {_listed(result.replayed)}")
     write_line(f"initial settings unchanged {describe(result.baseline)}: {_listed(result.unchanged)}")
     value, low, high = formatting.returns(result.difference[:3], signed=True)
-    write_line(f"difference                 {value} [{low}, {high}]")
+    interval = f" [{low}, {high}]" if result.difference.num_values > 1 else ""
+    write_line(f"difference                 {value or '-'}{interval}")
     write_line(f"{result.generations} generations, {result.changes} changes; at the end: {result.architecture}")
     write_line(result.verdict)
     return ExitCode.DONE

@@ -37,8 +37,7 @@ def bootstrap(
     statistic: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn.mean(-1),
 ) -> Estimate:
     """Return a statistic of the finite values, with the percentile interval of resampling them."""
-    known = np.asarray(values, dtype=float)
-    known = known[np.isfinite(known)]
+    known = _finite(values)
     if not known.size:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(statistic(known))
@@ -52,12 +51,24 @@ def bootstrap(
 def bootstrap_difference(
     first: Sequence[float], second: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray]
 ) -> Estimate:
-    """Return the statistic of the first values less that of the second, with the percentile interval of both."""
+    """Return the statistic of the first finite values less that of the second, with the percentile interval of both.
+
+    The number of values is that of the side that has fewer.
+    """
+    one, two = _finite(first), _finite(second)
+    fewest = min(one.size, two.size)
+    value = float(statistic(one) - statistic(two)) if fewest else math.nan
+    if fewest < 2:
+        return Estimate(value, math.nan, math.nan, fewest)
     rng = np.random.default_rng(0)
-    one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     drawn = [statistic(rng.choice(values, (RESAMPLES, values.size))) for values in (one, two)]
     low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
-    return Estimate(float(statistic(one) - statistic(two)), float(low), float(high), one.size)
+    return Estimate(value, float(low), float(high), fewest)
+
+
+def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    known = np.asarray(values, dtype=float)
+    return known[np.isfinite(known)]
 
 
 def operator_gains(history: RunHistory) -> dict[str, list[float]]:

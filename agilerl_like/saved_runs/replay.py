@@ -85,6 +85,8 @@ class Replay:
         reaches = max(self.estimate.value, self.estimate.high) >= self.found - slack
         if not self.changes:
             return f"the find {'transfers' if reaches else 'does not transfer'}: it is one setting without changes"
+        if self.difference.num_values < 2:
+            return "the find is not shown to transfer: an interval needs two finite returns of each kind"
         if self.difference.high < 0:
             return "the find does not transfer: the replayed agents are worse than those with the initial settings"
         if self.difference.low <= 0:

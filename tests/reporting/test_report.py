@@ -13,7 +13,14 @@ from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import CsvReporter, LineageReporter, charts
-from agilerl_like.reporting.estimates import Estimate, bootstrap, interquartile_mean, operator_gains, pooled
+from agilerl_like.reporting.estimates import (
+    Estimate,
+    bootstrap,
+    bootstrap_difference,
+    interquartile_mean,
+    operator_gains,
+    pooled,
+)
 from agilerl_like.reporting.report import PAGE, lineage_rows, report_html, report_run
 from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.reporting.vega_scripts import vega_scripts
@@ -206,6 +213,16 @@ def test_interval_holds_the_mean_and_narrows_with_more_values():
     assert many.high - many.low < 0.2 < few.high - few.low
     assert bootstrap([2.0, math.nan])[:1] == (2.0,)
     assert bootstrap([])[-1] == 0
+
+
+def test_a_difference_is_that_of_finite_values_and_needs_two_of_each_for_an_interval():
+    found = bootstrap_difference([3.0, math.nan, 5.0], [1.0, 1.0, math.inf, 1.0], interquartile_mean)
+    assert (found.value, found.num_values) == (3.0, 2)  # 4 less 1
+    assert 2.0 <= found.low <= found.high <= 4.0
+    one = bootstrap_difference([3.0, math.nan], [1.0, 2.0], interquartile_mean)
+    assert (one.value, one.num_values) == (1.5, 1)
+    assert all(map(math.isnan, one[1:3]))
+    assert math.isnan(bootstrap_difference([], [1.0, 2.0], interquartile_mean).value)
 
 
 def axis_of(run_dir, values):
