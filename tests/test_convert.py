@@ -7,6 +7,7 @@ from agilerl_like.cli import main
 from agilerl_like.config import Draft, load
 from agilerl_like.config.foreign_files import convert_file, read_settings
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.foreign_settings import convert
 
 pytestmark = pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
 
@@ -273,6 +274,31 @@ def test_a_script_is_read_and_not_executed(tmp_path, monkeypatch):
     assert not (tmp_path / "executed").exists()
     why = "it is an expression, and code is not executed"
     assert made.conversion.refused == {"discount_factor=discount()": why, "models=models": why}
+
+
+def test_models_that_a_script_sets_one_by_one_are_listed_as_not_convertible(tmp_path):
+    text = 'models = {}\nmodels["policy"] = Shared(env)\nmodels["value"] = models["policy"]\n'
+    made = converted(tmp_path, text + SKRL_SCRIPT, "skrl", name="script.py")
+    assert "it is not the section of a YAML file; give `network`" in made.conversion.refused.values()
+    assert settings(made)["algorithm"]["num_steps"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "why"),
+    [
+        ("sb3", {"policy_kwargs": {"net_arch": {"pi": [64], "vf": 64}}}, "64 is not a list of the sizes"),
+        ("isaaclab", {"actor_hidden_dims": [128], "critic_hidden_dims": 128}, "128 is not a list of the sizes"),
+        ("skrl", {"models": {"policy": "MyPolicy"}}, "it is not the section of a YAML file"),
+        ("skrl", {"models": {"policy": {"network": 5}}}, "it has another form"),
+        ("skrl", {"learning_rate_scheduler": []}, "it has another form"),
+        ("rlib", {"actor_kwargs": 5}, "it has another form"),
+        ("sb3", {"env_wrapper": {"a": 1}}, "it has another form"),
+        ("sb3", {"n_timesteps": 10**400}, "it has another form"),
+    ],
+)
+def test_a_value_of_another_form_is_not_convertible(system, given, why):
+    found = convert(system, given)
+    assert any(reason.startswith(why) for reason in found.refused.values()), found.refused
 
 
 def test_the_arguments_of_cleanrl_as_a_command_and_as_a_script(tmp_path):

@@ -222,7 +222,8 @@ def hidden_layers(sizes: Any, critic: Any = None) -> Settings:
     latent layer, and the head is the output layer alone.
     """
     found = _layers(sizes, "network")
-    return found if critic is None or [*critic] == [*sizes] else found | _layers(critic, "network.critic_config")
+    of_critic = {} if critic is None else _layers(critic, "network.critic_config")
+    return found if critic is None or [*critic] == [*sizes] else found | of_critic
 
 
 def _layers(sizes: Any, section: str) -> Settings:

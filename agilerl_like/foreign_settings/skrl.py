@@ -93,9 +93,10 @@ def _agent(value: Any, given: Given) -> Settings:
 
 def _models(value: Any, given: Given) -> Settings:
     """Convert the models of a YAML file, if both networks are lists of linear layers with one activation."""
-    if not isinstance(value, Mapping):
-        raise NotConvertible("it is not the section of a YAML file")
-    policy, critic = value.get("policy") or {}, value.get("value") or {}
+    parts = [value.get(name) or {} for name in ("policy", "value")] if isinstance(value, Mapping) else [value]
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise NotConvertible("it is not the section of a YAML file; give `network`")
+    policy, critic = parts
     found: Settings = {"algorithm.share_encoders": not value.get("separate", True)}
     if "initial_log_std" in policy:
         found["algorithm.action_std_init"] = policy["initial_log_std"]
