@@ -16,6 +16,7 @@ from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
+from agilerl_like.agilerl.utils.utils import save_population_checkpoint
 from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
 
@@ -53,6 +54,13 @@ def test_a_time_limit_is_bootstrapped():
     rewards = agent.rollout_buffer.get()["rewards"].reshape(4, 2)
     np.testing.assert_allclose(rewards[:, 0], [1.0, 1.0 + 0.5 * value, 1.0, 1.0 + 0.5 * value], rtol=1e-5)
     assert scores == [2.0] * 4  # without what was added
+
+
+@pytest.mark.parametrize("ending", ["", ".pt"])
+def test_a_dot_in_the_name_of_a_saved_population_is_part_of_it(tmp_path, ending):
+    for lr in ("0.001", "0.002"):
+        save_population_checkpoint([agent_of()], str(tmp_path / f"cartpole_lr{lr}{ending}"), overwrite_checkpoints=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cartpole_lr0.001_0", "cartpole_lr0.002_0"]
 
 
 def test_rows_of_autoreset_are_not_learned_from():

@@ -159,7 +159,7 @@ def save_population_checkpoint(
     path = Path(save_path)
     for agent in population:
         steps = "" if overwrite_checkpoints else f"_{int(np.ravel(agent.steps)[-1])}"
-        agent.save_checkpoint(path.with_name(f"{path.stem}_{agent.index}{steps}"))
+        agent.save_checkpoint(path.with_name(f"{path.name.removesuffix('.pt')}_{agent.index}{steps}"))
 
 
 def print_hyperparams(pop: Sequence[Any]) -> None:
