@@ -14,6 +14,7 @@ from agilerl_like import ConfigurationError
 from agilerl_like.agilerl.algorithms import IPPO, PPO
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
+from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
 from agilerl_like.agilerl.utils.utils import save_population_checkpoint
@@ -61,6 +62,12 @@ def test_a_dot_in_the_name_of_a_saved_population_is_part_of_it(tmp_path, ending)
     for lr in ("0.001", "0.002"):
         save_population_checkpoint([agent_of()], str(tmp_path / f"cartpole_lr{lr}{ending}"), overwrite_checkpoints=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cartpole_lr0.001_0", "cartpole_lr0.002_0"]
+
+
+def test_an_actor_has_the_noise_and_the_squashing_of_the_agent():
+    actor = StochasticActor(BOX, BOX, action_std_init=-1.5, squash_output=True)
+    agent = PPO(BOX, BOX, actor_network=actor, seed=0)
+    assert (agent.action_std_init, agent.squash_output) == (-1.5, True)
 
 
 def test_rows_of_autoreset_are_not_learned_from():

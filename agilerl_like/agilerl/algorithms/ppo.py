@@ -80,6 +80,8 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
     ) -> None:
         if isinstance(actor_network, StochasticActor):
             net_config, recurrent = actor_network.net_config, recurrent or actor_network.recurrent
+            action_std_init = actor_network.action_std_init
+            more = {"squash_output": actor_network.squash_output, **more}
             actor_network = critic_network = None
         num_envs = num_envs or 1
         batch_size = fitting_batch(batch_size, learn_step, num_envs)

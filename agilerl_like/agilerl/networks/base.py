@@ -53,7 +53,7 @@ class EvolvableNetwork:
 
 
 class StochasticActor(EvolvableNetwork):
-    """A policy's description."""
+    """A policy's description, with the standard deviation and the squashing of its actions."""
 
     def __init__(
         self,
