@@ -15,6 +15,7 @@ import torch
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.config import Draft, build
+from agilerl_like.config.schema import MAX_THREADS
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.factory import describe_backend
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
@@ -70,6 +71,8 @@ def bench(
     sizes = _sizes(population)
     if not seconds > 0:
         raise ConfigurationError(f"seconds={seconds!r} must be above 0")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ConfigurationError(f"threads={threads!r}; allowed are 1 to {MAX_THREADS}")
     name = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     where = resolve_device(name)
     checked_seed(seed)
