@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -144,7 +144,7 @@ def figure(run_dir: Path | str) -> Figure:
     bar = drawing.colorbar(small[0].collections[-1], ax=small, label="fitness", aspect=16 * lines, pad=0.01)
     bar.ax.spines["outline"].set_visible(False)
     drawing.suptitle(
-        _title(Path(run_dir), history.rows[-1], history.rows[history.lineage[-1]]),
+        _title(history),
         x=0.01,
         ha="left",
         fontsize=13,
@@ -155,9 +155,10 @@ def figure(run_dir: Path | str) -> Figure:
     return drawing
 
 
-def _title(run_dir: Path, last: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    fitness, generation = formatting.fitness(last["population/best_ever"]), int(best["generation"])
-    return f"{run_dir.resolve().name}: best fitness {fitness}, member {best['uid']:.0f} in generation {generation}"
+def _title(history: RunHistory) -> str:
+    best = history.rows[history.lineage[-1]]
+    fitness = formatting.known_fitness(history.column("population/best_ever")[-1])
+    return f"{history.name}: best fitness {fitness}, member {best['uid']:.0f} in generation {best['generation']:.0f}"
 
 
 def _read(run_dir: Path | str) -> RunHistory:
@@ -203,7 +204,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
         steps[history.lineage], middle - spread, middle + spread, color=_DARK, alpha=0.1, linewidth=0, zorder=1,
         label="± standard deviation of its episodes",
     )  # fmt: skip
-    target = history.rows[-1]["population/target"]
+    target = history.column("population/target")[-1]
     if abs(target) < DRAWABLE:
         axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
     axes.set(xlabel="env steps of all members", ylabel="mean return")

@@ -1,3 +1,4 @@
+import csv
 import json
 import math
 import sys
@@ -258,6 +259,16 @@ def test_other_formats_and_runs_of_several_envs_are_refused(three_runs, tmp_path
     (three_runs[0] / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
     with pytest.raises(ConfigurationError, match=r"of several envs \(CartPole-v1, LunarLander-v3\)"):
         plot_runs(three_runs, tmp_path / "a.png")
+
+
+def test_a_run_of_an_older_version_is_plotted_without_what_it_lacks(run_dir):
+    file = run_dir / "metrics.csv"
+    head, *rows = csv.reader(file.read_text().splitlines())
+    kept = [place for place, name in enumerate(head) if not name.startswith(("population/", "time/"))]
+    file.write_text("".join(",".join(row[place] for place in kept) + "\n" for row in (head, *rows)))
+    drawing = figure(run_dir)
+    assert drawing.get_suptitle() == "lander: best fitness -, member 2 in generation 3"
+    assert not [line for line in drawing.axes[0].lines if line.get_label().startswith("target")]
 
 
 def test_folder_without_metrics_is_an_error(tmp_path):
