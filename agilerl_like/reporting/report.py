@@ -304,6 +304,8 @@ def _time(run: RunHistory) -> str:
     return _section("Time by part", "", f'<div class="panels">{figure}{table}</div>')
 
 
+LEVELS = 8
+"""Levels of a value in run.json that are shown; a run writes three, and a damaged file may have hundreds."""
 TIMES = frozenset(f"time/{part}" for part in ("env", "act", "learn", "evaluate", "evolve", "report"))
 
 
@@ -360,7 +362,11 @@ def _json(content: Any, name: str = "") -> str:
     return f'<script type="application/json" class="{name}">{text}</script>'
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, levels: int = LEVELS) -> str:
+    if not isinstance(value, dict | list):
+        return str(value)
+    if not levels:
+        return "…"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(its)}" for key, its in value.items())
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
+        return ", ".join(f"{key} {_plain(its, levels - 1)}" for key, its in value.items())
+    return ", ".join(_plain(its, levels - 1) for its in value)

@@ -326,6 +326,10 @@ class TestIncompleteFolders:
         assert "mutations are known by name only" in page
         assert lineage_rows(history)[-1][2] == "lr"  # the label of metrics.csv
 
+    def test_deep_levels_of_the_run_document_are_left_out(self, run_dir):
+        (run_dir / "run.json").write_text('{"deep": ["near", ' + "[" * 700 + "1" + "]" * 700 + "]}")
+        assert "near, …" in report_run(run_dir).read_text(encoding="utf-8")
+
     def test_damaged_run_document_counts_as_missing(self, run_dir):
         for text in ("{", "[1]", "[" * 10_000, "\0"):
             (run_dir / "run.json").write_text(text)
