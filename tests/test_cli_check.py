@@ -41,6 +41,16 @@ def test_a_sound_env_gets_a_configuration_that_can_be_read(own, tmp_path, capsys
     assert main(["check", "taxi.yaml"]) == 0
 
 
+@pytest.mark.parametrize("algorithm", ["DQN", "OpenAIES", "PPO"])
+def test_the_environment_and_the_algorithm_of_a_file_are_written(own, tmp_path, algorithm):
+    settings = "{id: CartPole-v1, max_total_reward: 50, training_wrappers: [NormalizeReward], num_envs: 4}"
+    (tmp_path / "mine.yaml").write_text(f"environment: {settings}\nalgorithm: {{name: {algorithm}}}\n")
+    assert main(["check", "mine.yaml", "--write", "new.yaml"]) == 0
+    mine, new = load("mine.yaml"), load("new.yaml")
+    assert (new.environment, new.algorithm.name) == (mine.environment, algorithm)
+    assert ("ent_coef" in new.hyperparameters) == (algorithm == "PPO")
+
+
 def test_an_error_is_a_line_and_exit_code_2(own, capsys):
     assert main(["check", f"{own}:Wrong", "--write", "wrong.yaml"]) == 2
     finding, summary = capsys.readouterr().out.splitlines()

@@ -29,7 +29,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
 
     Args:
         env: An environment as in `environment.id`, or a configuration (a .yaml file) that contains one.
-        write: File for a configuration to start from.
+        write: File for a configuration to start from, with the environment and the algorithm's name.
     """
     config = _config_of(env)
     env_config = config.environment.env_config
@@ -83,19 +83,19 @@ def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None)
 
 
 def _suggested(config: Config, inspection: EnvCheck) -> str:
-    environment: dict[str, Any] = {"id": config.environment.id, "num_envs": 16}
-    environment |= {key: value for key in ("kwargs", "wrappers") if (value := config.to_json()["environment"][key])}
+    given = config.environment.model_dump(mode="json", exclude_unset=True)
+    environment: dict[str, Any] = {"id": config.environment.id, "num_envs": 16, **given}
+    kind = config.algorithm_class
+    ranges = {"lr": {"min": 1e-4, "max": 1e-2}, "ent_coef": {"min": 1e-4, "max": 1e-1}}
+    ranges = {name: range_ for name, range_ in ranges.items() if name in kind.config.__dataclass_fields__}
     training: dict[str, Any] = {"max_steps": 1_000_000, "evo_steps": 50_000}
     if inspection.endless:
         training["eval_steps"] = EVAL_STEPS
     suggested = {
         "environment": environment,
-        **({"algorithm": {"name": IPPO.algo}} if config.algorithm.name == IPPO.algo else {}),
+        **({} if kind is PPO else {"algorithm": {"name": kind.algo}}),
         "population": {"size": 4, "sample_hyperparameters": True},
-        "hyperparameters": {
-            "lr": {"min": 1e-4, "max": 1e-2},
-            "ent_coef": {"min": 1e-4, "max": 1e-1},
-        },
+        "hyperparameters": {**ranges, **kind.group_class.search_ranges},
         "training": training,
     }
     head = f"# {inspection.observation_space} -> {inspection.action_space}"
