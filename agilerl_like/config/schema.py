@@ -547,6 +547,9 @@ class RunConfig(Section, frozen=True):
         for kind in ("trackers", "callbacks"):
             for number, entry in enumerate(getattr(self, kind)):
                 registered(kind.removesuffix("s")).parse(f"{kind}.{number}", entry)
+        for key, text in (("name", self.name), ("dir", str(self.dir))):
+            if "\0" in text:
+                raise ConfigurationError(f"{key}={text!r} has a null character, which paths cannot have")
         path = Path(self.name)
         if self.name and (path.is_absolute() or ".." in path.parts or not path.parts):
             raise ConfigurationError(

@@ -299,6 +299,13 @@ def test_the_users_own_file_is_never_overwritten(tmp_path, monkeypatch, capsys, 
     assert contents(tmp_path) == {own.relative_to(tmp_path): YAML.encode()}
 
 
+@pytest.mark.parametrize("key", ["name", "dir"])
+def test_a_null_character_in_the_folder_is_refused(file, tmp_path, capsys, key):
+    assert main(["train", file, f"--run.{key}", '"a\\0b"']) == 2
+    assert f"run.{key}='a\\x00b' has a null character" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [file]
+
+
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "."])
 def test_a_run_name_outside_of_run_dir_is_refused(file, tmp_path, capsys, name):
     assert main(["train", file, "--run.name", name]) == 2
