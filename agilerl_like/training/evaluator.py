@@ -83,11 +83,12 @@ class EvalResult(NamedTuple):
         """
         spread, errors, steps = list(self.spread), list(self.errors), list(self.steps)
         returns = [[*its, *[math.nan] * episodes] for its in self.returns]
-        for number, place in enumerate(places if more is not None else ()):
-            returns[place][-episodes:] = more.returns[number]
+        played = [] if more is None else zip(places, more.returns, more.steps, strict=True)
+        for place, its_returns, its_steps in played:
+            returns[place][-episodes:] = its_returns
             found = summary(returns[place], self.instances, self.aggregate)
             spread[place], errors[place] = found.spread, found.error
-            steps[place] += more.steps[number]
+            steps[place] += its_steps
         return self._replace(spread=spread, errors=errors, steps=steps, returns=returns)
 
     def on_equal_terms(self, effects: np.ndarray) -> EvalResult:
@@ -96,25 +97,32 @@ class EvalResult(NamedTuple):
         `effects` `[K]` are those of the seeds on returns. Without that, members that played further seeds could not be
         compared with those that did not. The mean difficulty is that of the seeds that all members played.
         """
-        first = effects[: self.episodes].reshape(-1, self.instances).mean(axis=0)
+        first = np.nanmean(effects[: self.episodes].reshape(-1, self.instances), axis=0)
         centred = effects - np.resize(first, len(effects))
         found = [summary((np.array(its) - centred).tolist(), self.instances, self.aggregate) for its in self.returns]
         return self._replace(fitness=[one.mean for one in found])
 
 
-def seed_effects(returns: np.ndarray) -> np.ndarray:
+def seed_effects(returns: np.ndarray, instances: int = 1) -> np.ndarray:
     """Return how much each env seed raises the returns `[P, K]`, nan where a member did not play it.
 
     The least-squares fit of return = member + seed: a seed's effect is found from the members that played it, and each
-    of these from all the seeds that it played.
+    of these from all the seeds that it played; nan for a seed without any return. Column i is of instance i modulo
+    `instances`. Each instance has a fit of its own, because a member may be strong on one and weak on another.
     """
+    if instances > 1:
+        effects = np.empty(returns.shape[1])
+        for i in range(instances):
+            effects[i::instances] = seed_effects(returns[:, i::instances])
+        return effects
     members, seeds = returns.shape
     played = np.isfinite(returns)
     rows, columns = np.nonzero(played)
     design = np.zeros((len(rows), members + seeds))
     design[np.arange(len(rows)), rows] = 1
     design[np.arange(len(rows)), members + columns] = 1
-    return np.linalg.lstsq(design, returns[played], rcond=None)[0][members:]
+    effects = np.linalg.lstsq(design, returns[played], rcond=None)[0][members:]
+    return np.where(played.any(axis=0), effects, np.nan)
 
 
 class Summary(NamedTuple):

@@ -144,7 +144,7 @@ class EvaluatingLoop(LoopState):
             played = max(self.members.process_group.all_gather(0 if more is None else more.episodes))
             result = result.extended(own, more, played)
             returns = self.members.all_gather_by_slot(result.returns, encode=list, decode=list)
-            result = result.on_equal_terms(seed_effects(np.array(returns)))
+            result = result.on_equal_terms(seed_effects(np.array(returns), result.instances))
             episodes *= 2
         return result, 0
 

@@ -167,7 +167,7 @@ class ScriptedOpponentEvaluator(Evaluator):
             [float(np.nanmean(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)],
             spread,
             [std / np.sqrt(count - 1) if count > 1 else np.nan for std, count in zip(spread, counts, strict=True)],
-            len(sides) * returns.shape[1],
+            returns.shape[1],
             played.steps.tolist(),
             returns.tolist(),
         )

@@ -167,13 +167,32 @@ def test_effects_of_seeds_are_found_from_the_members_that_played_them():
     np.testing.assert_allclose(effects - effects[0], seeds - seeds[0], atol=1e-9)
 
 
+def test_a_member_that_is_strong_on_one_instance_does_not_make_its_seeds_easy():
+    """All seeds are equally difficult; the first two members, of which `min` is 10, played further ones."""
+    returns = np.array([[1000.0, 10.0] * 3, [900.0, 10.0] * 3, [100.0, 12.0] * 3])
+    returns[2, 2:] = np.nan
+    result = EvalResult([0.0] * 3, [0.0] * 3, [0.0] * 3, 2, [1] * 3, returns.tolist(), instances=2, aggregate="min")
+    np.testing.assert_allclose(result.on_equal_terms(seed_effects(returns, 2)).fitness, [10.0, 10.0, 12.0])
+
+
+def test_a_seed_without_any_return_has_no_effect():
+    returns = np.full((3, 6), 1000.0)
+    returns[:, 1] = returns[0, 4:] = np.nan
+    effects = seed_effects(returns)
+    assert np.isnan(effects[1])
+    result = EvalResult([0.0] * 3, [0.0] * 3, [0.0] * 3, 4, [1] * 3, returns.tolist())
+    np.testing.assert_allclose(result.on_equal_terms(effects).fitness, 1000.0)
+
+
 @pytest.mark.parametrize("instances", [1, 2])
 def test_on_equal_terms_fitness_is_that_of_the_seeds_which_all_played(instances):
     members, seeds = np.array([3.0, 1.0]), np.array([10.0, -6.0, 40.0, 8.0, -80.0, 2.0])
     returns = members[:, None] + seeds
     returns[0, 4:] = np.nan
     result = EvalResult([0.0] * 2, [0.0] * 2, [0.0] * 2, 4, [1] * 2, returns.tolist(), instances=instances)
-    found = result._replace(aggregate="min" if instances > 1 else "mean").on_equal_terms(seed_effects(returns))
+    found = result._replace(aggregate="min" if instances > 1 else "mean").on_equal_terms(
+        seed_effects(returns, instances)
+    )
     first = seeds[:4].mean() if instances == 1 else min(seeds[:4:2].mean(), seeds[1:4:2].mean())
     np.testing.assert_allclose(found.fitness, members + first)
 

@@ -20,6 +20,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.envs.multi_agent.scripted import random_moves
+from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
 BOTH = {"red_0": "player", "blue_0": "player"}
@@ -85,6 +86,21 @@ def test_constant_policies_play_as_members_that_always_take_one_action(opponents
     env.close()
     assert found == (played.fitness, played.steps)
     assert max(played.fitness) < 0
+
+
+def test_further_evaluation_episodes_against_a_function_have_a_column_for_each_seed():
+    """Each seed is played from both sides, whose mean is one return."""
+    env = make_multi_agent_vect_envs(partial(Duel, steps=4), 8, backend="sync")
+    teams, setup = population(env, groups=BOTH), MultiAgentEnvSetup(env, perfect_duel)
+    evaluator = setup.make_evaluator("return", setup.adapt(setup.make_eval_env(8)), None)
+    first = evaluator.evaluate(teams, [5, 6, 7], 1)
+    more = evaluator.evaluate_some(teams, [0], [8, 9], 1)
+    assert (first.episodes, more.episodes) == (3, 2)
+    found = first.extended([0], more, more.episodes)
+    assert [len(its) for its in found.returns] == [5] * len(teams)
+    assert len(found.on_equal_terms(seed_effects(np.array(found.returns))).fitness) == len(teams)
+    evaluator.env.env.close()
+    env.close()
 
 
 def test_a_function_acts_for_its_group_and_the_others_are_trained():
