@@ -16,7 +16,7 @@ import numpy as np
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.blended_fitness import blended
-from agilerl_like.hpo.genome import WeightMix
+from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import (
     PopulationView,
     Selection,
@@ -150,15 +150,18 @@ class GatedSelection(Selection):
     def in_grace(self, view: PopulationView) -> list[int]:
         """Return the slots of members that started again within the grace, and forget earlier ones.
 
-        The uid of such a member is noted when it is first seen, so that another one in its slot has no grace.
+        The uid of such a member, which has no parent, is noted as soon as the history has it, so that a clone in its
+        slot has no grace.
         """
         recent = []
         for slot, end, *noted in view.state.get("restarted", []):
             uid = int(view.uids[slot])
-            if end > view.generation and noted in ([], [uid]):
-                recent.append([slot, end, uid])
+            trials = view.history.of(uid)
+            is_same = noted == [uid] if noted else not trials or trials[-1].parent_uid == NO_PARENT
+            if end > view.generation and is_same:
+                recent.append([slot, end, *([uid] if trials else noted)])
         view.state["restarted"] = recent
-        return [slot for slot, _, _ in recent]
+        return [slot for slot, *_ in recent]
 
     def begin_grace(self, view: PopulationView, slots: Sequence[int]) -> None:
         """Note that members start again in the next generation."""

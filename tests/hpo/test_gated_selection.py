@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from math import inf, nan
 
@@ -21,6 +22,7 @@ from agilerl_like.hpo import (
     PopulationView,
     RLParameter,
     SlotPlan,
+    Trial,
     TruncationSelection,
     WeightMix,
     next_generation,
@@ -323,15 +325,20 @@ def test_the_clone_that_takes_the_slot_of_a_diverged_fresh_member_has_no_grace()
     state: dict = {}
     restarted_slots(GatedSelection(), [np.arange(8.0)] * 4, state)  # slots 0 and 1 start again
 
-    def sources_at(generation, uids):
-        view = PopulationView(np.arange(8.0), uids, (), generation, state=state)
+    def sources_at(generation, uids, parents, state):
+        trials = [Trial(generation, uid, parents.get(uid, -1), {}, "", "", nan, 0.0, 1) for uid in uids]
+        before = PopulationView(np.arange(8.0), uids, (), generation, state=state)
+        GatedSelection().in_doubt(before)  # the history does not have the generation yet
+        view = replace(before, history=History(tuple(trials)))
         return [row.weights_from for row in plan(view, GatedSelection())]
 
-    fresh = [8, 9, 2, 3, 4, 5, 6, 7]
-    assert sources_at(5, fresh)[:2] == [0, 1]
-    found = sources_at(6, [10, *fresh[1:]])  # a clone with uid 10 has taken slot 0
-    assert found[0] in (6, 7)
-    assert found[1] == 1
+    fresh, clone = [8, 9, 2, 3, 4, 5, 6, 7], [10, 9, 2, 3, 4, 5, 6, 7]
+    at_once = copy.deepcopy(state)
+    assert sources_at(5, fresh, {}, state)[:2] == [0, 1]
+    for generation, its_state in [(6, state), (5, at_once)]:  # the clone of member 7 has taken slot 0
+        found = sources_at(generation, clone, {10: 7}, its_state)
+        assert found[0] in (6, 7)
+        assert found[1] == 1
 
 
 def test_a_member_in_grace_plays_no_further_episodes_because_it_stays_anyway():
