@@ -274,7 +274,7 @@ class CheckpointManager:
         self.identity = dict(identity or {})
         self.output_paths, self.members, self.callbacks, self.resume = output_paths, members, callbacks, resume
         self.checkpoints = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS)
-        self.has_history = members.process_group.broadcast(output_paths.run_dir is not None)
+        self.has_run_dir = members.process_group.broadcast(output_paths.run_dir is not None)
         """Whether the main process has a folder for the history."""
         self.saves = 0
         self.failures = 0
@@ -299,7 +299,7 @@ class CheckpointManager:
                     break
             self.failures = 0 if is_done else self.failures + 1
         self.failures = process_group.broadcast(self.failures)
-        if self.checkpoints is not None and not self.failures and is_complete:
+        if self.has_run_dir and not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
     def save_history(self, progress: Progress, fitness: Sequence[float], *, steps: int, max_steps: int) -> None:
@@ -308,7 +308,7 @@ class CheckpointManager:
         An entry is a population without the state of learning. A resumed run replaces the entries of generations that
         it repeats by equal ones.
         """
-        if not self.has_history:
+        if not self.has_run_dir:
             return
         serialized_agents, run_dir = self.members.gather_to_main(), self.output_paths.run_dir
         if run_dir is None:
