@@ -64,6 +64,10 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
     }
 
 
+DIFFERENCES = {"instances": [], "aggregate": VecEnvConfig.aggregate, "info_keys": {}, "seeds": None}
+"""The defaults of the settings of `_differences`, which a run leaves out."""
+
+
 def _differences(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
     """Return the fields of envs that differ from each other, and of seeds and infos, without those at defaults."""
     found: dict[str, Callable[[], Any]] = {}
@@ -156,6 +160,9 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
     old.pop(SELECTION, None)
+    if all("id" in section["environment"] for section in (old, new)):
+        for section in (old, new):
+            section["environment"] = {**DIFFERENCES, **section["environment"]}
     _drop_unshared(old["environment"], new["environment"])
     if "id" in old["environment"]:  # the name follows from it
         old["environment"].pop("name", None)

@@ -101,6 +101,11 @@ def test_env_arguments_and_wrappers_are_compared(tmp_path):
     script(tmp_path / "run")
     for change, message in (
         ({"env_kwargs": {"sutton_barto_reward": True}}, "environment.kwargs.sutton_barto_reward=True is left out"),
+        ({"seeds": [1, 2]}, r"environment.seeds=\[1, 2\] is None in this run"),
+        (
+            {"instances": [{}, {"sutton_barto_reward": True}]},
+            r"environment.instances=\[\{\}, \{.*\}\] is \[\] in this run",
+        ),
         ({"wrappers": ["NormalizeReward"]}, r"environment.wrappers=\['NormalizeReward'\] is \[\]"),
         ({"training_wrappers": ["NormalizeReward"]}, r"environment.training_wrappers=\['NormalizeReward'\] is \[\]"),
     ):
