@@ -428,7 +428,15 @@ class TestBuilding:
         assert setup.population[0].architecture == PPO(observation, action, net_config=config).architecture
         assert type(setup.population[0].architecture.encoder).__name__ == "SimBaSpec"
 
-    @pytest.mark.parametrize("network", [{}, {"latent_dim": 16}])
+    @pytest.mark.parametrize(
+        "network",
+        [
+            {},
+            {"latent_dim": 16},
+            {"encoder_config": {"hidden_size": [16]}},
+            {"encoder": "mlp", "latent_dim": 8},
+        ],
+    )
     def test_default_network_of_an_evolution_strategy_equals_python(self, network):
         data = {"environment": {"id": "x:y", "num_envs": 4}, "algorithm": {"name": "CMAES"}, "network": network}
         box, actions = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)

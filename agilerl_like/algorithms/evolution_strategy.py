@@ -35,6 +35,8 @@ from agilerl_like.seeding import Purpose, integer
 
 CHECK_EVERY = 8
 """Steps of a member's envs between two looks at whether all of its policies have finished."""
+ENCODER_KEYS = ("encoder", "encoder_config", "simba")
+"""Keys of a `net_config` that name the encoder."""
 
 LearnerT = TypeVar("LearnerT", bound="EvolutionStrategyLearner")
 
@@ -259,8 +261,17 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     def _init_strategy(self, given: Mapping[str, Any]) -> None:
         """Make the agent from the constructor's `locals()`."""
         num_envs = given["num_envs"] if given["num_agents"] is None else given["num_agents"]
-        net_config = {**self.default_net_config, **(given["net_config"] or {})}
+        net_config = self.completed_net_config(given["net_config"] or {})
         self._init_given({**given, "num_envs": num_envs}, net_config)
+
+    @classmethod
+    def completed_net_config(cls, net_config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a `net_config` with the class's default for what is missing; an encoder that is named stays alone."""
+        has_encoder = not net_config.keys().isdisjoint(ENCODER_KEYS)
+        default = {
+            name: its for name, its in cls.default_net_config.items() if not has_encoder or name not in ENCODER_KEYS
+        }
+        return {**default, **net_config}
 
     def check(self) -> None:
         super().check()

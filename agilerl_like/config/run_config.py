@@ -110,11 +110,11 @@ class Config(Section, frozen=True):
     @classmethod
     def _read_default_network(cls, given: Any) -> Any:
         """Complete `network` by the default `net_config` of an evolution strategy, as its constructor does."""
-        default = getattr(cls.algorithm_class, "default_net_config", {})
-        if not default or not isinstance(given, Mapping):
+        completed = getattr(cls.algorithm_class, "completed_net_config", None)
+        if completed is None or not isinstance(given, Mapping):
             return given
         network = given.get("network", {})
-        return {**given, "network": {**default, **network}} if isinstance(network, Mapping) else given
+        return {**given, "network": completed(network)} if isinstance(network, Mapping) else given
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Config:

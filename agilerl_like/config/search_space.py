@@ -99,7 +99,7 @@ def search_space(
 
 
 def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The ranges of the settings that are not None; those that the algorithm defines replace others."""
+    """Return the ranges of the settings that are not None; the algorithm's own ranges replace the general ones."""
     wanted = {**RANGES, **(CONTINUOUS if is_continuous(action_space) else {})}
     wanted |= algorithm_class.group_class.search_ranges
     known = evolvable_settings(algorithm_class.config)
