@@ -4,6 +4,7 @@ import csv
 import re
 
 import pytest
+import yaml
 
 from agilerl_like import Run
 from agilerl_like.cli import main
@@ -17,7 +18,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 class Flawed(CartPoleEnv):
     steps = 0
 
-    def __init__(self, flaw, at=100):
+    def __init__(self, flaw="spoils", at=10**9):
         super().__init__()
         self.flaw, self.at = flaw, at
 
@@ -51,7 +52,7 @@ class Flawed(CartPoleEnv):
 class Unlicensed(Flawed):
     made = 0
 
-    def __init__(self, flaw, at=100):
+    def __init__(self, flaw="spoils", at=10**9):
         super().__init__(flaw, at=-1)
         Unlicensed.made += 1
         if Unlicensed.made == at:
@@ -125,11 +126,14 @@ def test_in_evaluation(run, capsys):
     assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
 
 
-def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys):
+def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys, tmp_path):
     """Episodes of this environment have no end, and the run cuts them after 100 steps (`training.eval_steps`)."""
     assert run("spoils", 10**9, "Endless") == 0
     capsys.readouterr()
     assert main(["eval", "runs/one", "--episodes", "2", "--trust"]) == 0
+    assert "100 steps on average" in capsys.readouterr().out
+    same = yaml.safe_load((tmp_path / "run.yaml").read_text())["environment"]["id"]
+    assert main(["eval", "runs/one", "--episodes", "2", "--env", same, "--trust"]) == 0
     assert "100 steps on average" in capsys.readouterr().out
     assert main(["replay", "runs/one", "--seeds", "1", "--trust"]) == 0
     assert Run.open("runs/one").eval_steps == 100

@@ -101,6 +101,18 @@ def test_37_steps_give_38_frames(tmp_path):
     assert [its.name for its in path.parent.iterdir()] == ["f.mp4"]
 
 
+class Levels(Fading):
+    """Has an argument named as the key of an instance's environment."""
+
+    def __init__(self, render_mode=None, id=0):
+        super().__init__(render_mode, length=3 + id)
+
+
+def test_an_argument_id_of_the_env_is_its_own(tmp_path):
+    path = record_film(choosing(0), make_vect_envs(Levels, 1, id=4), tmp_path / "f.mp4", seed=1)
+    assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 8
+
+
 def test_of_several_instances_the_first_is_filmed(tmp_path):
     env = make_vect_envs(Fading, 2, instances=[{"length": 5}, {"length": 9}])
     path = record_film([choosing(0), choosing(0, index=1)], env, tmp_path / "f.mp4", seed=1)

@@ -60,7 +60,7 @@ def evaluate(
     players = players_of(run, checkpoint=checkpoint, history=history)
     agent = players[0].agent
     config = config_of(run, env, agent.algo, trust=trust)
-    file = None if env else config_file_of(run)
+    file = config_file_of(run)
     max_steps = None if file is None else eval_steps_of(file)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):

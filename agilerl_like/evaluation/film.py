@@ -103,7 +103,7 @@ def display_episodes(
 ) -> None:
     """Show the episodes that `evaluate` plays with this seed, one after the other, in the window of the env.
 
-    `max_steps` cuts longer episodes.
+    `max_steps` cuts longer episodes. Of an env with several instances only those of the first are shown.
 
     Raises:
         ConfigurationError: the env has no rendering mode "human" (the message has those that exist).
@@ -124,12 +124,13 @@ def check_render_modes(name: str, metadata: dict[str, Any], mode: str = MODE) ->
 
 def _with_render_mode(config: VecEnvConfig, mode: str) -> VecEnvConfig:
     """Return the config of one env that renders in this process; of several instances it is the first."""
-    kwargs: dict[str, Any] = {**config.env_kwargs, **dict(*config.instances[:1])}
+    own = dict(*config.instances[:1])
+    env = own.pop("id", config.env)
+    kwargs: dict[str, Any] = {**config.env_kwargs, **own}
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
         kwargs["env_kwargs"] = {**kwargs["env_kwargs"], "render_mode": mode}
     else:
         kwargs["render_mode"] = mode
-    env = kwargs.pop("id", config.env)
     return replace(config, env=env, num_envs=1, backend="sync", env_kwargs=kwargs, instances=())
 
 
