@@ -95,7 +95,7 @@ def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
         return False
     is_array = hasattr(type(one), "__array__")
     if is_array and hasattr(one, "equal"):  # a tensor of torch; workers import this module, so it does not import torch
-        return one.equal(other)
+        return _equal_tensors(one, other)
     if is_array or isinstance(one, float):
         return _equal_arrays(np.asarray(one), np.asarray(other), depth)
     if isinstance(one, Mapping):
@@ -106,9 +106,20 @@ def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
         return one.__code__ is other.__code__ and _equal(_captured(one), _captured(other), depth - 1)
     if isinstance(one, partial):
         return all(_equal(getattr(one, name), getattr(other, name), depth - 1) for name in ("func", "args", "keywords"))
+    if isinstance(one, Set) and any(type(item).__eq__ is object.__eq__ for item in one):
+        return len(one) == len(other)  # its items compare identities
     if isinstance(one, _VALUES):
         return bool(one == other)
     return _equal(object.__getstate__(one), object.__getstate__(other), depth - 1)  # its attributes, also in slots
+
+
+def _equal_tensors(one: Any, other: Any) -> bool:
+    """Compare tensors, in which NaN equals NaN; those whose values cannot be read differ."""
+    try:
+        are_equal = (one == other) | ((one != one) & (other != other))
+        return one.shape == other.shape and bool(are_equal.all())
+    except RuntimeError:  # of sparse tensors, those without data, and shapes that cannot be compared
+        return False
 
 
 def _equal_arrays(one: np.ndarray, other: np.ndarray, depth: int) -> bool:

@@ -46,7 +46,8 @@ def describe_exception(error: BaseException) -> str:
     if isinstance(error, EnvStepError):
         return message
     name, place = type(error).__name__, _innermost_place(error)
-    if isinstance(error, SyntaxError):  # the line that cannot be read is no frame of the traceback
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        # of a source file: the line that cannot be read is no frame of the traceback
         message, place = error.msg, f'File "{error.filename}", line {error.lineno}'
     what = f"{name}: {message}" if message else name
     return f"{what} ({place})" if place else what

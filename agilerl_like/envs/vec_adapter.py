@@ -438,10 +438,16 @@ _SEEDED_PER_ENV = (*BUILT_FROM_ENV_FNS, EnvPoolVectorEnv, SeededCartPole, Tensor
 
 
 def _is_seeded_per_env(env: VectorEnv) -> bool:
-    """Return whether an env takes one seed for each row, inside of any wrappers: these pass seeds on unchanged."""
-    while isinstance(env, VectorWrapper) and not isinstance(env, _SEEDED_PER_ENV):
+    """Return whether an env takes one seed for each row, inside of any wrappers that pass seeds on unchanged.
+
+    Those of gymnasium and our own do; a user's may compute with a single seed.
+    """
+    known = ("gymnasium.", "agilerl_like.")
+    while not isinstance(env, _SEEDED_PER_ENV):
+        if not isinstance(env, VectorWrapper) or not type(env).__module__.startswith(known):
+            return False
         env = env.env
-    return isinstance(env, _SEEDED_PER_ENV)
+    return True
 
 
 class _GroupedVectorEnv(VectorEnv):

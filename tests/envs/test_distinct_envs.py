@@ -107,9 +107,26 @@ def test_attributes_are_compared_by_value(kind):
         assert num_distinct_envs(env) == instances
 
 
-@pytest.mark.parametrize("kind", [Handle, np.random.default_rng])
+def nan_tensor(_):
+    return torch.tensor([float("nan"), 1.0])
+
+
+class Ball:
+    """Has no `__eq__`: two of them are equal only if they are the same."""
+
+    def __init__(self, _):
+        pass
+
+
+@pytest.mark.parametrize("kind", [Handle, np.random.default_rng, nan_tensor, lambda _: {Ball(0), Ball(0)}])
 def test_attributes_without_a_comparable_value_are_equal(kind):
     assert num_distinct_envs(SyncVectorEnv([partial(Level, task=kind(goal)) for goal in (1, 2)])) == 1
+
+
+@pytest.mark.parametrize("tensor", [torch.empty(2, device="meta"), torch.eye(2).to_sparse()], ids=["meta", "sparse"])
+def test_tensors_whose_values_cannot_be_compared_are_distinct(tensor):
+    envs = SyncVectorEnv([partial(Level, task=tensor.clone()), partial(Level, task=tensor.clone())])
+    assert num_distinct_envs(envs) == 2
 
 
 @dataclass

@@ -278,6 +278,14 @@ def test_an_exception_of_the_import_of_a_module_names_file_and_line(tmp_path, mo
         make_vect_envs("own_of_a_test:make")
 
 
+def test_a_syntax_error_in_data_is_placed_at_the_line_that_reads_it(tmp_path, monkeypatch):
+    (tmp_path / "own_of_a_test.py").write_text("from xml.etree import ElementTree\nElementTree.fromstring('<x>')")
+    monkeypatch.syspath_prepend(tmp_path)
+    fault = r"ParseError: no element found: line 1, column 3 \(File \S+own_of_a_test.py\", line 2, in <module>\)"
+    with pytest.raises(ConfigurationError, match=fault):
+        make_vect_envs("own_of_a_test:make")
+
+
 @pytest.mark.parametrize("error", [Terminated, KeyboardInterrupt])
 def test_signals_during_an_import_end_the_process(tmp_path, monkeypatch, error):
     (tmp_path / "own_of_a_test.py").write_text(f"from {error.__module__} import {error.__name__} as E\nraise E")
