@@ -289,11 +289,11 @@ def test_models_that_a_script_sets_one_by_one_are_listed_as_not_convertible(tmp_
         ("sb3", {"policy_kwargs": {"net_arch": {"pi": [64], "vf": 64}}}, "64 is not a list of the sizes"),
         ("isaaclab", {"actor_hidden_dims": [128], "critic_hidden_dims": 128}, "128 is not a list of the sizes"),
         ("skrl", {"models": {"policy": "MyPolicy"}}, "it is not the section of a YAML file"),
-        ("skrl", {"models": {"policy": {"network": 5}}}, "it has another form"),
-        ("skrl", {"learning_rate_scheduler": []}, "it has another form"),
-        ("rlib", {"actor_kwargs": 5}, "it has another form"),
-        ("sb3", {"env_wrapper": {"a": 1}}, "it has another form"),
-        ("sb3", {"n_timesteps": 10**400}, "it has another form"),
+        ("skrl", {"models": {"policy": {"network": 5}}}, "its form is unknown"),
+        ("skrl", {"learning_rate_scheduler": []}, "its form is unknown"),
+        ("rlib", {"actor_kwargs": 5}, "its form is unknown"),
+        ("sb3", {"env_wrapper": {"a": 1}}, "its form is unknown"),
+        ("sb3", {"n_timesteps": 10**400}, "its form is unknown"),
     ],
 )
 def test_a_value_of_another_form_is_not_convertible(system, given, why):

@@ -572,6 +572,6 @@ def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgor
 
 def check_index(index: Any) -> int:
     """Return an index as an int; ConfigurationError unless it is a non-negative integer that a file can hold."""
-    if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < MAX_COUNT:
-        raise ConfigurationError(f"index={index!r:.100} must be a non-negative integer below 2**128")
+    if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < 2**63:
+        raise ConfigurationError(f"index={index!r:.100} must be a non-negative integer below 2**63")
     return int(index)

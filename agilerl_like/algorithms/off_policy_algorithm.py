@@ -92,7 +92,7 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         `[B, choices]` may be given.
 
         Raises:
-            ConfigurationError: a key is missing, rows are, or a number is not finite or not allowed.
+            ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
             PopulationDivergedError: the step gave weights that are not finite; they were restored.
         """
         learner = self.learner
@@ -126,7 +126,7 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
     """Return the transitions of a hand-written loop as a minibatch of one member.
 
     Raises:
-        ConfigurationError: a key is missing, rows are, or a number is not finite or not allowed.
+        ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
     """
     missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
     if missing:

@@ -290,7 +290,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         the episode terminated, not at a time limit. `next_action_mask` `[B, choices]` may be given.
 
         Raises:
-            ConfigurationError: a key is missing, rows are, or a number is not finite or not allowed.
+            ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
             PopulationDivergedError: a value is not finite any more; the table was restored.
         """
         learner = self.learner

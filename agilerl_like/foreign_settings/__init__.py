@@ -86,8 +86,13 @@ def convert(system: str, given: Mapping[str, Any], *, num_envs: int | None = Non
         except NotConvertible as reason:
             found.refused[_shown(name, value)] = str(reason)
             continue
-        except (TypeError, AttributeError, LookupError, OverflowError):  # of values that are not as the system has them
-            found.refused[_shown(name, value)] = "it has another form than the values that are converted"
+        except (
+            TypeError,
+            AttributeError,
+            LookupError,
+            OverflowError,
+        ):  # of a value that the system itself would refuse
+            found.refused[_shown(name, value)] = "its form is unknown"
             continue
         if not settings:
             found.left_out[_shown(name, value)] = NEEDS_NONE if rule.setting else rule.meaning.format(name)

@@ -96,7 +96,10 @@ class SquashedGaussian(_Squashed):
         return self.explored(self.reparametrized(outputs, noise[..., 1:])[0], noise)
 
     def reparametrized(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return raw actions `[…, size]`, differentiable in the outputs, and their log-densities `[…]`."""
+        """Return raw actions `[…, size]`, differentiable in the outputs, and their log-densities `[…]`.
+
+        Both are in half-widths of the space.
+        """
         mean, log_std = self._moments(outputs)
         before = torch.addcmul(mean, noise, log_std.exp())
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi) - tanh_log_det_jacobian(before)

@@ -252,10 +252,11 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one():
     grid = (torch.arange(400) + 0.5) / 200 - 1
     points = torch.cartesian_prod(grid, grid)
     outputs = torch.tensor([0.3, -0.2, math.log(0.4), math.log(0.7)]).expand(len(points), 4)
-    density = distribution.evaluate(outputs, points)[0].exp().sum() / 200**2
-    assert float(density) == pytest.approx(1.0, abs=0.01)
-    actions, log_density = distribution.reparametrized(outputs[:100], torch.randn(100, 2))
-    torch.testing.assert_close(distribution.evaluate(outputs[:100], actions)[0], log_density, atol=1e-3, rtol=1e-3)
+    cell = float(distribution.half_width.prod()) / 200**2  # in the environment's units
+    assert float(distribution.evaluate(outputs, points)[0].exp().sum()) * cell == pytest.approx(1.0, abs=0.01)
+    actions, log_density = distribution.reparametrized(outputs[:100], torch.randn(100, 2))  # in half-widths
+    found = distribution.evaluate(outputs[:100], actions)[0] + distribution.log_width
+    torch.testing.assert_close(found, log_density, atol=1e-3, rtol=1e-3)
 
 
 OPERATORS = ("encoder.add_node", "add_latent_node", "head.add_layer", "head.add_node", "encoder.remove_node",
