@@ -14,6 +14,7 @@ from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances
+from agilerl_like.envs.env_errors import short_repr
 from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.errors import EnvStepError, unknown_name
 from agilerl_like.seeding import Purpose, generator
@@ -161,13 +162,30 @@ def _numbers(played: Episodes, key: str) -> np.ndarray:
     return np.where(played.lost, np.nan, found)
 
 
-def _number(info: Any, key: str) -> float:
+def _entry(info: Any, key: str) -> Any:
+    """Return an entry of an info; None if it is missing."""
     for part in (key,) if isinstance(info, Mapping) and key in info else key.split("."):
         info = info.get(part) if isinstance(info, Mapping) else None
+    return info
+
+
+def _number(info: Any, key: str) -> float:
+    found = _entry(info, key)
     try:
-        return math.nan if info is None else float(np.asarray(info).item())
+        return math.nan if found is None else float(np.asarray(found).item())
     except (TypeError, ValueError) as fault:
-        raise EnvStepError(f"info_keys: info[{key!r}]={info!r:.100} is not a number") from fault
+        raise EnvStepError(f"info_keys: info[{key!r}]={found!r:.100} is not a number") from fault
+
+
+def _check_is_found(played: Episodes, key: str) -> None:
+    """Raise EnvStepError if no episode that was not lost has the info that is the fitness."""
+    infos = [] if played.infos is None else [*played.infos[~played.lost]]
+    if infos and all(_entry(info, key) is None for info in infos):
+        names = sorted({str(name) for info in infos if isinstance(info, Mapping) for name in info})
+        raise EnvStepError(
+            f"info_keys: info[{key!r}], which is the fitness, is missing in all {len(infos)} episodes; their last "
+            f"infos have {short_repr(names)}"
+        )
 
 
 class Opponent(NamedTuple):
@@ -262,6 +280,8 @@ class Evaluator:
         """Return the result of envs with instances or infos."""
         returns = np.where(played.lost, np.nan, played.returns)
         infos = {name: _numbers(played, key) for name, key in self.info_keys.items()}
+        if self.fitness_info:
+            _check_is_found(played, self.info_keys[self.fitness_info])
         scores = infos.get(self.fitness_info, returns)
         found = [summary(its.tolist(), self.instances, self.aggregate) for its in scores]
         measures = {f"info/{name}": values for name, values in infos.items()}

@@ -208,6 +208,14 @@ def test_fitness_may_be_success_and_not_the_return():
         Evaluator(VecEnvAdapter(wide), None, "info.wins")
 
 
+def test_a_fitness_that_no_info_has_is_an_error_that_names_those_it_has():
+    env = make_vect_envs(Paid, num_envs=2, backend="sync", info_keys={"won": "nested.won", "cost": "cost"})
+    population = members(2, env)
+    with pytest.raises(EnvStepError, match=r"info\['nested.won'\], which is the fitness, is missing in all 2 .*'cost'"):
+        Evaluator(VecEnvAdapter(env), None, "info.won").evaluate(population, [0], 0)
+    assert np.isnan(Evaluator(VecEnvAdapter(env), None).evaluate(population, [0], 0).measures["info/won"]).all()
+
+
 @pytest.mark.parametrize(("seeds", "equal"), [([7, 7], True), ([7, 8], False), (7, False)])
 def test_seeds_are_those_of_each_env(seeds, equal):
     env = make_vect_envs(Paid, num_envs=2, backend="sync", seeds=seeds)
