@@ -8,6 +8,7 @@ generation is no measure: most changes cost at first, and a clone that did not r
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ class BanditMutations(Explorer):
     gaussian: all hyperparameters take a normal step. crossover: the clone's hyperparameters lie between, or somewhat
     beyond, those of its parent and of another good member. architecture: a layer or nodes are added or removed. noise:
     weights are perturbed until the policy has moved by `mutation_kl`. The choice is by Thompson sampling; a share
-    `uniform` of the draws is the same for all kinds, so that none is given up. The influence of a clone halves every
-    `half_life` generations.
+    `uniform` of the draws is the same for all kinds, so that none is given up. Kinds that can change nothing, such as
+    gaussian without ranges, are not drawn. The influence of a clone halves every `half_life` generations.
     """
 
     kinds: tuple[str, ...] = KINDS
@@ -70,7 +71,7 @@ class BanditMutations(Explorer):
         pre_training: bool = False,
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome after a change of the drawn kind; a normal step, if there was nothing to change."""
-        kind = self.draw_kind(history, rng)
+        kind = self.draw_kind(history, rng, self._useful_kinds(genome, hp_config))
         if kind == "noise":
             return genome, (Mutation("parameters", "noise", {"sd": self.mutation_sd, "kl": self.mutation_kl}),)
         child, change = genome, Mutation("none")
@@ -84,13 +85,23 @@ class BanditMutations(Explorer):
         steps = GaussianSteps(architecture=0.0)
         return steps.propose(genome, history, rng, hp_config=hp_config, repair=repair)
 
-    def draw_kind(self, history: History, rng: np.random.Generator) -> str:
-        """Draw a kind: the one whose value is the largest in a sample from the posterior of all, or any."""
+    def draw_kind(self, history: History, rng: np.random.Generator, kinds: Sequence[str]) -> str:
+        """Draw one of `kinds`: the one whose value is the largest in a sample from the posterior of all, or any."""
         if rng.random() < self.uniform:
-            return self.kinds[rng.integers(len(self.kinds))]
+            return kinds[rng.integers(len(kinds))]
         values = kind_values(history, self.half_life)
-        sampled = [rng.beta(*np.add(1.0, values.get(kind, (0.0, 0.0)))) for kind in self.kinds]
-        return self.kinds[int(np.argmax(sampled))]
+        sampled = [rng.beta(*np.add(1.0, values.get(kind, (0.0, 0.0)))) for kind in kinds]
+        return kinds[int(np.argmax(sampled))]
+
+    def _useful_kinds(self, genome: Genome, hp_config: HyperparameterConfig) -> Sequence[str]:
+        """Return the kinds that can change a genome; all of them if none can."""
+        legal = {
+            "gaussian": bool(hp_config),
+            "crossover": bool(hp_config),
+            "architecture": any(genome.architecture.operators(kind) for kind in ("layer", "node")),
+            "noise": True,
+        }
+        return [kind for kind in self.kinds if legal[kind]] or self.kinds
 
 
 def kind_of(trial: Trial) -> str:

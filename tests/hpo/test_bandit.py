@@ -62,7 +62,7 @@ def test_the_kind_that_pays_is_drawn_most_and_none_is_given_up():
             uid += 1
         rows, elite = rows + born, born[0].uid
     explorer, rng = BanditMutations(), np.random.default_rng(0)
-    drawn = Counter(explorer.draw_kind(History(tuple(rows)), rng) for _ in range(400))
+    drawn = Counter(explorer.draw_kind(History(tuple(rows)), rng, explorer.kinds) for _ in range(400))
     assert drawn["crossover"] > 240
     assert min(drawn.values()) >= 5
     assert set(drawn) == set(explorer.kinds)
@@ -70,7 +70,7 @@ def test_the_kind_that_pays_is_drawn_most_and_none_is_given_up():
 
 def test_without_a_history_all_kinds_are_equally_likely(assert_frequency):
     explorer, rng = BanditMutations(), np.random.default_rng(1)
-    drawn = Counter(explorer.draw_kind(History(), rng) for _ in range(1000))
+    drawn = Counter(explorer.draw_kind(History(), rng, explorer.kinds) for _ in range(1000))
     for kind in explorer.kinds:
         assert_frequency(drawn[kind], 1000, 0.25)
 
@@ -100,6 +100,24 @@ def test_the_bandit_follows_a_moving_optimum():
     explorer = BanditMutations(("gaussian", "crossover", "noise"))
     runs = [search(toy, uniform_starts(toy, 8, seed), 40, GatedSelection(), explorer, seed) for seed in range(6)]
     assert np.mean([run.best for run in runs]) > 26
+
+
+@pytest.mark.parametrize(
+    ("has_ranges", "has_layers", "kinds"),
+    [
+        (False, True, {"architecture", "noise"}),
+        (True, False, {"gaussian", "crossover", "noise"}),
+        (False, False, {"noise"}),
+    ],
+)
+def test_kinds_that_can_change_nothing_are_not_drawn(layers, has_ranges, has_layers, kinds):
+    genome = Genome({"x": 0.4, "lr": 1e-4}, layers() if has_layers else NoArchitecture())
+    ranges, rows = RANGES if has_ranges else HyperparameterConfig(), [trial(1, 1, 1.0, x=0.9), trial(1, 2, 0.0)]
+    explorer, rng, drawn = BanditMutations(), np.random.default_rng(0), set()
+    for _ in range(60):
+        changes = explorer.propose(genome, History(tuple(rows)), rng, hp_config=ranges)[1]
+        drawn |= {kind_of(trial(1, 0, 0.0, f"{one.kind}.{one.operator}")) for one in changes}
+    assert drawn == kinds
 
 
 @pytest.mark.parametrize(
