@@ -35,6 +35,7 @@ from agilerl_like.hpo.hyperparameters import Number
 from agilerl_like.reporting.callback import Callback, RunContext
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, SummaryRecord
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.checkpoint_manager import INTERRUPTED
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
@@ -115,6 +116,8 @@ class Observer(Callback):
         self._seeds = integers(TEST_EPISODES, case.seed + TEST_STREAM, Purpose.EVALUATION_ENVS)
         self._births: list[OffspringRecord] = []
         self._tested = 0.0
+        self.reason = ""
+        """Why the run ended."""
         self._best: tuple[int, int] = (-1, -1)
 
     def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
@@ -148,7 +151,7 @@ class Observer(Callback):
             run.stop("the budget is spent")
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
-        best = summary.best
+        best, self.reason = summary.best, summary.reason
         if summary.ancestry and (best.generation, best.uid) == self._best:
             self.row.schedule = [
                 (birth.generation / best.generation, dict(birth.hyperparameters)) for birth in summary.ancestry
@@ -183,6 +186,8 @@ def run(case: Case) -> Row:
             callbacks=[observer],
             **search.options,
         )
+        if observer.reason == INTERRUPTED:
+            raise SystemExit("interrupted: a part of a run is no result")
         observer.row.cpu_seconds = round(time.process_time(), 2)
         return observer.row
     except Exception as error:  # a failed run is a result: it is published with its reason

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +140,16 @@ def test_a_failed_run_is_a_row_that_scores_as_a_random_policy(monkeypatch):
     failed = run(Case("ours", "cartpole", "S2", 3, 12_000))
     assert failed.failure == "RuntimeError: no sampler"
     assert (scores.final_score(failed), scores.auc_score(failed), scores.to_target(failed)) == (0.0, 0.0, None)
+
+
+def test_an_interrupted_run_is_no_row(monkeypatch):
+    def interrupt(self, context, record):
+        if record.generation == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(runner.Observer, "on_generation", interrupt)
+    with pytest.raises(SystemExit, match="interrupted"):
+        run(Case("random_quarters", "cartpole", "S1", 3, 12_000, members=2, generations=4))
 
 
 def test_rows_survive_a_killed_writer(tmp_path, row):
