@@ -10,6 +10,10 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   where the best values move it costs 4 to 9 % of the gain. On Pendulum (tuning seeds 20 to 23 and 60 to 63) no
   difference is shown: the agents found earn -160 with it, -158 without it, those of independent members -155, and the
   step-weighted means of the best agent so far are -212, -218 and -256.
+- During the warm-up the worse half starts again twice, with other hyperparameters (`restart_worse`), so that more of
+  the ranges is tried. In toy problems, 40 searches with eight members each, that reaches 14.2 instead of 12.3 where
+  most draws learn nothing, 0.85 instead of 0.83 and 1.21 instead of 1.08 where haste costs, 19.5 instead of 18.9 and
+  16.0 instead of 15.6 where the best values move, and the same on a plateau.
 - Up to half of the members replaced after that, a quarter in the last third of the budget; only clones change.
 - Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
   bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164. None
@@ -68,16 +72,23 @@ class AutoSelection(GatedSelection):
     that learn fast at first: their clones take all slots within three generations, while others that learn more slowly
     would earn more. Where all members begin with the same hyperparameters, or the budget is not known, there is no
     warm-up.
+
+    After a share `restart_worse` of the budget, and after twice that share, the worse half of the members starts again
+    with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:
+    of many draws from wide ranges most learn nothing. 0 leaves all as they were drawn, and so do runs of fewer than
+    ten generations.
     """
 
     warm_up: float = 1 / 3
+    restart_worse: float = 0.1
 
     needs_baseline = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.warm_up <= 1:
-            raise ConfigurationError(f"warm_up={self.warm_up!r} must lie between 0 and 1")
+        for name in ("warm_up", "restart_worse"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} must lie between 0 and 1")
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot.
@@ -88,7 +99,7 @@ class AutoSelection(GatedSelection):
         view.state["idle"] = view.state.get("idle", 0) + 1 if is_constant(view) else 0
         if view.state["idle"]:
             return self._rows_of_failure(view)
-        return self._rows_without_selection(view) if self.warms_up(view) else super().plan(view, rng)
+        return self._rows_of_warm_up(view) if self.warms_up(view) else super().plan(view, rng)
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise.
@@ -110,6 +121,18 @@ class AutoSelection(GatedSelection):
         if not view.generations or view.progress > self.warm_up:
             view.state["warms_up"] = False
         return bool(view.state.get("warms_up"))
+
+    def _rows_of_warm_up(self, view: PopulationView) -> list[SlotPlan]:
+        """Return a row for every slot in the warm-up: all members stay, but twice the worse half starts again."""
+        rows, by_rank = self._rows_without_selection(view), ranking(view.fitness, view.uids).tolist()
+        period = int(self.restart_worse * view.generations)
+        if view.generation in (period, 2 * period):
+            worse = [slot for slot in by_rank[-(len(view) // 2) :] if self.differs(view, by_rank[0], slot)]
+            for slot in worse:
+                rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix())
+            self.in_grace(view)
+            self.begin_grace(view, worse)
+        return rows
 
     def _rows_without_selection(self, view: PopulationView) -> list[SlotPlan]:
         """Return a row for every slot: all members stay, but diverged ones become clones of the best."""

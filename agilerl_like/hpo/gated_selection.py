@@ -166,7 +166,8 @@ class GatedSelection(Selection):
     def begin_grace(self, view: PopulationView, slots: Sequence[int]) -> None:
         """Note that members start again in the next generation."""
         end = view.generation + 1 + share_of_generations(view, GRACE_SHARE, GRACE)
-        view.state["restarted"] += [[slot, end] for slot in slots]
+        earlier = [noted for noted in view.state["restarted"] if noted[0] not in slots]
+        view.state["restarted"] = earlier + [[slot, end] for slot in slots]
 
     def _to_restart(self, view: PopulationView) -> list[int]:
         """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""

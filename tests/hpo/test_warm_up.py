@@ -6,10 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_problems import hasty, search, uniform_starts
+from toy_problems import Toy, hasty, narrow, patience, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import AutoSelection, GatedSelection, GaussianSteps, History, PopulationView, SlotPlan, Trial
+from agilerl_like.hpo import (
+    AutoSelection,
+    GatedSelection,
+    GaussianSteps,
+    History,
+    PopulationView,
+    SlotPlan,
+    Trial,
+    WeightMix,
+)
 
 FITNESS = np.arange(4.0)
 RATES = [1e-5, 1e-4, 1e-3, 1e-2]
@@ -75,23 +84,60 @@ def test_no_further_episodes_are_played_during_the_warm_up() -> None:
     assert [list(AutoSelection().in_doubt(view)) for view in views] == [[], [], [], [0, 2]]
 
 
+def reached(toy: Toy, selection: AutoSelection | None) -> float:
+    """Return the mean over 20 searches of the best of 8 members in any of 21 generations."""
+    runs = [
+        search(toy, uniform_starts(toy, 8, seed), 21, selection, GaussianSteps(architecture=0.0), seed)
+        for seed in range(20)
+    ]
+    return float(np.mean([max(max(scores) for scores in run.scores) for run in runs]))
+
+
 def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
     """Means of the best of 8 members: 0.87 without selection, 0.77 with it from the first generation on."""
-
-    def reached(selection: AutoSelection | None) -> float:
-        toy = hasty(noise=0.01)
-        runs = [
-            search(toy, uniform_starts(toy, 8, seed), 21, selection, GaussianSteps(architecture=0.0), seed)
-            for seed in range(20)
-        ]
-        return float(np.mean([max(max(scores) for scores in run.scores) for run in runs]))
-
-    assert reached(None) > 0.85
-    assert reached(AutoSelection(warm_up=0.0)) < 0.79
-    assert reached(AutoSelection()) > 0.81
+    toy = hasty(noise=0.01)
+    assert reached(toy, None) > 0.85
+    assert reached(toy, AutoSelection(warm_up=0.0)) < 0.79
+    assert reached(toy, AutoSelection()) > 0.81
 
 
-@pytest.mark.parametrize("warm_up", [-0.1, 1.5, float("nan")])
-def test_a_share_outside_of_0_and_1_is_an_error(warm_up) -> None:
-    with pytest.raises(ConfigurationError, match=r"warm_up=.* must lie between 0 and 1"):
-        AutoSelection(warm_up=warm_up)
+def restarted(generations: int, selection: AutoSelection) -> list[list[int]]:
+    """Return the slots that start again after each of the first seven generations; all others stay."""
+    state, found = {}, []
+    for generation in range(1, 8):
+        view = view_of(generation, state, fitness=FITNESS + 10 * generation, generations=generations)
+        rows = selection.plan(view, np.random.default_rng(0))
+        found.append([slot for slot, row in enumerate(rows) if row == SlotPlan(slot, slot, True, WeightMix())])
+        assert all(row == SlotPlan(slot, slot, False) for slot, row in enumerate(rows) if slot not in found[-1])
+    assert sorted(selection.in_grace(view)) == sorted({slot for slots in found for slot in slots})
+    return found
+
+
+def test_the_worse_half_starts_again_twice_during_the_warm_up_and_has_time_to_learn() -> None:
+    assert restarted(21, AutoSelection()) == [[], [0, 1], [], [0, 1], [], [], []]
+    assert restarted(30, AutoSelection()) == [[], [], [0, 1], [], [], [0, 1], []]
+    assert restarted(9, AutoSelection(warm_up=1.0)) == restarted(21, AutoSelection(restart_worse=0.0)) == [[]] * 7
+
+
+def test_members_that_are_not_behind_beyond_noise_do_not_start_again() -> None:
+    state, noise = {}, np.array([0.0, 2.0, -2.0, 0.0])
+    returns = np.array([[5.0] * 4, *[(5.0 + gap + noise).tolist() for gap in (-9.0, -0.5, 0.0)]])
+    for generation in (1, 2):
+        view = replace(view_of(generation, state, fitness=returns.mean(axis=1), generations=21), returns=returns)
+        rows = AutoSelection().plan(view, np.random.default_rng(0))
+    assert [slot for slot, row in enumerate(rows) if row.start is not None] == [1]
+
+
+@pytest.mark.parametrize(
+    ("toy", "without", "least"), [(narrow(0.5), 12.8, 13.7), (patience(deceptive=True, periods=21), 1.16, 1.22)]
+)
+def test_second_draws_find_values_that_the_first_have_missed(toy, without, least) -> None:
+    assert reached(toy, AutoSelection(restart_worse=0.0)) < without
+    assert reached(toy, AutoSelection()) > least
+
+
+@pytest.mark.parametrize("name", ["warm_up", "restart_worse"])
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_a_share_outside_of_0_and_1_is_an_error(name, share) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name}=.* must lie between 0 and 1"):
+        AutoSelection(**{name: share})

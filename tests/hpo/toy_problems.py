@@ -229,6 +229,23 @@ def plateau(threshold: float) -> Toy:
     )
 
 
+def narrow(noise: float = 0.1) -> Toy:
+    """A member gains up to 1 in a generation where all of four values are near 0.7; most draws gain nothing."""
+    from agilerl_like.hpo import RLParameter
+
+    def train(total: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
+        distances = (np.array(list(hyperparameters.values())) - 0.7) / 0.25
+        return total + max(0.0, 1 - float(np.mean(np.square(distances)))) + 0.02 * rng.normal()
+
+    return Toy(
+        HyperparameterConfig(**{name: RLParameter(0.0, 1.0, scale="linear") for name in "abcd"}),
+        float,
+        train,
+        float,
+        noise,
+    )
+
+
 def hasty(noise: float = 0.0) -> Toy:
     """A high h gains fast but lowers what a lineage can reach, for good: 1 - 0.3 h, at the largest h it ever had."""
     from agilerl_like.hpo import RLParameter
