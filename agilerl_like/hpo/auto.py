@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.gated_selection import GatedSelection, own_error, share_of_generations
+from agilerl_like.hpo.gated_selection import GatedSelection, share_of_generations
 from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.history import History
@@ -180,7 +180,7 @@ def is_constant(view: PopulationView) -> bool:
     """
     baseline, spread = view.state.get("baseline", (math.nan, math.nan))
     best = int(ranking(view.fitness, view.uids)[0])
-    tolerance = 0.02 * spread + min(2 * own_error(view, best), 0.1 * spread)
+    tolerance = 0.02 * spread + min(2 * view.own_error(best), 0.1 * spread)
     return bool(abs(view.fitness[best] - baseline) <= tolerance)
 
 

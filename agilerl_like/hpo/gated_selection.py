@@ -188,7 +188,7 @@ class GatedSelection(Selection):
     def _has_stalled(self, view: PopulationView) -> bool:
         """Whether the best fitness has not risen by more than the gate for `STALLED_GENERATIONS`."""
         state, best = view.state, int(ranking(view.fitness, view.uids)[0])
-        if view.fitness[best] > state.get("best", -math.inf) + self.gate * own_error(view, best):
+        if view.fitness[best] > state.get("best", -math.inf) + self.gate * view.own_error(best):
             state.update(best=float(view.fitness[best]), stalled=0)
         else:
             state["stalled"] = state.get("stalled", 0) + 1
@@ -218,11 +218,3 @@ def are_equal(view: PopulationView) -> bool:
         for genome, hp_config in zip(view.genomes, view.hp_configs, strict=False)
     ]
     return bool(values) and bool(values[0]) and all(found == values[0] for found in values)
-
-
-def own_error(view: PopulationView, slot: int) -> float:
-    """Return the standard error of a member's fitness, 0 where it cannot be estimated."""
-    if view.returns is None:
-        return 0.0
-    played = view.returns[slot][np.isfinite(view.returns[slot])]
-    return float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else 0.0

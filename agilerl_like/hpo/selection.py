@@ -7,6 +7,7 @@ no tournament, is never a parent, and never survives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
@@ -37,8 +38,8 @@ class PopulationView:
     history: History = field(default_factory=History)
     """Trials of all generations so far, this one included."""
     returns: np.ndarray | None = None
-    """Returns of evaluation episodes `[P, K]`: a column is one env seed, nan where a member did not play it; None if
-    fitness is not a mean return."""
+    """Returns of evaluation episodes `[P, K]`, of which fitness is the mean: a column is one env seed, nan where a
+    member did not play it, or its result on another instance decides; None if fitness is not a mean return."""
     generations: int = 0
     """Generations that the run's budget allows; 0 if it is not known."""
     hp_configs: Sequence[HyperparameterConfig] = ()
@@ -66,13 +67,25 @@ class PopulationView:
     def standard_error(self, one: int, other: int) -> float:
         """Return the standard error of the difference in fitness of two members, over the env seeds both played.
 
-        It is 0 where it cannot be estimated: with fewer than two common seeds.
+        With fewer than two common seeds, as where the worst instance of each decides, it follows from the errors of
+        both; it is 0 where one of them played fewer than two.
         """
         if self.returns is None:
             return 0.0
-        differences = self.returns[one] - self.returns[other]
-        differences = differences[np.isfinite(differences)]
-        return float(differences.std(ddof=1) / np.sqrt(len(differences))) if len(differences) > 1 else 0.0
+        played = np.isfinite(self.returns[[one, other]])
+        if played.all(0).sum() > 1:
+            return _standard_error(self.returns[one] - self.returns[other])
+        return math.hypot(self.own_error(one), self.own_error(other)) if (played.sum(1) > 1).all() else 0.0
+
+    def own_error(self, slot: int) -> float:
+        """Return the standard error of a member's fitness, 0 where it cannot be estimated."""
+        return 0.0 if self.returns is None else _standard_error(self.returns[slot])
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Return the standard error of the mean of the finite values, 0 of fewer than two."""
+    known = values[np.isfinite(values)]
+    return float(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else 0.0
 
 
 class SlotPlan(NamedTuple):

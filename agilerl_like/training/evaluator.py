@@ -145,13 +145,33 @@ def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean"
         mean, spread = (float(played.mean()), float(played.std())) if len(played) else (math.nan, math.nan)
         error = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
         return Summary(mean, spread, error)
-    by_instance = sorted((summary(scores[i::instances]) for i in range(instances)), key=lambda one: one.mean)
+    by_instance = [summary(scores[i::instances]) for i in range(instances)]
     if any(math.isnan(one.mean) for one in by_instance):
         return Summary(math.nan, math.nan, math.nan)
-    middle = (instances - 1) // 2
-    chosen = by_instance[:1] if aggregate == "min" else by_instance[middle : instances - middle]
+    chosen = [by_instance[i] for i in deciding_instances([one.mean for one in by_instance], aggregate)]
     mean, spread = (float(np.mean([getattr(one, name) for one in chosen])) for name in ("mean", "spread"))
     return Summary(mean, spread, math.sqrt(sum(one.error**2 for one in chosen)) / len(chosen))
+
+
+def deciding_instances(means: Sequence[float], aggregate: str) -> list[int]:
+    """Return the instances whose mean is the fitness: that of the lowest mean, or the one or two in the middle."""
+    ordered, middle = sorted(range(len(means)), key=means.__getitem__), (len(means) - 1) // 2
+    return ordered[:1] if aggregate == "min" else ordered[middle : len(means) - middle]
+
+
+def deciding_returns(returns: np.ndarray | None, instances: int, aggregate: str) -> np.ndarray | None:
+    """Return the returns `[P, K]` whose mean is the fitness, with nan for those on other instances.
+
+    The noise of a fitness is that of these episodes alone.
+    """
+    if returns is None or aggregate == "mean" or instances == 1:
+        return returns
+    found = np.full_like(returns, np.nan)
+    for own, every in zip(found, returns, strict=True):
+        means = [summary(every[i::instances].tolist()).mean for i in range(instances)]
+        for i in deciding_instances(means, aggregate):
+            own[i::instances] = every[i::instances]
+    return found
 
 
 def _numbers(played: Episodes, key: str) -> np.ndarray:

@@ -375,7 +375,7 @@ class TrainingLoop(EvaluatingLoop):
             [info.genome for info in infos],
             self.progress.generation,
             self.history,
-            returns=self.search.paired_returns(),
+            returns=self._returns_for_selection(self.search),
             generations=self._expected_generations(),
             train_returns=np.array([info.train_return for info in infos]),
             state=self.search.state,

@@ -28,7 +28,7 @@ from agilerl_like.training.best_agent import (
     unconfirmed_record,
 )
 from agilerl_like.training.checkpoint_manager import SearchState
-from agilerl_like.training.evaluator import EvalResult, seed_effects, summary
+from agilerl_like.training.evaluator import EvalResult, deciding_returns, seed_effects, summary
 from agilerl_like.training.loop_state import LoopState
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class EvaluatingLoop(LoopState):
             (),
             self.progress.generation,
             self.history,
-            returns=SearchState(returns=list(returns)).paired_returns(),
+            returns=self._returns_for_selection(SearchState(returns=list(returns))),
             generations=self._expected_generations(),
             train_returns=np.array(train_returns),
             state=self.search.state,
@@ -174,6 +174,10 @@ class EvaluatingLoop(LoopState):
         cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
         allowed = args.eval_share * (self.steps - self._steps_before) * members.size
         return doubtful if sum(steps) + cost <= allowed else ()
+
+    def _returns_for_selection(self, search: SearchState) -> np.ndarray | None:
+        """Return the returns `[P, K]` that the members' fitness is the mean of; None if it is not a mean return."""
+        return deciding_returns(search.paired_returns(), self.evaluator.instances, self.evaluator.aggregate)
 
     def _separate_equals(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the ratings after further games of the members whose ratings are equal, and the signal.

@@ -1,5 +1,6 @@
 """What fitness is made of: the environment's own reward, and the same environments for every member."""
 
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,9 +16,10 @@ from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_mu
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.hpo.selection import PopulationView
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.evaluator import EvalResult, Evaluator, seed_effects
+from agilerl_like.training.evaluator import EvalResult, Evaluator, deciding_returns, seed_effects, summary
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -154,6 +156,31 @@ def test_replicas_train_in_distinct_envs(kind):
         assert env.call("pays") == pays
         env.close()
     env_setup.env.close()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "means", "wanted"),
+    [("mean", (0.0, 1.0), [0, 1]), ("min", (3.0, 1.0, 2.0), [1]), ("median", (3.0, 1.0, 2.0), [2])],
+)
+def test_the_noise_of_a_fitness_is_that_of_the_instances_which_decide(aggregate, means, wanted):
+    """Instance i adds its mean to every episode; of 4 episodes on each, those on the deciding instances are left."""
+    noise = np.array([1.0, -1.0, 2.0, -2.0])
+    returns = (noise[:, None] + np.array(means)).reshape(1, -1)
+    found = deciding_returns(returns, len(means), aggregate).reshape(4, -1)
+    assert np.flatnonzero(np.isfinite(found).all(0)).tolist() == wanted
+    view = PopulationView(np.zeros(1), [0], (), 1, returns=found.reshape(1, -1))
+    its = summary(returns[0].tolist(), len(means), aggregate)
+    assert np.nanmean(found) == its.mean
+    assert view.own_error(0) == pytest.approx(its.error)
+
+
+def test_members_with_different_worst_instances_differ_by_the_errors_of_both():
+    """Two instances of 4 episodes; the first member is worse on the one and the second on the other."""
+    noise = np.array([1.0, -1.0, 2.0, -2.0])
+    returns = np.stack([np.stack([noise, noise + 10], 1).ravel(), np.stack([3 * noise + 10, 3 * noise], 1).ravel()])
+    view = PopulationView(np.zeros(2), [0, 1], (), 1, returns=deciding_returns(returns, 2, "min"))
+    own = math.sqrt(10 / 3 / 4)  # squares 1 + 1 + 4 + 4, of three degrees of freedom, in four episodes
+    assert view.standard_error(0, 1) == pytest.approx(math.hypot(own, 3 * own))
 
 
 # ---- members that played different seeds

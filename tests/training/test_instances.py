@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from functools import partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.distinct_envs import num_distinct_envs
 from agilerl_like.envs.episode_wrappers import InfoObservation
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, summary
@@ -114,6 +116,30 @@ def test_the_standard_error_of_a_trial_is_that_of_its_fitness(tmp_path):
         found = [trial["standard_error"] for trial in run["history"][-2:]]
         errors = [summary(returns, 3, "min").error for returns in run["search"]["returns"]]
         assert found == (errors if episodes > 1 else [0.0, 0.0])
+
+
+class Seen(GatedSelection):
+    """Stores what it plans by."""
+
+    views: ClassVar[list] = []
+
+    def plan(self, view, rng):
+        self.views.append(view)
+        return super().plan(view, rng)
+
+    def in_doubt(self, view):
+        self.views.append(view)
+        return super().in_doubt(view)
+
+
+def test_selection_sees_the_returns_of_the_instances_that_decide():
+    """The worst instance of all members is the one that pays 1, so four of their twelve returns are left."""
+    env = make_vect_envs(Lucky, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
+    trained(env, members(4, env), eval_loop=4, selection_strategy=Seen())
+    assert {np.isfinite(view.returns).sum() for view in Seen.views} == {4 * 4}
+    for view in Seen.views:
+        np.testing.assert_allclose(np.nanmean(view.returns, axis=1), view.fitness)
+    assert len(Seen.views) > 1
 
 
 def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():
