@@ -133,6 +133,7 @@ class CMAESGroup(EvolutionStrategyGroup[CMAESLearner]):
             data.counts,
             searches=[learner.search for learner in learners],
             seeds=[learner.perturbation_seed for learner in learners],
+            sigmas=sigmas,
         )
 
 

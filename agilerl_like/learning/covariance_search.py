@@ -115,16 +115,19 @@ class CovarianceUpdate(ReturnsUpdate):
 
     searches: Sequence[CovarianceSearch]
     seeds: Sequence[int]
+    sigmas: Sequence[float]
+    """The step sizes of the samples that were played; a search of another one has begun since, and has no returns."""
 
     def of_members(self, members: Tensor) -> CovarianceUpdate:
-        lists = {name: [getattr(self, name)[member] for member in members.tolist()] for name in ("searches", "seeds")}
+        names = ("searches", "seeds", "sigmas")
+        lists = {name: [getattr(self, name)[member] for member in members.tolist()] for name in names}
         return replace(super().of_members(members), **lists)
 
     def take_step(self, stacked: StackedNetworks) -> Mapping[str, Tensor]:
         for here, stack in stacked.parts:
             for row in range(here.start, here.stop):
                 search, returns = self.searches[row], self.returns[row].cpu().numpy()
-                if np.isfinite(returns).all():
+                if search.sigma == self.sigmas[row] and np.isfinite(returns).all():
                     search.learn(self.seeds[row], returns)
                 weights = torch.from_numpy(search.weights).to(stacked.flat)
                 stacked.flat[row].index_copy_(0, stack.param_indices(row - here.start), weights)

@@ -125,6 +125,24 @@ def test_a_mutation_begins_the_covariance_again_and_keeps_the_step_size():
     assert member.learner.search.sigma == 0.25
 
 
+def test_returns_of_samples_that_another_step_size_drew_do_not_count():
+    pop = Population([cartpole(sigma=0.05)])
+    env = make_vect_envs("CartPole-v1", num_envs=6, backend="torch")
+    collector = Collector(pop, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0])
+    collector.collect(8)  # the samples of the first generation act
+    before, pop[0].sigma = flat(pop[0]), 0.5
+    while pop[0].learner.updates == 0:
+        collector.learn()
+        collector.collect(collector.vector_steps_until_update)
+    torch.testing.assert_close(flat(pop[0]), before, rtol=0, atol=0)
+    while pop[0].learner.updates == 1:
+        collector.learn()
+        collector.collect(collector.vector_steps_until_update)
+    assert not torch.equal(flat(pop[0]), before)
+    env.close()
+
+
 def test_a_network_does_not_grow_beyond_the_limit():
     part = {"hidden_size": [36], "min_mlp_nodes": 4}
     member = agent(net_config={"latent_dim": 16, "encoder_config": part, "head_config": part})
