@@ -88,6 +88,23 @@ def test_a_rollout_is_continued_where_it_ended():
         agent.learn()
 
 
+def test_a_rollout_that_begins_within_an_episode_has_its_hidden_state():
+    """The first env's episode continues when the second rollout begins, the second env's has ended."""
+    agent = agent_of(recurrent=True, num_envs=2)
+    observation, state = np.zeros((2, 3), np.float32), agent.get_initial_hidden_state(2)
+    for done in (0.0, 1.0):
+        action, log_prob, _, value, after = agent.get_action(observation, None, state)
+        agent.rollout_buffer.add(
+            observation, action, 1.0, [0.0, done], value, log_prob, next_obs=observation, hidden_state=state
+        )
+        state = after
+    first = agent.rollout_buffer.content()
+    agent.rollout_buffer.reset()
+    agent.rollout_buffer.add(observation, action, 1.0, 0.0, value, log_prob, next_obs=observation, hidden_state=state)
+    starts = [content.experiences[4][0].tolist() for content in (first, agent.rollout_buffer.content())]
+    assert starts == [[1.0, 1.0], [0.0, 1.0]]
+
+
 def test_steps_are_a_number_and_the_list_of_older_releases(tmp_path):
     agent = agent_of()
     agent.steps += 5

@@ -79,11 +79,13 @@ class RolloutBuffer:
         """The env that `collect_rollouts` filled it from."""
         self.hidden_state: dict[str, Tensor] | None = None
         """The hidden state behind the last step that `collect_rollouts` took."""
+        self._rows: list[Row] = []
+        self._ended = np.ones(num_envs, np.float32)  # by the last step, also of the rollout before
         self.reset()
 
     def reset(self) -> None:
-        """Empty it."""
-        self._rows: list[Row] = []
+        """Empty it; the next step continues the running episodes."""
+        self._rows = []
         self._first_state: Mapping[str, Tensor] | None = None
         self._next_obs: Any = None
         self.returns = self.advantages = np.zeros((0, self.num_envs), np.float32)
@@ -124,15 +126,14 @@ class RolloutBuffer:
         step before. `next_obs` is what the step led to, and is needed of the last step alone. `acting` is False where
         the env ignored the action.
         """
-        before = self._rows[-1].done if self._rows else np.ones(self.num_envs, np.float32)
         flags = np.ones(self.num_envs, np.bool_) if acting is None else np.asarray(acting, np.bool_)
-        starts = before if episode_start is None else self._numbers(episode_start)
+        starts = self._ended if episode_start is None else self._numbers(episode_start)
         numbers = (self._numbers(reward), self._numbers(done), self._numbers(value), self._numbers(log_prob))
         mask = None if action_mask is None else np.array(action_mask)
         copied = tree_map(lambda part: np.array(_host(part)), obs)
         self._rows.append(Row(copied, np.array(_host(action)), *numbers, starts, mask, flags))
         self._first_state = hidden_state if len(self._rows) == 1 else self._first_state
-        self._next_obs = next_obs
+        self._next_obs, self._ended = next_obs, numbers[1]
 
     def _numbers(self, values: Any) -> np.ndarray:
         return np.array(np.broadcast_to(np.asarray(_host(values), np.float32).reshape(-1), self.num_envs))
