@@ -82,9 +82,10 @@ class TPE(Explorer):
 class Density:
     """A mixture of a kernel at each of the points `[N, D]`, and of the uniform density on [0, 1].
 
-    A kernel is normal in the coordinates of numbers. In that of a choice, for which `categories` has the number of its
-    values, it has the weight `1 - bandwidth` at the point's value, and the rest is uniform; all densities are relative
-    to the uniform one. A coordinate that is nan, because its hyperparameter is inactive, is uniform.
+    A kernel is normal in the coordinates of numbers, reflected at the ends of [0, 1]. In that of a choice, for which
+    `categories` has the number of its values, it has the weight `1 - bandwidth` at the point's value, and the rest is
+    uniform; all densities are relative to the uniform one. A coordinate that is nan, because its hyperparameter is
+    inactive, is uniform.
     """
 
     def __init__(self, points: np.ndarray, categories: tuple[int, ...] = ()) -> None:
@@ -96,7 +97,9 @@ class Density:
     def log(self, places: np.ndarray) -> np.ndarray:
         """Return the logarithm of the density at places `[M, D]`."""
         width = self.bandwidth
-        log_kernels = -0.5 * ((places[:, None] - self.points) / width) ** 2 - np.log(width * math.sqrt(2 * math.pi))
+        here = places[:, None]
+        reflected = np.stack([here - self.points, here + self.points, 2 - here - self.points])  # as `sample` draws
+        log_kernels = np.log(np.exp(-0.5 * (reflected / width) ** 2).sum(axis=0) / (width * math.sqrt(2 * math.pi)))
         for place, count in enumerate(self.categories.tolist()):
             if count:
                 is_equal = np.isclose(places[:, None, place], self.points[:, place])

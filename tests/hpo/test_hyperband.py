@@ -111,11 +111,16 @@ class Uniform(GaussianSteps):
     """The default of `draw`."""
 
 
-def test_a_density_integrates_to_one():
-    density = Density(np.array([[0.4], [0.6]]))
-    grid = np.linspace(-1, 2, 3001)[:, None]
-    kernels = np.exp(density.log(grid)) - 1 / 3
-    assert kernels.sum() * 0.001 == pytest.approx(2 / 3, abs=1e-3)
+@pytest.mark.parametrize("points", [(0.4, 0.6), (0.0, 0.02), (0.95, 1.0)])
+def test_a_density_is_that_of_its_samples(points):
+    """In every tenth of [0, 1]; a third of the density is uniform, and is not sampled from."""
+    density = Density(np.array(points)[:, None])
+    middles = (np.arange(1000) + 0.5)[:, None] / 1000
+    kernels = np.exp(density.log(middles)).reshape(10, 100).mean(1) / 10 - 1 / 30
+    assert kernels.sum() == pytest.approx(2 / 3, abs=1e-3)
+    drawn = density.sample(100_000, np.random.default_rng(0)).ravel()
+    shares = np.histogram(drawn, 10, (0.0, 1.0))[0] / len(drawn)
+    np.testing.assert_allclose(kernels * 3 / 2, shares, atol=0.006)
 
 
 def trial(generation, uid, x, fitness):
