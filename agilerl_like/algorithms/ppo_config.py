@@ -131,9 +131,9 @@ class PPOConfig:
     lr_factor: AtLeastOne = 1.5
     """Factor by which lr_schedule: kl changes the rate (value)."""
     lr_min: Positive = 1e-6
-    """Lowest rate of lr_schedule: kl (value)."""
+    """Lowest rate of lr_schedule: kl; times the factor of lr of a group (value)."""
     lr_max: Positive = 1e-2
-    """Highest rate of lr_schedule: kl (value)."""
+    """Highest rate of lr_schedule: kl; times the factor of lr of a group (value)."""
     num_steps: Count | None = None
     """Steps of each env between updates, in place of learn_step; None: learn_step / num_envs (structural)."""
     num_minibatches: Count | None = None

@@ -46,7 +46,8 @@ class PPOLearner(Learner):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
         for name, factor_of_group in self.group.factors.items():
-            values[name] *= factor_of_group
+            for scaled in (name, "lr_min", "lr_max") if name == "lr" else (name,):
+                values[scaled] *= factor_of_group
         own = settings["lr_critic"]
         values["lr_critic"] = values["lr"] if own is None else own * (values["lr"] / settings["lr"])
         values["max_grad_norm"] = settings["max_grad_norm"] or math.inf

@@ -303,6 +303,15 @@ def test_an_adapted_rate_has_the_factor_of_its_group():
     assert rates == {"speaker": pytest.approx(1.5e-3), "listener": pytest.approx(1.5e-4)}
 
 
+def test_at_the_limits_adapted_rates_of_groups_keep_their_ratio():
+    team = a_team(lr=1e-3, lr_schedule="kl", group_factors={"lr": {"speaker": 20.0}}, lr_min=1e-4, lr_max=1e-2)
+    for scale, rate in ((1.0, 1e-3), (50.0, 1e-2), (0.01, 1e-4)):
+        for learner in team.learners.values():
+            learner.moments.lr_scale[0] = scale
+        rates = {group: learner.adapted_lr for group, learner in team.learners.items()}
+        assert rates == {"speaker": pytest.approx(20 * rate), "listener": pytest.approx(rate)}
+
+
 def test_hyperparameters_may_differ_by_group():
     team = a_team(lr={"speaker": 1e-3}, ent_coef={"listener": 0.05})
     names = HYPERPARAM_NAMES.index("lr"), HYPERPARAM_NAMES.index("ent_coef")
