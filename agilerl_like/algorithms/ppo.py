@@ -213,7 +213,8 @@ class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
         limits from terminations; a `RolloutBuilder` in place of the tuple does, and holds the other arguments, too.
         `action_masks` are those that `get_action` was given, a list over time of arrays `[E, choices]`. `acting`, a
         list over time of flags `[E]`, is False where no action was taken: such rows are excluded from the update and
-        may hold NaN.
+        may hold NaN. With running statistics of observations, `log_probs` and `values` of the first update are computed
+        again, because the agent acted before there were any.
 
         A recurrent agent takes `hidden_state`, the state that `get_action` was given at the first of these steps; it is
         reset where that step starts an episode. None means zero everywhere, which is wrong for a loop whose episodes,

@@ -43,7 +43,10 @@ class TrainingBatch(TensorClass):
 
 
 class Precomputed(TensorClass):
-    """Log-probabilities and values from a hand-written loop, `[P, T, E]`, used instead of computing them again."""
+    """Log-probabilities and values from a hand-written loop, `[P, T, E]`, used instead of computing them again.
+
+    Those of the rollout that the first statistics of observations come from are not used.
+    """
 
     old_log_probs: Tensor
     old_values: Tensor
@@ -113,7 +116,7 @@ def compute_advantages(
     first = norm.is_new  # [P, 1]
     norm.update_(raw, weight * first)
     x = norm(raw)
-    policy = behavior_policy(network, rollout, x, precomputed)
+    policy = behavior_policy(network, rollout, x, precomputed, first)
     by_time = policy.values.unflatten(1, rollout.rewards.shape[1:]).transpose(0, 1)  # [T, P, E]
     advantages = _by_member(estimator.advantages(own, by_time, next_values(network, rollout, by_time, policy.states)))
     returns = advantages + policy.values
@@ -198,12 +201,13 @@ class RolloutStates(NamedTuple):
 
 
 def behavior_policy(
-    network: ActorCritic, rollout: Rollout, x: Tensor, precomputed: Precomputed | None
+    network: ActorCritic, rollout: Rollout, x: Tensor, precomputed: Precomputed | None, first: Tensor | float
 ) -> BehaviorPolicy:
     """Return log-probabilities, values and hidden states of the policy that collected a rollout.
 
     They are recomputed from normalised observations `x` `[P, N, D]`, in pieces that fit a cache, unless they are
-    `precomputed`. Uniformly random actions have the log-probability of a uniform draw.
+    `precomputed`. A `first` rollout, where that is 1 `[P, 1]`, is recomputed in any case, because its loop acted on
+    observations that were not normalised. Uniformly random actions have the log-probability of a uniform draw.
     """
     distribution = network.actor.distribution
     actions = rollout.actions.flatten(1, 2)
@@ -224,7 +228,9 @@ def behavior_policy(
     log_prob = torch.cat(log_probs, 1)
     value = network.value_norm.invert(torch.cat(all_values, 1).unsqueeze(-1)).squeeze(-1)
     if precomputed is not None:
-        log_prob, value = precomputed.old_log_probs.flatten(1, 2), precomputed.old_values.flatten(1, 2)
+        is_first = torch.as_tensor(first, device=x.device) > 0
+        log_prob = torch.where(is_first, log_prob, precomputed.old_log_probs.flatten(1, 2))
+        value = torch.where(is_first, value, precomputed.old_values.flatten(1, 2))
     if rollout.uniform is not None:
         uniform = distribution.uniform_log_prob(actions, masks)
         log_prob = torch.where(rollout.uniform.flatten(1, 2), uniform, log_prob)

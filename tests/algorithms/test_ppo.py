@@ -34,7 +34,7 @@ def agent_of(action_space=None, observation_space=BOX, **kwargs):
     return PPO(observation_space, action_space or gymnasium.spaces.Discrete(3), **settings)
 
 
-def experiences_of(agent, steps=16, envs=2, seed=0):
+def experiences_of(agent, steps=16, envs=2, seed=0, scale=1.0):
     """A loop by hand on random numbers, with the agent's own actions."""
     rng = np.random.default_rng(seed)
     states, actions, log_probs, rewards, dones, values = [], [], [], [], [], []
@@ -43,7 +43,7 @@ def experiences_of(agent, steps=16, envs=2, seed=0):
         state = (
             np.stack([agent.observation_space.sample() for _ in range(envs)])
             if agent.observation_space != BOX
-            else rng.normal(size=(envs, 4))
+            else scale * rng.normal(size=(envs, 4))
         )
         action, log_prob, _, value = agent.get_action(state)
         for column, entry in zip(
@@ -180,6 +180,19 @@ def test_dones_flag_the_first_step_of_an_episode():
         found = update.compute_advantages(rollout, SINGLE_STEP, precomputed)[0].advantages[0, :, 0]
     # advantages 0.5, 1, 0.5, 1 standardised: mean 0.75, deviation 0.25
     torch.testing.assert_close(found, torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("space", ["Discrete(start=1)", "Box"])
+def test_the_first_update_by_hand_compares_probabilities_of_normalised_observations(space):
+    """A minibatch of the whole rollout is evaluated before any step, so the policy has not moved: the KL is 0."""
+    head = {"hidden_size": [16], "output_vanish": False}
+    agent = agent_of(SPACES[space], net_config={**SMALL, "head_config": head}, batch_size=32, update_epochs=1)
+    reports, learn = [], agent.learner.cohort.learn
+    agent.learner.cohort.learn = lambda *given: reports.append(learn(*given)) or reports[-1]
+    for seed in range(2):
+        agent.learn(experiences_of(agent, seed=seed, scale=100.0))
+    assert [float(report["approx_kl"][0]) for report in reports] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert [float(report["clip_fraction"][0]) for report in reports] == [0.0, 0.0]
 
 
 def test_learn_needs_experience_of_the_right_shape():
