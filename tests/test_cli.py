@@ -194,9 +194,22 @@ class TestTrain:
         assert "Adam's learning rate (value). (default: 0.0001)" in page
         assert ("CartPole-v1)" in page) == bool(given)
         assert ("--hyperparameters.lr.min INT|FLOAT" in page) == bool(given)
+        assert "--algorithm.lr-schedule YAML " in page
+        assert "{fixed}" not in page  # tyro's word for a setting that it cannot parse, though the command can
+        assert "--algorithm.bptt-sequence-type {chunked,maximum," in page
+
+    def test_the_values_of_a_choice_that_help_lists_are_accepted(self, file, capsys):
+        for kind in ("chunked", "maximum", "fifty_percent_overlap"):
+            assert main(["train", file, "--algorithm.bptt-sequence-type", kind, "--print-config"]) == 0
+            assert f"bptt_sequence_type: {kind}\n" in capsys.readouterr().out
 
 
 class TestResume:
+    def test_help_names_the_settings_of_training_that_cannot_change(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["resume", "--help"])
+        assert "(except fitness, eval-steps and opponents)" in " ".join(capsys.readouterr().out.split())
+
     def test_printed_commands_can_be_executed(self, file, tmp_path, capsys):
         assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b", "--run.plot", "false"]) == 0
         assert main(["train", file, "--run.dir", "my runs", "--run.name", "a b"]) == 2

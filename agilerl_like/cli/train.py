@@ -15,18 +15,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import numpy as np
 import torch
 import tyro
 from tyro.conf import (
     AvoidSubcommands,
+    EnumChoicesFromValues,
     FlagConversionOff,
     FlagCreatePairsOff,
     Positional,
     PositionalMetavarFromFieldName,
 )
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.cli.report import write_findings
@@ -99,8 +101,8 @@ class Resume:
     """Continue a run from its newest checkpoint.
 
     The result is the same as without the interruption. Options are those of train: selection, mutation, training
-    (except fitness and eval-steps), backend, num-workers and step-timeout of environment, and device, threads,
-    processes and trackers of run. Settings of the members and of the environment itself are fixed. A larger
+    (except fitness, eval-steps and opponents), backend, num-workers and step-timeout of environment, and device,
+    threads, processes and trackers of run. Settings of the members and of the environment itself are fixed. A larger
     --training.max-steps, or a higher --training.target, continues a run that has ended.
     """
 
@@ -221,9 +223,24 @@ def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[], Train | Resume] | None) -> int:
     """Print a command's help, with the given settings as defaults."""
     default: dict[str, Any] = {} if settings is None else {"default": settings()}
-    markers = (PositionalMetavarFromFieldName, AvoidSubcommands)
-    tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, **default)
+    markers = (PositionalMetavarFromFieldName, AvoidSubcommands, EnumChoicesFromValues)
+    types = ConstructorRegistry()
+    types.primitive_rule(_text_or_function)
+    tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, registry=types, **default)
     return ExitCode.DONE
+
+
+def _text_or_function(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Return how help pages show a setting that may be a function in Python: else tyro calls it fixed."""
+    if not any(get_origin(one) is Callable for one in get_args(info.type)):
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="YAML",
+        instance_from_str=lambda texts: texts[0],
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
