@@ -82,6 +82,12 @@ def test_settings_have_a_default_and_a_description(site):
     assert [name for name, row in settings.items() if not row[3]] == []
 
 
+def test_options_of_commands_are_named_as_they_are_typed(site):
+    page = (site / "commands.html").read_text(encoding="utf-8")
+    typed = {unescape(name) for name in re.findall(r'<span class="pre">(--[\w-]+|[A-Z]+)</span>', page)}
+    assert {"RUN", "--from", "--json", "--num-envs", "--max-steps", "--print-config", "--trust"} <= typed
+
+
 def test_no_page_loads_anything_from_elsewhere(site):
     for page in site.glob("**/*.html"):
         text = page.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+from tyro.conf import Positional
 
 from agilerl_like.yaml_writer import to_yaml
 
@@ -219,11 +220,26 @@ class Commands(SphinxDirective):
 
         lines = []
         for name, command in COMMANDS.items():
-            text, _, arguments = (inspect.getdoc(command.documented) or "").partition("\nArgs:\n")
-            rows = re.split(r"\n(?=\S)", inspect.cleandoc(arguments))  # a further line of an entry is indented
-            entries = [" ".join(row.split()).split(": ", 1) for row in rows if row]
-            lines += [f"## {name}", "", text, "", *(f"- `{argument}`: {its}" for argument, its in entries), ""]
+            text = (inspect.getdoc(command.documented) or "").partition("\nArgs:\n")[0]
+            lines += [f"## {name}", "", text, "", *self.entries(command.documented), ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+    @staticmethod
+    def entries(documented: Any) -> list[str]:
+        """Return a line for each argument and option of a command, as they are typed."""
+        arguments = (inspect.getdoc(documented) or "").partition("\nArgs:\n")[2]
+        rows = re.split(r"\n(?=\S)", inspect.cleandoc(arguments))  # a further line of an entry is indented
+        texts = dict(" ".join(row.split()).split(": ", 1) for row in rows if row)
+        hints = get_type_hints(documented, include_extras=True)
+        found = []
+        for name, parameter in inspect.signature(documented).parameters.items():
+            marks = getattr(hints[name], "__metadata__", ())
+            option = next((mark.name for mark in marks if getattr(mark, "name", None) is not None), name)
+            is_positional = parameter.kind is parameter.POSITIONAL_ONLY or get_args(Positional[Any])[1] in marks
+            typed = name.upper() if is_positional else f"--{option.replace('_', '-')}"
+            if option:  # that of the settings is empty
+                found.append(f"- `{typed}`: {texts.get(name) or description(documented, name)}")
+        return found
 
 
 class NotebookParser(MystParser):
