@@ -33,7 +33,7 @@ class Trial:
     generation: NonNegativeInt
     uid: NonNegativeInt
     parent_uid: Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
-    """The member that this one was cloned from; -1 for an initial member."""
+    """The member that this one was cloned from; -1 for an initial or fresh member."""
     hyperparameters: Mapping[str, HyperparameterValue]
     """Values of the hyperparameters that have a range or a choice."""
     architecture: Text
@@ -77,7 +77,7 @@ class History:
         return tuple(trial for trial in self.trials if trial.uid == uid)
 
     def parent_of(self, uid: int) -> int:
-        """Return the uid of a member's parent; -1 for an initial member."""
+        """Return the uid of a member's parent; -1 for an initial or fresh member."""
         return next((trial.parent_uid for trial in reversed(self.trials) if trial.uid == uid), -1)
 
     @property

@@ -27,7 +27,7 @@ from agilerl_like.storage.validation import (
 )
 
 NO_PARENT = -1
-"""The `parent_uid` of the members of the initial population."""
+"""The `parent_uid` of initial members, and of fresh ones, with initial weights, that replace others later."""
 
 
 ParentUid = Annotated[int, Field(strict=True, ge=NO_PARENT, lt=2**63)]
@@ -123,8 +123,8 @@ class OffspringRecord:
     """One decision of evolution, taken at the end of `generation`, and one line of lineage.jsonl.
 
     Each mutation has the keys kind, operator and details (of hyperparameters: `{"lr": [before, after]}`). A survivor
-    keeps its uid and is its own parent. An initial member has `parent_uid == NO_PARENT`, no parent's values, generation
-    0. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
+    keeps its uid and is its own parent. Initial members, of generation 0, and fresh ones have `parent_uid == NO_PARENT`
+    and no parent's values. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
     """
 
     generation: NonNegativeInt
@@ -221,9 +221,9 @@ class GenerationRecord:
 class SummaryRecord:
     """The end of a run, with the best agent of all generations.
 
-    `reason` is "target reached", "budget spent", "interrupted" or "disk full". `resume` is the command that resumes the
-    run, empty if it cannot be resumed. `ancestry` holds the ancestors of `best`, oldest first, without survivals that
-    changed nothing.
+    `reason` is "target reached", "budget spent", "max_updates reached", "max_seconds over", "interrupted", "disk full"
+    or "stopped", with the reason that a callback gave. `resume` is the command that resumes the run, empty if it cannot
+    be resumed. `ancestry` holds the ancestors of `best`, oldest first, without survivals that changed nothing.
     """
 
     reason: str

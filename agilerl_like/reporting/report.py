@@ -172,9 +172,14 @@ def _family_tree(run: RunHistory) -> str:
 
 
 def lineage_rows(run: RunHistory) -> list[list[str]]:
-    """Return the births of the best lineage: generation, member, mutations, fitness before and after its generation."""
+    """Return the births of the best lineage: generation, member, mutations, fitness before and after its generation.
+
+    The lineage begins with an initial member, or with a fresh one, which has no parent either.
+    """
     fitness, first = run.column(FITNESS), run.lineage[0]
-    rows = [["1", f"{run.rows[first]['uid']:.0f}", "initial member", "", formatting.fitness(fitness[first]), ""]]
+    generation, uid = (run.rows[first][name] for name in ("generation", "uid"))
+    kind = "initial member" if generation == run.rows[0]["generation"] else "fresh member"
+    rows = [[f"{generation:.0f}", f"{uid:.0f}", kind, "", formatting.fitness(fitness[first]), ""]]
     for row in run.lineage:
         if run.is_birth(row):
             own, before = run.rows[row], run.before[row]

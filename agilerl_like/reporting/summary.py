@@ -108,4 +108,7 @@ def _uids(birth: OffspringRecord) -> str:
 
 def _changes(birth: OffspringRecord) -> str:
     changes = "; ".join(filter(None, map(formatting.mutation, birth.mutations)))
-    return changes or ("initial member" if birth.parent_uid == NO_PARENT else "copied unchanged")
+    if birth.parent_uid != NO_PARENT:
+        return changes or "copied unchanged"
+    kind = "fresh member" if birth.generation else "initial member"
+    return f"{kind}: {changes}" if changes else kind

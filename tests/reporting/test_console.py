@@ -400,6 +400,14 @@ def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
     ]
 
 
+def test_a_lineage_may_begin_with_a_fresh_member():
+    console = a_console(terminal=False)
+    ConsoleReporter(console).finish(a_summary(ancestry=(a_birth(generation=7, uid=9, parent_uid=-1),)))
+    (lineage,) = [line for line in written(console).splitlines() if "gen " in line]
+    assert "gen   7  9 " in lineage
+    assert "fresh member: lr 1e-3 → 1.2e-3" in lineage
+
+
 def test_long_lineage_keeps_first_and_last_entries():
     console = a_console(terminal=False)
     births = [a_birth(generation=g, uid=g + 1, parent_uid=g) for g in range(1, 30)]

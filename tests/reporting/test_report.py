@@ -138,6 +138,14 @@ def test_lineage_names_births_with_their_gain(run_dir):
     assert birth == ["2", "2 ← 0", "lr 1e-3 → 1.2e-3", "10.0", "15.0", "+5.00"]
 
 
+def test_a_lineage_that_begins_with_a_fresh_member_has_its_generation(run_dir):
+    path = run_dir / "metrics.csv"
+    text = path.read_text()
+    assert "\n2,1,2,0," in text
+    path.write_text(text.replace("\n2,1,2,0,", "\n2,1,2,-1,"))  # generation, slot, uid, parent_uid
+    assert lineage_rows(read_history(run_dir)) == [["2", "2", "fresh member", "", "15.0", ""]]
+
+
 def test_gains_by_operator(run_dir):
     assert operator_gains(read_history(run_dir)) == {"lr": [5.0]}
 
