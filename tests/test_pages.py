@@ -18,6 +18,7 @@ from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 
+import gymnasium
 import pytest
 import yaml
 
@@ -25,11 +26,12 @@ import agilerl_like
 from agilerl_like import registry
 from agilerl_like.cli import COMMANDS, main
 from agilerl_like.cli.train import _without_seeds
-from agilerl_like.config import Draft
+from agilerl_like.config import Config, Draft
 from agilerl_like.config.bundled import find_config
 from agilerl_like.hpo import Mutations
 from agilerl_like.networks.network_mutation import KL_LIMIT, MIN_COSINE, VALUE_LIMIT
 from agilerl_like.reporting import OffspringRecord
+from agilerl_like.training.process_choice import SHORT_RUN, TARGET_DIVISOR
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "tutorials"
@@ -257,6 +259,27 @@ def test_every_field_of_a_lineage_is_explained():
     page = (TUTORIALS / "reading_a_lineage.md").read_text(encoding="utf-8")
     first = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
     assert {*re.findall(r"`(\w+)`", " ".join(first))} == {field.name for field in fields(OffspringRecord)}
+
+
+def test_pages_have_names_and_numbers_of_the_code():
+    settings, contributing, readme, report, processes = (
+        (ROOT / path).read_text(encoding="utf-8")
+        for path in (
+            "tutorials/settings.md",
+            "CONTRIBUTING.md",
+            "README.md",
+            "tutorials/reading_a_report.ipynb",
+            "tutorials/distributed.md",
+        )
+    )
+    assert [name for name in Config.model_fields if f"## {name}\n" not in settings and f"`{name}" not in settings] == []
+    spaces = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+    agent = agilerl_like.PPO(*spaces)
+    public = {name for name in dir(agent) if not name.startswith("_")} - agent.settings().keys()
+    assert f"`PPO` has {len(public - {*agilerl_like.PPO.config.__dataclass_fields__})} public names" in contributing
+    assert [path.name for path in TUTORIALS.glob("*.ipynb") if f"tutorials/{path.name}" not in readme] == []
+    assert "*clone, unchanged*" in report  # the name in `operator_gains`
+    assert f"({SHORT_RUN:,} steps of all members; {SHORT_RUN * TARGET_DIVISOR:,} with a target" in processes
 
 
 def test_pictures_are_those_that_the_script_draws(tmp_path):

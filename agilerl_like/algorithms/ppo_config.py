@@ -184,7 +184,7 @@ class PPOConfig:
     squash_output: bool = False
     """Send continuous actions through tanh instead of clipping them at the border."""
     compile: bool = False
-    """Compile the gradient of a minibatch with torch.compile, for every kind of network. 10 to 30 s for every new
+    """Compile the gradient of a minibatch with torch.compile, for every kind of network. 5 to 25 s for every new
     shape, so for long runs of fixed architectures; one for all members."""
     precision: Precision = "float32"
     """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""

@@ -33,3 +33,5 @@ def test_what_is_absent_is_named_with_the_reason(script):
 def test_enough_scripts_run():
     assert len(RUN) >= 30
     assert len(RUN) + len(ABSENT) >= 35
+    page = (SCRIPTS.parents[2] / "tutorials" / "coming_from_agilerl.md").read_text(encoding="utf-8")
+    assert f"holds {len(RUN)} scripts" in page
