@@ -1,5 +1,6 @@
 """Configurations that come with the package, and what a name stands for."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from agilerl_like.config.bundled import bundled_configs, find_config
 from agilerl_like.errors import ConfigurationError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+RESULTS = CONFIGS.parent / "benchmarks" / "results" / "learner_returns.jsonl"
 
 
 def test_every_file_has_a_name_an_environment_and_a_summary(capsys):
@@ -20,6 +22,27 @@ def test_every_file_has_a_name_an_environment_and_a_summary(capsys):
         assert line.endswith(".")
         assert path.read_text().splitlines()[0] == f"# {line.split(maxsplit=2)[2]}"
         assert find_config(line.split()[1]).validate().environment.id == line.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "digits"),
+    [
+        ("dqn/lunar_lander_dqn", 0),
+        ("openaies/lunar_lander_continuous_openaies", 0),
+        ("qlearning/frozen_lake", 2),
+        ("qlearning/taxi", 2),
+        ("sac/pendulum_sac", 0),
+        ("td3/pendulum_td3", 0),
+    ],
+)
+def test_returns_in_a_comment_are_those_of_the_benchmark(name, digits):
+    runs = map(json.loads, RESULTS.read_text().splitlines())
+    case = name.partition("/")[2]
+    scores = [run["result"]["score"] for run in runs if (run["case"], run["side"]) == (case, "agilerl_like")]
+    assert len(scores) == 5
+    text = (CONFIGS / f"{name}.yaml").read_text()
+    comment = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert [end for end in (min(scores), max(scores)) if f"{end:.{digits}f}" not in comment] == []
 
 
 @pytest.mark.parametrize(
