@@ -1,6 +1,7 @@
 """Configurations that come with the package, and what a name stands for."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def test_every_file_has_a_name_an_environment_and_a_summary(capsys):
         assert line.endswith(".")
         assert path.read_text().splitlines()[0] == f"# {line.split(maxsplit=2)[2]}"
         assert find_config(line.split()[1]).validate().environment.id == line.split()[1]
+
+
+def test_the_readme_has_an_environment_without_a_configuration_as_any_other():
+    readme = (CONFIGS.parent / "README.md").read_text(encoding="utf-8")
+    name = re.search(r"Any other environment is trained by its id \(`train ([\w-]+)`\)", readme)[1]
+    assert name not in {config.environment for config in bundled_configs()}
+    assert find_config(name).validate().evolution == "auto"
 
 
 @pytest.mark.parametrize(
