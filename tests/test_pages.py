@@ -30,7 +30,7 @@ from agilerl_like.config import Config, Draft
 from agilerl_like.config.bundled import find_config
 from agilerl_like.hpo import Mutations
 from agilerl_like.networks.network_mutation import KL_LIMIT, MIN_COSINE, VALUE_LIMIT
-from agilerl_like.reporting import OffspringRecord
+from agilerl_like.reporting import OffspringRecord, files
 from agilerl_like.training.process_choice import SHORT_RUN, TARGET_DIVISOR
 
 ROOT = Path(__file__).parents[1]
@@ -253,6 +253,13 @@ def test_limits_of_mutations_are_those_of_the_code():
     assert f"mean KL at most {KL_LIMIT} nats, root mean square change of the value at most {VALUE_LIMIT}" in page
     assert f"mean KL of `mutation_kl={Mutations.mutation_kl}` nats" in page
     assert f"cosine at least {MIN_COSINE:.1f}" in page
+
+
+def test_every_kind_of_column_of_metrics_is_explained():
+    page = (TUTORIALS / "reading_a_run.md").read_text(encoding="utf-8")
+    kinds = ("eval/mean_reward", "eval/std_reward", "eval/episodes", "rollout/ep_rew_mean", "population/best_ever")
+    groups = ("hp/", "train/", "population/", "time/", "callback/")
+    assert [name for name in (*files._IDENTITY, *kinds, *groups) if f"`{name}" not in page] == []
 
 
 def test_every_field_of_a_lineage_is_explained():

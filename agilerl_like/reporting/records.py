@@ -74,8 +74,9 @@ class RunRecord:
 class MemberRecord:
     """One member at the end of one generation, before selection.
 
-    `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, `fitness_std`
-    their standard deviation, and `standard_error` that of the fitness, nan if it is not known; `train_return` is the
+    `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, without the
+    effects of the seeds where members played different ones; `fitness_std` is the standard deviation of the episodes,
+    and `standard_error` that of the fitness, nan if it is not known; `train_return` is the
     mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
     `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have
     Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number of weights;
