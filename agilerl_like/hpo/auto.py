@@ -4,7 +4,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 
 - Selection behind a gate of one standard error of the paired difference. With much noise in fitness it is better than
   the same selection without the gate; with moderate noise and eight members it equals truncation within the spread.
-- Members whose initial hyperparameters differ train for a third of the budget before any is replaced (`warm_up`),
+- Members whose initial hyperparameters differ train for a third of the budget before clones replace any (`warm_up`),
   because the first to earn much are often not those that would earn most. In toy problems where haste costs later gains
   1.58 instead of 0.55 (of 2.98) and 0.84 instead of 0.77 (independent members 0.87), on a plateau 17.9 instead of 15.6;
   where the best values move it costs 4 to 9 % of the gain. On Pendulum (tuning seeds 20 to 23 and 60 to 63) no
@@ -67,8 +67,8 @@ least 2, and in longer runs a share of them."""
 class AutoSelection(GatedSelection):
     """`GatedSelection` for any run: with a single member, or in a single generation, nothing evolves.
 
-    For a share `warm_up` of the budget, members whose initial hyperparameters differ keep their slots, unless they have
-    diverged, or no member earns more than a constant policy. Selection in the first generations would prefer members
+    For a share `warm_up` of the budget, no clones replace members whose initial hyperparameters differ, unless they
+    have diverged, or no member earns more than a constant policy. Selection in the first generations would prefer members
     that learn fast at first: their clones take all slots within three generations, while others that learn more slowly
     would earn more. Where all members begin with the same hyperparameters, or the budget is not known, there is no
     warm-up.
