@@ -11,7 +11,7 @@ from torch import nn
 
 import agilerl_like
 from agilerl_like import ConfigurationError
-from agilerl_like.agilerl.algorithms import IPPO, PPO
+from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.networks.actors import StochasticActor
@@ -68,6 +68,15 @@ def test_an_actor_has_the_noise_and_the_squashing_of_the_agent():
     actor = StochasticActor(BOX, BOX, action_std_init=-1.5, squash_output=True)
     agent = PPO(BOX, BOX, actor_network=actor, seed=0)
     assert (agent.action_std_init, agent.squash_output) == (-1.5, True)
+
+
+def test_arguments_of_test_have_the_order_of_agilerl():
+    agent, env = DQN(BOX, DISCRETE, seed=0, net_config=SMALL), vector_of(AutoresetMode.SAME_STEP)
+    lengths = []
+    assert agent.test(env, 1, 3, True, lambda score, info: lengths.append(info["episode_length"])) == 1.0
+    assert lengths == [1, 1, 1]
+    agent.test(env, callback=lambda score, info: lengths.append(info["episode_length"]))
+    assert lengths == [1, 1, 1, 2]  # one episode by default
 
 
 def test_rows_of_autoreset_are_not_learned_from():

@@ -12,6 +12,7 @@ import torch
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, default_ranges, settings_from, wrapped
 from agilerl_like.algorithms import dqn
+from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -70,3 +71,16 @@ class DQN(EvolvableAlgorithm, dqn.DQN):
         for agent in agents if resume_from_checkpoint is not None else ():
             agent.load_checkpoint(resume_from_checkpoint or "")
         return wrapped(agents, wrapper_cls, wrapper_kwargs)
+
+    def test(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's order
+        self,
+        env: gymnasium.vector.VectorEnv | gymnasium.Env,
+        max_steps: int | None = None,
+        loop: int = 1,
+        vectorized: bool = True,
+        callback: EpisodeCallback | None = None,
+        *,
+        swap_channels: bool = False,
+    ) -> float:
+        """As `agilerl_like.DQN.test`, in AgileRL's order, with its one episode by default."""
+        return super().test(env, swap_channels, max_steps, loop, vectorized, callback)
