@@ -17,7 +17,7 @@ from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
-from agilerl_like.agilerl.utils.utils import save_population_checkpoint
+from agilerl_like.agilerl.utils.utils import create_population, save_population_checkpoint
 from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
 
@@ -148,6 +148,13 @@ def test_default_ranges_are_those_of_agilerl():
     ranges = {name: (each.min, each.max) for name, each in PPO(BOX, DISCRETE, net_config=SMALL).hp_config.items()}
     assert ranges["lr"] == pytest.approx((1e-5, 1e-3))
     assert (ranges["batch_size"], ranges["learn_step"]) == ((16, 256), (1024, 16384))
+
+
+def test_a_population_has_the_rollout_of_agilerl_and_no_unknown_settings():
+    (agent,) = create_population("PPO", SMALL, {"TOURN_SIZE": 2, "ENV_NAME": "CartPole-v1"}, BOX, DISCRETE)
+    assert agent.learn_step == 2048
+    with pytest.raises(ConfigurationError, match="setting='bacth_size' is unknown; did you mean 'batch_size'"):
+        create_population("PPO", SMALL, {"BACTH_SIZE": 8}, BOX, DISCRETE)
 
 
 def test_selection_returns_the_values_of_its_release():

@@ -34,9 +34,16 @@ __all__ = [
 __getattr__ = absent_from(__name__)
 
 ALGORITHMS = {"DQN": DQN, "PPO": PPO, "RecurrentPPO": RecurrentPPO, "IPPO": IPPO}
-IGNORED = ("ALGO", "POP_SIZE", "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "CHANNELS_LAST",
-           "MEMORY_SIZE", "LEARNING_DELAY", "EPS_START", "EPS_END", "EPS_DECAY", "N_STEP", "PER")  # fmt: skip
-"""Keys of INIT_HP that the training loop or the environment reads, not the algorithm."""
+IGNORED = (
+    "ALGO", "ENV_NAME", "NUM_ENVS", "CHANNELS_LAST", "DISCRETE_ACTIONS", "N_AGENTS",
+    "POP_SIZE", "POPULATION_SIZE", "TOURN_SIZE", "ELITISM", "WANDB", "TORCH_COMPILE",
+    "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "EPISODES", "EVO_EPOCHS",
+    "MEMORY_SIZE", "LEARNING_DELAY", "EPS_START", "EPS_END", "EPS_DECAY", "N_STEP", "PER",
+)  # fmt: skip
+"""Keys of INIT_HP in AgileRL's scripts that the script or the training loop reads, not the algorithm."""
+
+LEARN_STEP = 2048
+"""AgileRL's rollout in `create_population` without LEARN_STEP; its classes have 4096."""
 
 
 def make_vect_envs(
@@ -95,6 +102,7 @@ def create_population(
     kind = ALGORITHMS[algo]
     known = {key: value for key, value in (INIT_HP or {}).items() if key not in IGNORED}
     settings: dict[str, Any] = {
+        **({"learn_step": LEARN_STEP} if kind in (PPO, IPPO) else {}),
         **{key.lower(): value for key, value in known.items()},
         "num_envs": num_envs,
         **(algo_kwargs or {}),

@@ -7,7 +7,15 @@ from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 
 INIT_HP = {
+    "ENV_NAME": "CartPole-v1",
+    "ALGO": "PPO",
+    "NUM_ENVS": 2,
     "POP_SIZE": 2,
+    "TOURN_SIZE": 2,
+    "ELITISM": True,
+    "EVAL_LOOP": 1,
+    "USE_ROLLOUT_BUFFER": True,
+    "WANDB": False,
     "BATCH_SIZE": 16,
     "LR": 0.001,
     "LEARN_STEP": 32,
@@ -34,7 +42,7 @@ pop = create_population(
     num_envs=2,
     device="cpu",
 )
-tournament = TournamentSelection(2, True, INIT_HP["POP_SIZE"])
+tournament = TournamentSelection(INIT_HP["TOURN_SIZE"], INIT_HP["ELITISM"], INIT_HP["POP_SIZE"])
 mutations = Mutations(MUT_P["NO_MUT"], MUT_P["ARCH_MUT"], 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, mutate_elite=False)
 trained, fitnesses = train_on_policy(
     env=env,
