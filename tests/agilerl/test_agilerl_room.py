@@ -17,7 +17,11 @@ from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
-from agilerl_like.agilerl.utils.utils import create_population, save_population_checkpoint
+from agilerl_like.agilerl.utils.utils import (
+    create_population,
+    run_selection_and_mutation,
+    save_population_checkpoint,
+)
 from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
 
@@ -57,11 +61,24 @@ def test_a_time_limit_is_bootstrapped():
     assert scores == [2.0] * 4  # without what was added
 
 
-@pytest.mark.parametrize("ending", ["", ".pt"])
-def test_a_dot_in_the_name_of_a_saved_population_is_part_of_it(tmp_path, ending):
+def test_saved_agents_have_the_names_that_agilerl_gives_them(tmp_path):
+    agents = [agent_of(index=7), agent_of(index=9)]
     for lr in ("0.001", "0.002"):
-        save_population_checkpoint([agent_of()], str(tmp_path / f"cartpole_lr{lr}{ending}"), overwrite_checkpoints=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cartpole_lr0.001_0", "cartpole_lr0.002_0"]
+        save_population_checkpoint(agents, str(tmp_path / f"lr{lr}"), overwrite_checkpoints=True)
+    save_population_checkpoint(agents[:1], str(tmp_path / "steps"), overwrite_checkpoints=False)
+    names = ["lr0.001_0.pt", "lr0.001_1.pt", "lr0.002_0.pt", "lr0.002_1.pt", "steps_0_0.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert PPO.load(tmp_path / "lr0.002_1.pt").index == 9
+
+
+@pytest.mark.parametrize("name", ["elite", "elite.pt"])
+def test_the_elite_is_saved_under_its_name(tmp_path, name):
+    agents = PPO.population(2, BOX, DISCRETE, seed=0, net_config=SMALL, learn_step=16, batch_size=8)
+    agents[1].fitness, agents[0].fitness = [2.0], [1.0]
+    tournament, mutations, path = TournamentSelection(2, True, 2), Mutations(1, 0, 0, 0, 0, 0), str(tmp_path / name)
+    run_selection_and_mutation(tournament, agents, mutations, "x", elite_path=path, save_elite=True)
+    assert PPO.load(tmp_path / "elite.pt").fitness == [2.0]
+    assert run_selection_and_mutation(None, agents, mutations, "x") is agents
 
 
 def test_an_actor_has_the_noise_and_the_squashing_of_the_agent():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.utils.utils import elite_file
 from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
 
 __getattr__ = absent_from(__name__)
@@ -14,10 +15,14 @@ def train_list(
 ) -> tuple[list[Any], list[float]]:
     """Call a training loop with the `locals()` of a function, for a list of agents or of wrapped agents.
 
-    `changed` are arguments in place of the function's; the agents return in the wrapper of the first one.
+    `changed` are arguments in place of the function's; the agents return in the wrapper of the first one. The elite is
+    saved where AgileRL saves it.
     """
     given = {**arguments, **arguments["options"], **changed}
     population = given["pop"]
+    env_name, algo = given["env_name"], given["algo"] or population[0].algo
+    if given.get("elite_path") or (given.get("save_elite") and env_name):
+        given["elite_path"] = elite_file(given.get("elite_path"), env_name, algo)
     wrapper = population[0] if isinstance(population[0], AgentWrapper) else None
     given["pop"] = [bare(agent) for agent in population]
     trained, fitness = train(**{name: value for name, value in given.items() if name != "options"})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -138,11 +138,21 @@ def run_selection_and_mutation(
     accelerator: Any = None,
     language_model: bool | None = False,
 ) -> Any:
-    """Select parents, mutate the members that selection lets change, and save the elite if `save_elite` is set."""
+    """Select parents, mutate the members that selection lets change, and save the elite if `save_elite` is set.
+
+    Without a selection strategy the population stays as it is. The elite is saved as `elite_file` has it.
+    """
+    if selection_strategy is None:
+        return population
     elite, population, *indices = selection_strategy.select(population)
     if save_elite:
-        elite.save_checkpoint((elite_path or f"{env_name}-elite_{algo or elite.algo}").removesuffix(".pt"))
+        elite.save_checkpoint(elite_file(elite_path, env_name, algo or elite.algo))
     return mutation.mutation(population, indices=indices[0] if indices else None)
+
+
+def elite_file(elite_path: str | os.PathLike[str] | None, env_name: str, algo: str) -> str:
+    """Return where AgileRL saves an elite: `elite_path`, or a name of env and algorithm, with ".pt" once at its end."""
+    return f"{os.fspath(elite_path or f'{env_name}-elite_{algo}').removesuffix('.pt')}.pt"
 
 
 def tournament_selection_and_mutation(
@@ -163,11 +173,10 @@ def tournament_selection_and_mutation(
 def save_population_checkpoint(
     population: Sequence[Any], save_path: str, overwrite_checkpoints: bool, accelerator: Any = None
 ) -> None:
-    """Save each agent to a folder of its own: `save_path` with its index and, unless overwritten, its steps."""
-    path = Path(save_path)
-    for agent in population:
+    """Save each agent to a folder of its own: `save_path`, its place, its steps unless overwritten, and ".pt"."""
+    for place, agent in enumerate(population):
         steps = "" if overwrite_checkpoints else f"_{int(np.ravel(agent.steps)[-1])}"
-        agent.save_checkpoint(path.with_name(f"{path.name.removesuffix('.pt')}_{agent.index}{steps}"))
+        agent.save_checkpoint(f"{save_path}_{place}{steps}.pt")
 
 
 def print_hyperparams(pop: Sequence[Any]) -> None:
