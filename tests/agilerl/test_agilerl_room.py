@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tiny_team import Meeting
 from torch import nn
 
 import agilerl_like
@@ -16,6 +17,7 @@ from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
+from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
 from agilerl_like.agilerl.utils.utils import (
     create_population,
@@ -94,6 +96,42 @@ def test_arguments_of_test_have_the_order_of_agilerl():
     assert lengths == [1, 1, 1]
     agent.test(env, callback=lambda score, info: lengths.append(info["episode_length"]))
     assert lengths == [1, 1, 1, 2]  # one episode by default
+
+
+class Renamed(gymnasium.Wrapper):
+    """A wrapper whose arguments gymnasium does not record."""
+
+
+class Uncopyable(Limited):
+    """Refuses copy.deepcopy, as environments with code in C do."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copies")
+
+
+@pytest.mark.parametrize("make", [Limited, lambda: Renamed(gymnasium.make("CartPole-v1"))])
+def test_a_single_environment_trains_a_population(make):
+    env = make()
+    pop = PPO.population(
+        2, env.observation_space, env.action_space, seed=0, net_config=SMALL, learn_step=8, batch_size=8
+    )
+    trained, fitness = train_on_policy(env, "own", "PPO", pop, max_steps=16, evo_steps=8, verbose=False)
+    assert (len(trained), len(fitness)) == (2, 2)
+    assert all(agent.steps >= 16 for agent in trained)
+
+
+def test_a_single_environment_that_cannot_be_copied_is_named():
+    with pytest.raises(ConfigurationError, match=r"env=<Uncopyable.* cannot be copied: no copies; allowed are"):
+        train_on_policy(Uncopyable(), "own", "PPO", [agent_of()], max_steps=16, evo_steps=8, verbose=False)
+
+
+def test_a_single_team_environment_trains_a_population():
+    env = Meeting()
+    ids = env.possible_agents
+    spaces = [env.observation_space(each) for each in ids], [env.action_space(each) for each in ids]
+    pop = IPPO.population(2, *spaces, agent_ids=ids, seed=0, net_config=SMALL, learn_step=8, batch_size=8)
+    trained, _ = train_multi_agent_on_policy(env, "own", "IPPO", pop, max_steps=16, evo_steps=8, verbose=False)
+    assert len(trained) == 2
 
 
 def test_rows_of_autoreset_are_not_learned_from():

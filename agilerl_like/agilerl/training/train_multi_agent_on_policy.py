@@ -8,8 +8,7 @@ from typing import Any
 from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.training import train_list
-from agilerl_like.agilerl.vector.dummy_vec_env import PzDummyVecEnv
-from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.agilerl.vector.dummy_vec_env import team_vector_of_one
 
 __getattr__ = absent_from(__name__)
 
@@ -38,5 +37,4 @@ def train_multi_agent_on_policy(
     are the keywords of `agilerl_like.train_multi_agent_on_policy`.
     """
     arguments = {name: value for name, value in locals().items() if name != "sum_scores"}
-    vector = env if isinstance(env, MultiAgentVectorEnv) else PzDummyVecEnv(env)
-    return train_list(training.train_multi_agent_on_policy, arguments, env=vector)
+    return train_list(training.train_multi_agent_on_policy, arguments, env=team_vector_of_one(env))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
-
 from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.training import train_list
-from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
+from agilerl_like.agilerl.vector.dummy_vec_env import vector_of_one
 
 __getattr__ = absent_from(__name__)
 
@@ -44,5 +42,4 @@ def train_off_policy(
     given here. `options` are the keywords of `agilerl_like.train_off_policy`.
     """
     arguments = dict(locals())
-    vector = env if isinstance(env, gymnasium.vector.VectorEnv) else DummyVecEnv(env)
-    return train_list(training.train_off_policy, arguments, env=vector)
+    return train_list(training.train_off_policy, arguments, env=vector_of_one(env))

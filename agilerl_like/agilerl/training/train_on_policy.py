@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
-
 from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training import train_list
-from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
+from agilerl_like.agilerl.vector.dummy_vec_env import vector_of_one
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
@@ -46,5 +44,4 @@ def train_on_policy(
             "by itself, and a loop by hand may collect otherwise"
         )
     arguments = {name: value for name, value in locals().items() if name != "collect_rollouts_fn"}
-    vector = env if isinstance(env, gymnasium.vector.VectorEnv) else DummyVecEnv(env)
-    return train_list(training.train_on_policy, arguments, env=vector)
+    return train_list(training.train_on_policy, arguments, env=vector_of_one(env))
