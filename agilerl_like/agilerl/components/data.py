@@ -16,11 +16,13 @@ __getattr__ = absent_from(__name__)
 
 
 class Transition:
-    """Observations, actions, rewards, next observations and flags of a step, `[B, …]` each."""
+    """Observations, actions, rewards, next observations and flags of a step, `[B, …]` each, on a device."""
 
-    def __init__(self, obs: Any, action: Any, next_obs: Any, reward: Any, done: Any, batch_size: Any = ()) -> None:
+    def __init__(
+        self, obs: Any, action: Any, next_obs: Any, reward: Any, done: Any, batch_size: Any = (), device: Any = None
+    ) -> None:
         self.obs, self.action, self.next_obs, self.reward, self.done = obs, action, next_obs, reward, done
-        self.batch_size = batch_size
+        self.batch_size, self.device = batch_size, device
 
     def to_tensordict(self) -> TensorDict:
         """Return the step as float tensors, with integers for discrete actions."""
@@ -31,7 +33,8 @@ class Transition:
                 "next_obs": _tensors(self.next_obs),
                 "reward": _tensors(self.reward),
                 "done": _tensors(self.done),
-            }
+            },
+            device=self.device,
         )
 
 

@@ -24,7 +24,7 @@ for step in range(30):
     action = agent.get_action(obs, epsilon)
     epsilon = max(0.1, epsilon * 0.9)
     next_obs, reward, terminated, truncated, info = env.step(action)
-    transition = Transition(obs=obs, action=action, reward=reward, next_obs=next_obs, done=terminated)
+    transition = Transition(obs=obs, action=action, reward=reward, next_obs=next_obs, done=terminated, device="cpu")
     transition.batch_size = [4]
     memory.add(transition.to_tensordict())
     if memory.size >= agent.batch_size and step % 2 == 0:

@@ -5,6 +5,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.rollouts.on_policy import collect_rollouts_recurrent
 from agilerl.training.train_on_policy import train_on_policy
+from agilerl.typing import BPTTSequenceType
 from agilerl.utils.utils import make_vect_envs
 
 env = make_vect_envs("CartPole-v1", num_envs=2, should_async_vector=False)
@@ -18,6 +19,8 @@ pop = PPO.population(
     batch_size=16,
     num_envs=2,
     recurrent=True,
+    bptt_sequence_type=BPTTSequenceType.FIFTY_PERCENT_OVERLAP,
+    max_seq_len=8,
 )
 trained, fitnesses = train_on_policy(
     env,
@@ -33,3 +36,4 @@ trained, fitnesses = train_on_policy(
     verbose=False,
 )
 assert len(trained) == 2
+assert all(agent.bptt_sequence_type == BPTTSequenceType.FIFTY_PERCENT_OVERLAP for agent in trained)
