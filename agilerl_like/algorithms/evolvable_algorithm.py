@@ -38,6 +38,7 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.export.policy_module import PolicyModule
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
+from agilerl_like.hpo.explorer import checked_proposal
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
@@ -297,10 +298,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Draw a mutation and apply it to this agent; return the agent."""
         for learner in self.learners.values():
             learner.finish_blend()
-        genome, changes = mutations.propose(
-            self.genome, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
+        before = self.genome
+        proposal = mutations.propose(
+            before, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
         )
-        self.apply_genome(genome, changes)
+        self.apply_genome(*checked_proposal(mutations, proposal, before))
         return self
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:

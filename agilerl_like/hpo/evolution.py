@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from agilerl_like.hpo.exploration import with_wider_exploration
-from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
+from agilerl_like.hpo.explorer import Explorer, Repair, checked_proposal, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -54,7 +54,8 @@ def next_generation(
         if explores or is_fresh:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid)
             propose = explorer.draw if is_fresh else explorer.propose
-            genome, more = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
+            proposal = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
+            genome, more = checked_proposal(explorer, proposal, genome)
             changes += more
         if row.wider:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
@@ -108,9 +109,10 @@ def pre_training_mutations(
 
     def make_offspring(slot: int) -> Offspring:
         rng = generator(seed, Purpose.MUTATION, 0, uids[slot])
-        genome, changes = explorer.propose(
+        proposal = explorer.propose(
             genomes[slot], History(), rng, hp_config=hp_configs[slot], repair=repair, pre_training=True
         )
+        genome, changes = checked_proposal(explorer, proposal, genomes[slot])
         return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
     return tuple(make_offspring(slot) for slot in range(len(genomes)))

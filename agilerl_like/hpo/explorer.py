@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -104,3 +105,26 @@ def with_hyperparameters(
     details = {name: (old[name], new[name]) for name in old if new[name] != old[name]}
     record = Mutation("rl_hp", operator, details) if details else Mutation("none", operator, {"wanted": "rl_hp"})
     return genome.replace(hyperparameters=new), record
+
+
+def checked_proposal(explorer: Explorer, proposal: Any, genome: Genome) -> tuple[Genome, tuple[Mutation, ...]]:
+    """Return what an explorer made of a genome.
+
+    Raises:
+        ConfigurationError: it is no genome with records of its changes, or the genome has other hyperparameters or a
+            new value that is not finite.
+    """
+    name = type(explorer).__name__
+    parts = proposal if isinstance(proposal, tuple) and len(proposal) == 2 else (None, None)
+    if not isinstance(parts[0], Genome) or not isinstance(parts[1], tuple):
+        raise ConfigurationError(f"{name} proposed {proposal!r:.100}; allowed is (genome, (mutation, …))")
+    old, new = genome.hyperparameters, parts[0].hyperparameters
+    if differing := ", ".join(sorted(old.keys() ^ new.keys())):
+        raise ConfigurationError(
+            f"{name} proposed a genome in which {differing:.100} is missing or unknown; allowed are exactly the "
+            "hyperparameters of the parent"
+        )
+    for key, value in new.items():
+        if isinstance(value, float) and not math.isfinite(value) and value != old[key]:
+            raise ConfigurationError(f"{name} proposed {key}={value!r}; allowed are finite numbers")
+    return parts[0], parts[1]

@@ -142,8 +142,20 @@ class Selection:
         By default the parents keep their slots, and clones of them, which are explored, replace the other members. All
         random draws must come from `rng`, so that every process gets the same plan.
         """
-        sources = assign_slots(self.parents(view.fitness, rng, uids=view.uids)).tolist()
+        sources = assign_slots(self._checked_parents(view.fitness, rng, view.uids)).tolist()
         return [SlotPlan(source, source, explore=source != slot) for slot, source in enumerate(sources)]
+
+    def _checked_parents(
+        self, fitness: np.ndarray, rng: np.random.Generator, uids: Sequence[int] | np.ndarray
+    ) -> np.ndarray:
+        """Return the parents; raise `ConfigurationError` unless they are indices of members."""
+        found = self.parents(fitness, rng, uids=uids)
+        parents, size = np.asarray(found), len(fitness)
+        if parents.ndim != 1 or parents.dtype.kind not in "iu" or not ((parents >= 0) & (parents < size)).all():
+            raise ConfigurationError(
+                f"{type(self).__name__}.parents returned {found!r:.100}; allowed are whole numbers from 0 to {size - 1}"
+            )
+        return parents
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
@@ -184,7 +196,7 @@ class Selection:
                 raise ConfigurationError(f"agent {agent.index} has no fitness yet: call its test() before select()")
         fitness = np.array([agent.fitness[-1] for agent in agents], dtype=float)
         uids = [agent.index for agent in agents]
-        parents = self.parents(fitness, self._manual_rng, uids=uids)
+        parents = self._checked_parents(fitness, self._manual_rng, uids)
         best = ranking(fitness, uids)[0]
         if hasattr(population, "clone_selected"):
             return Selected(agents[best], population.clone_selected(parents))

@@ -137,3 +137,51 @@ def test_a_pending_trial_holds_the_proposal_and_the_fitness_of_its_weights(layer
 def test_an_impossible_plan_is_refused(layers, rows: list[SlotPlan], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         evolve(a_view(layers), Planned(rows=tuple(rows)), Mutations())
+
+
+@dataclass(frozen=True)
+class Given(Selection):
+    """Returns fixed parents."""
+
+    found: Any = ()
+
+    def parents(self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Any = None) -> Any:
+        return self.found
+
+
+@pytest.mark.parametrize("found", [[0, 1, 2, 4], [0, 1, 2, -1], np.array([0.0, 1.0, 2.0, 3.0]), None, [[0, 1], [2, 3]]])
+def test_parents_that_are_no_members_are_refused(layers, found: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Given\.parents returned .*; allowed are whole numbers from 0 to 3"):
+        evolve(a_view(layers), Given(found=found), Mutations())
+
+
+@dataclass(frozen=True)
+class Proposed(Explorer):
+    """Returns what a function makes of a genome."""
+
+    change: Any = None
+
+    def propose(self, genome: Genome, history: History, rng: np.random.Generator, *, hp_config, repair, **_):
+        return self.change(genome)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda genome: None, r"Proposed proposed None; allowed is \(genome, \(mutation, …\)\)"),
+        (lambda genome: genome, r"Proposed proposed Genome.*; allowed is"),
+        (lambda genome: (genome, []), r"Proposed proposed .*; allowed is"),
+        (lambda genome: (genome.replace(hyperparameters={}), ()), "in which lr is missing or unknown"),
+        (
+            lambda genome: (genome.replace(hyperparameters={**genome.hyperparameters, "foo": 1}), ()),
+            "in which foo is missing or unknown; allowed are exactly the hyperparameters of the parent",
+        ),
+        (
+            lambda genome: (genome.replace(hyperparameters={"lr": float("nan")}), ()),
+            "Proposed proposed lr=nan; allowed are finite numbers",
+        ),
+    ],
+)
+def test_a_proposal_that_is_no_genome_of_these_hyperparameters_is_refused(layers, change: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        evolve(a_view(layers), BestReplacesWorst(), Proposed(change))
