@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, cast
 
 import gymnasium
+import numpy as np
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, Population
@@ -32,6 +34,11 @@ from agilerl_like.training.run_settings import describe_run
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
+
+FLAGS = ("swap_channels", "overwrite_checkpoints", "save_elite", "wb", "tensorboard", "verbose", "overwrite")
+PATHS = ("run_dir", "resume", "checkpoint_path", "elite_path", "tensorboard_log_dir")
+MAPPINGS = ("init_hp", "mut_p", "INIT_HP", "MUT_P", "wandb_kwargs")
+"""Arguments of `train_on_policy` that are flags, paths and mappings; the last two may be None."""
 
 
 def train_on_policy(
@@ -137,6 +144,7 @@ def train_on_policy(
             has restarted already.
         CallbackError: a callback raised an exception; the run was saved before.
     """
+    _check_kinds(locals())
     if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if wb and wandb_api_key:
@@ -225,6 +233,18 @@ def train_on_policy(
     except RunFinished as end:
         return end.population, list(end.population.fitness)
     return result.population, result.fitness
+
+
+def _check_kinds(arguments: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError if a flag, a path or a mapping is of another kind."""
+    for names, kinds, allowed in (
+        (FLAGS, (bool, np.bool_, int, NoneType), "True and False"),
+        (PATHS, (str, os.PathLike, NoneType), "a path and None"),
+        (MAPPINGS, (Mapping, NoneType), "a mapping and None"),
+    ):
+        for name in names:
+            if not isinstance(arguments[name], kinds):
+                raise ConfigurationError(f"{name}={arguments[name]!r:.100}; allowed are {allowed}")
 
 
 def _search(

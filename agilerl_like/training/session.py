@@ -104,8 +104,8 @@ def evolve_on_policy(
     if processes == 1:
         return process_run.run(resume=resume)
     if not isinstance(processes, int) or processes < 1 or (process_group is not None and process_group.size > 1):
-        allowed = "whole numbers from 1"
-        if process_group is not None:
+        allowed = "whole numbers from 1, and 'auto'"
+        if process_group is not None and process_group.size > 1:
             allowed = f"1, because this is one of {process_group.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
     check_processes(processes, None if population is None else len(population), env_setup.env.num_envs)

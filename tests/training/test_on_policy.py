@@ -365,6 +365,10 @@ WRONG = {
     "selection class": ({"selection_strategy": TournamentSelection}, "selection_strategy=.*an instance of Selection"),
     "tournament class": ({"tournament": TournamentSelection}, "tournament=.*an instance of Selection"),
     "mutation class": ({"mutation": Mutations}, "mutation=.*allowed are None and an instance of Explorer"),
+    "flag": ({"save_elite": "no"}, "save_elite='no'; allowed are True and False"),
+    "path": ({"run_dir": 3}, "run_dir=3; allowed are a path and None"),
+    "dictionary": ({"init_hp": 3}, "init_hp=3; allowed are a mapping and None"),
+    "processes": ({"processes": 0}, "processes=0; allowed are whole numbers from 1, and 'auto'"),
     "tracker": ({"trackers": "mlflow"}, "trackers='mlflow' is a single tracker; allowed is a list of them"),
 }
 
