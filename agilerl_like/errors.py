@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from enum import IntEnum
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from numbers import Real
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from agilerl_like.foreign_settings import FOREIGN_NAMES, canonical
 
@@ -136,3 +138,12 @@ def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arg
         return function(*args, **kwargs)
 
     return call
+
+
+def check_number_fields(record: Any) -> None:
+    """Raise ConfigurationError if a field of a dataclass that is declared as a number is something else."""
+    for each in fields(record):
+        kinds, value = str(each.type).split(" | "), getattr(record, each.name)
+        if kinds[0] in ("int", "float") and not isinstance(value, Real) and not (value is None and "None" in kinds):
+            allowed = "a number or None" if "None" in kinds else "a number"
+            raise ConfigurationError(f"{each.name}={value!r:.100} must be {allowed}")

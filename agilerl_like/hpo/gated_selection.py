@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_number_fields
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import (
@@ -62,6 +62,7 @@ class GatedSelection(Selection):
     blend_training: bool = True
 
     def __post_init__(self) -> None:
+        check_number_fields(self)
         for name in ("share", "final_share", "donors"):
             if not 0 < getattr(self, name) <= 0.5:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be greater than 0 and at most 0.5")

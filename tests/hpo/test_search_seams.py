@@ -10,7 +10,14 @@ import pytest
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
+    PB2,
+    TPE,
+    AutoSelection,
+    BanditMutations,
+    Choice,
     Explorer,
+    GatedSelection,
+    GaussianSteps,
     Genome,
     History,
     HyperparameterConfig,
@@ -20,7 +27,9 @@ from agilerl_like.hpo import (
     RLParameter,
     Selection,
     SlotPlan,
+    TournamentSelection,
     Trial,
+    TruncationSelection,
     next_generation,
     ranking,
 )
@@ -153,6 +162,27 @@ class Given(Selection):
 def test_parents_that_are_no_members_are_refused(layers, found: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Given\.parents returned .*; allowed are whole numbers from 0 to 3"):
         evolve(a_view(layers), Given(found=found), Mutations())
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: GatedSelection(share="x"), "share"),
+        (lambda: GatedSelection(seed="x"), "seed"),
+        (lambda: AutoSelection(warm_up=None), "warm_up"),
+        (lambda: GaussianSteps(sd="x"), "sd"),
+        (lambda: PB2(min_trials=None), "min_trials"),
+        (lambda: TPE(random="x"), "random"),
+        (lambda: BanditMutations(half_life=None), "half_life"),
+        (lambda: Mutations(rl_hp="x"), "rl_hp"),
+        (lambda: TruncationSelection(fraction="x"), "fraction"),
+        (lambda: TournamentSelection(population_size="x"), "population_size"),
+        (lambda: Choice(["a", "b"], resample=None), "resample"),
+    ],
+)
+def test_settings_of_a_strategy_that_are_no_numbers_are_named(make: Any, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{name}=('x'|None) must be a number( or None)?$"):
+        make()
 
 
 @dataclass(frozen=True)
