@@ -294,6 +294,7 @@ def test_models_that_a_script_sets_one_by_one_are_listed_as_not_convertible(tmp_
         ("rlib", {"actor_kwargs": 5}, "its form is unknown"),
         ("sb3", {"env_wrapper": {"a": 1}}, "its form is unknown"),
         ("sb3", {"n_timesteps": 10**400}, "its form is unknown"),
+        ("sb3", {"clip_range_vf": "lin_0.2"}, "a schedule; clip_coef_vf is constant here"),
     ],
 )
 def test_a_value_of_another_form_is_not_convertible(system, given, why):
@@ -332,6 +333,18 @@ def test_the_call_of_an_algorithm_in_a_script(tmp_path):
         "kl_threshold": 0.02,
     }  # fmt: skip
     assert settings(made)["training"] == {"max_steps": 150 * 16 * 10}
+
+
+def test_arguments_of_the_environment_and_a_missing_number_of_environments(tmp_path):
+    entry = "MyEnv-v0: {n_timesteps: 100, policy: MlpPolicy, env_kwargs: {size: 3, render: false}, clip_range_vf: 0.1}"
+    made = converted(tmp_path, entry, "sb3")
+    assert settings(made)["environment"] == {"id": "MyEnv-v0", "kwargs": {"size": 3, "render": False}}
+    assert settings(made)["algorithm"]["clip_coef_vf"] == 0.1
+    line = "# environment.num_envs is not in the file, and is 1 then: add it, or convert with --num-envs N\n"
+    assert line in made.to_yaml()
+    made = converted(tmp_path, "python ppo.py --env-id CartPole-v1", "cleanrl", name="command.sh", num_envs=4)
+    assert settings(made)["environment"]["num_envs"] == 4
+    assert line not in made.to_yaml()
 
 
 def test_a_file_without_networks_has_those_of_the_system(tmp_path):

@@ -81,6 +81,8 @@ class Converted:
         ]
         if "id" not in (self.data.get("environment") or {}):
             head.append("environment.id is not in the file: add it, or convert with --env ID")
+        if "num_envs" not in (self.data.get("environment") or {}):
+            head.append("environment.num_envs is not in the file, and is 1 then: add it, or convert with --num-envs N")
         return "\n".join(
             [
                 *(f"# {line}" for line in head),

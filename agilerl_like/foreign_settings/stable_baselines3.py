@@ -25,6 +25,7 @@ from agilerl_like.foreign_settings.rules import (
     changed,
     doubled,
     each,
+    entries,
     flag,
     hidden_layers,
     kept,
@@ -49,6 +50,13 @@ def _scheduled(name: str, schedule: str) -> Convert:
         return {f"algorithm.{name}": number(value)}
 
     return convert
+
+
+def _constant(value: Any) -> float | None:
+    """Return a number or None; a schedule has no equivalent."""
+    if callable(value) or (isinstance(value, str) and value.startswith("lin_")):
+        raise NotConvertible("a schedule; clip_coef_vf is constant here")
+    return None if value is None else number(value)
 
 
 def _normalize(value: Any, given: Given) -> Settings:
@@ -133,7 +141,7 @@ SB3: Rules = {
     **renamed("algorithm", n_steps="num_steps", n_epochs="update_epochs"),
     "learning_rate": Rule("algorithm.lr", "", _scheduled("lr", "lr_schedule")),
     "clip_range": Rule("algorithm.clip_coef", "", _scheduled("clip_coef", "schedules.clip_coef")),
-    "clip_range_vf": same("algorithm.clip_coef_vf", NORMALISED),
+    "clip_range_vf": changed("algorithm.clip_coef_vf", NORMALISED, _constant),
     "normalize_advantage": MINIBATCH_OR_NONE,
     "vf_coef": changed("algorithm.vf_coef", WHOLE_SQUARE, doubled),
     "use_sde": refused("state-dependent exploration noise is absent here", False),
@@ -146,6 +154,7 @@ SB3: Rules = {
     **each("total_timesteps n_timesteps", TOTAL_STEPS),
     "n_envs": same("environment.num_envs", COPIES),
     "normalize": Rule("algorithm.normalize_observation", "comes with normalize_reward", _normalize),
+    "env_kwargs": Rule("environment.kwargs", "", lambda value, given: entries("environment.kwargs", value or {})),
     "env_wrapper": Rule("environment.wrappers", "has names of gymnasium.wrappers, or module:Class", _wrappers),
     "frame_stack": Rule("environment.wrappers", "has FrameStackObservation", _only_frame_stack),
     "eval_freq": same("training.evo_steps", BETWEEN),
