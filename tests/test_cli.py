@@ -444,6 +444,11 @@ class TestMistakes:
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
+            (
+                ["train", "soon_over.yaml", "--run.dir", "soon_over.yaml/below"],
+                74,
+                "path='soon_over.yaml/below' cannot be read or written: Not a directory",
+            ),
         ],
     )
     def test_errors_are_one_line_and_leave_no_files(self, file, tmp_path, capsys, arguments, code, message):

@@ -258,7 +258,12 @@ def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> Hyp
     """Return the ranges with dtype int for settings that are integers, and choices with values of the setting's type.
 
     A value that the setting does not allow is not changed; `check_ranges` reports it.
+
+    Raises:
+        ConfigurationError: `hp_config` is no mapping.
     """
+    if not isinstance(hp_config or {}, Mapping):
+        raise ConfigurationError(f"hp_config={hp_config!r:.100}; allowed are None and a HyperparameterConfig")
     typed = dict(hp_config or {})
     for name, parameter in typed.items():
         if isinstance(parameter, Choice) and name in config.__dataclass_fields__:

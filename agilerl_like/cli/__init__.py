@@ -113,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports an error at exit
             return 128 + signal.SIGPIPE
+        if isinstance(error, OSError) and error.filename is not None:
+            error = CheckpointError(f"path={error.filename!r} cannot be read or written: {error.strerror}")
         return write_error(error, ExitCode.IOERR)
     except (EnvStepError, PopulationDivergedError) as error:
         return write_error(error, ExitCode.TEMPFAIL)

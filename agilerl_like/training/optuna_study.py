@@ -201,6 +201,11 @@ class StudyCallback(Callback):
     """
 
     def __init__(self, study: optuna.Study, hp_config: HyperparameterConfig) -> None:
+        if not isinstance(study, optuna.Study) or not isinstance(hp_config, HyperparameterConfig):
+            raise ConfigurationError(
+                f"study={study!r:.100} and hp_config={hp_config!r:.100}; allowed are a study of Optuna and a "
+                "HyperparameterConfig"
+            )
         if study.direction != optuna.study.StudyDirection.MAXIMIZE:
             raise ConfigurationError("study.direction must be maximize, because fitness is")
         wanted = {label(name, parameter): distribution(parameter) for name, parameter in hp_config.items()}

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import PPO, Choice, HyperparameterConfig, Mutations, NumberArray, Population, RLParameter
+from agilerl_like import (
+    PPO,
+    Choice,
+    ConfigurationError,
+    HyperparameterConfig,
+    Mutations,
+    NumberArray,
+    Population,
+    RLParameter,
+)
 from agilerl_like.hpo import Genome, Offspring
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
@@ -141,3 +150,8 @@ def test_orthogonal_weights_are_the_default_and_uniform_ones_a_choice():
     bound = uniform.shape[1] ** -0.5  # torch.nn.Linear: kaiming_uniform with a = sqrt(5)
     assert uniform.abs().max().item() == pytest.approx(bound, rel=0.01)
     assert uniform.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+def test_ranges_that_are_no_mapping_are_named():
+    with pytest.raises(ConfigurationError, match=r"hp_config=3; allowed are None and a HyperparameterConfig"):
+        PPO(BOX, ACTIONS, **BASE, hp_config=3)

@@ -129,3 +129,5 @@ def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
         StudyCallback(study, other)
     with pytest.raises(ConfigurationError, match=r"study\.direction must be maximize"):
         StudyCallback(optuna.create_study(), ranges)
+    with pytest.raises(ConfigurationError, match=r"study=3 and hp_config=.*; allowed are a study of Optuna"):
+        StudyCallback(3, ranges)
