@@ -96,10 +96,11 @@ class BanditMutations(Explorer):
 
     def _useful_kinds(self, genome: Genome, hp_config: HyperparameterConfig) -> Sequence[str]:
         """Return the kinds that can change a genome; all of them if none can."""
+        architecture = genome.architecture
         legal = {
             "gaussian": bool(hp_config),
             "crossover": bool(hp_config),
-            "architecture": any(genome.architecture.operators(kind) for kind in ("layer", "node")),
+            "architecture": bool(architecture.operators("layer") or architecture.operators("node")),
             "noise": True,
         }
         return [kind for kind in self.kinds if legal[kind]] or self.kinds
