@@ -63,6 +63,13 @@ def test_a_time_limit_is_bootstrapped():
     assert scores == [2.0] * 4  # without what was added
 
 
+@pytest.mark.parametrize("name", ["reward_clip", "normalize_reward", "reward_transform"])
+def test_settings_that_would_change_what_a_time_limit_adds_are_refused(name):
+    agent = agent_of(**{name: {"reward_clip": 5.0, "normalize_reward": True, "reward_transform": {"scale": 0.1}}[name]})
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*collect_rollouts allows only {name}=(None|False)"):
+        collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)
+
+
 def test_saved_agents_have_the_names_that_agilerl_gives_them(tmp_path):
     agents = [agent_of(index=7), agent_of(index=9)]
     for lr in ("0.001", "0.002"):

@@ -18,6 +18,7 @@ from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
 from agilerl_like.agilerl.wrappers.agent import bare
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter
+from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
@@ -45,8 +46,17 @@ def collect_rollouts(
     """Act for `n_steps` (of all envs together; the agent's `learn_step` if left out) and fill the rollout buffer.
 
     Without `last_obs` new episodes begin; with the last four results of the call before they are continued.
+
+    Raises:
+        ConfigurationError: the agent changes rewards in training (reward_transform, normalize_reward, reward_clip).
     """
     player: PPO = bare(agent)
+    for name in ("reward_transform", "normalize_reward", "reward_clip"):
+        if value := getattr(player, name):
+            raise ConfigurationError(
+                f"{name}={value!r:.100} would also change the value that is added where a time limit cuts an episode; "
+                f"collect_rollouts allows only {name}={None if value is not True else False}, and train_on_policy all"
+            )
     steps = _source(player, env, fresh=last_obs is None)
     player.num_envs = steps.num_envs
     buffer = player.rollout_buffer
