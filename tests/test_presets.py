@@ -133,6 +133,9 @@ def test_what_evolves_starts_from_the_value_of_the_preset():
     found = agent(preset="skrl", num_envs=4, hp_config=ranges)
     assert (found.learn_step, found.num_steps) == (64, None)  # 16 steps of 4 environments
     assert (found.batch_size, found.num_minibatches) == (32, None)  # 2 minibatches
+    ranges = HyperparameterConfig(batch_size=RLParameter(min=8, max=512))
+    assert agent(preset="skrl", num_envs=4, num_steps=40, hp_config=ranges).batch_size == 80  # 2 minibatches of 40 x 4
+    assert agent(preset="skrl", num_envs=4, learn_step=80, hp_config=ranges).batch_size == 40
     ranges = HyperparameterConfig(num_steps=RLParameter(min=16, max=4096))
     assert agent(preset="agilerl", num_envs=4, hp_config=ranges).num_steps == 1024
 

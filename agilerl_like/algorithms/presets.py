@@ -381,7 +381,9 @@ def preset_values(
         if {one, other} & given.keys():
             values.pop(one, None)
             values.pop(other, None)
-    steps = values["num_steps"] * num_envs if "num_steps" in values else values.get("learn_step", PPOConfig.learn_step)
+    chosen = {**values, **given}
+    steps = chosen.get("num_steps")
+    steps = chosen.get("learn_step", PPOConfig.learn_step) if steps is None else steps * num_envs
     if "learn_step" in evolving and "num_steps" in values:
         values["learn_step"] = num_envs * values.pop("num_steps")
     if "num_steps" in evolving and "learn_step" in values:
