@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.evolution_config import OpenAIESConfig, Shaping
@@ -19,6 +20,7 @@ from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, factor
+from agilerl_like.learning.episode_returns import EpisodeReturns
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.optimizer import OptimizerName
 from agilerl_like.learning.perturbations import METRICS, GradientUpdate, ReturnsUpdate, antithetic_pairs
@@ -70,6 +72,13 @@ class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):
             optimizer=first.optimizer_name,
             betas=[learner.host.betas for learner in learners],
         )
+
+    def learn(self, places: Sequence[int], experience: EpisodeReturns) -> dict[int, TensorDict]:
+        reports = super().learn(places, experience)
+        for place, report in reports.items():
+            if self[place].scheduled:
+                report.set("lr", torch.tensor([self[place].lr]))  # as scheduled
+        return reports
 
 
 class OpenAIES(EvolutionStrategy[OpenAIESLearner]):

@@ -16,6 +16,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.foreign_settings import convert
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
 from agilerl_like.learning.gradient_sync import GradientSync
+from agilerl_like.reporting import Callback
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 PART = {"hidden_size": [8], "min_mlp_nodes": 4}
@@ -185,3 +186,21 @@ def test_observations_that_the_search_cannot_normalise():
 def test_a_population_is_of_one_kind():
     with pytest.raises(ConfigurationError, match="of one kind"):
         Population([population(size=1)[0], population(CMAES, size=1)[0]])
+
+
+class Rates(Callback):
+    """Collects the reported learning rates of the first member."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_update(self, context, metrics):
+        self.found.append(metrics[0]["lr"])
+
+
+def test_a_scheduled_learning_rate_is_reported():
+    pop, rates = population(OpenAIES, 1, schedules={"lr": "linear"}, lr=0.1), Rates()
+    train_on_policy(cartpole(), pop=pop, callbacks=[rates], **{**RUN, "max_steps": 288, "checkpoint": None})
+    # the first update is that of env step 96, whose step of all six envs began at 90 of 288
+    assert rates.found[0] == pytest.approx(0.1 * (1 - 90 / 288))
+    assert rates.found[-1] < rates.found[0]
