@@ -85,6 +85,14 @@ class TestReading:
         ):
             assert [name for name, info in section.model_fields.items() if not info.description] == []
 
+    @pytest.mark.parametrize("setting", ["frozen_groups: [listener]", "group_factors: {lr: {listener: 2.0}}"])
+    def test_groups_by_name_may_be_frozen_and_have_factors(self, read, setting):
+        config = read(STEADY.replace("name: IPPO", f"name: IPPO, {setting}"))
+        with closing(build(config).env):
+            pass
+        wrong = read(STEADY.replace("name: IPPO", f"name: IPPO, {setting.replace('listener', 'singer')}"))
+        assert "'singer' is unknown" in refusal(build, wrong)
+
     def test_yaml_round_trip(self, read):
         config = read(STEADY + WIDE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}\nseed: 7")
         assert read(config.to_yaml()) == config

@@ -154,7 +154,9 @@ class MultiAgentConfig(Config, frozen=True):
         return replace(env_config, env_kwargs={**env_config.env_kwargs, "with_state": True})
 
     def _agent_without_env(self) -> IPPO:
-        named = {*self.algorithm.groups.values(), *self.network.groups} or {"agent"}
+        with_factors = {group for factors in self.algorithm.group_factors.values() for group in factors}
+        named = {*self.algorithm.groups.values(), *self.network.groups, *with_factors}
+        named = {*self.algorithm.frozen_groups, *(named - {*self.algorithm.frozen_groups} or {"agent"})}
         needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
         groups = {f"{group}_{number}": group for group in named for number in range(min(needed, MAX_GROUP_SIZE))}
         spaces = dict.fromkeys(groups, PLACEHOLDER_SPACE)
