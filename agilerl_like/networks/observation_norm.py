@@ -75,7 +75,8 @@ class BoundsNorm(NoNorm):
         span = high - low
         scale = np.divide(2.0, span, out=np.zeros_like(span), where=span > 0)  # a constant becomes 0
         applies = encoding.normalised
-        values = {"scale": (scale, 1.0), "shift": (-(low + high) / 2 * scale, 0.0), "limit": (clip, np.inf)}
+        unlimited = np.finfo(np.float32).max  # a buffer with infinity would count as a member's divergence
+        values = {"scale": (scale, 1.0), "shift": (-(low + high) / 2 * scale, 0.0), "limit": (clip, unlimited)}
         for name, (of_vectors, of_others) in values.items():
             self.register_buffer(name, torch.from_numpy(np.where(applies, of_vectors, of_others)).float())
         self.scale: Tensor

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs, train_on_policy
+from agilerl_like import DQN, PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.observation_norm import make_observation_norm
@@ -65,6 +65,11 @@ def test_a_constant_becomes_zero_and_other_parts_stay():
     torch.testing.assert_close(depth, torch.full((1, 8, 8), 50.0))
     assert gear.tolist() == [0, 0, 1]
     assert speed.tolist() == [1, 0]
+
+
+def test_members_that_map_vectors_beside_categories_are_finite():
+    spaces = Tuple((Box(-1, 1, (2,)), Discrete(3))), Discrete(2)
+    assert all(kind(*spaces, seed=1, normalize_observation="bounds").learner.is_finite for kind in (PPO, DQN))
 
 
 def test_infinite_bounds_are_named():
