@@ -170,7 +170,8 @@ class Run:
         """Return the records that led to the best agent, oldest first, without unchanged survivors."""
         best = self.records.rows[self.records.best_row]
         lineage, uid = Lineage(), int(best["uid"])
-        lineage.add([birth for birth in self.lineage() if birth.generation < best["generation"]], [uid])
+        its_generation = best["generation"]  # a member that replaced a diverged one was born in it
+        lineage.add([one for one in self.lineage() if not one.survives or one.generation < its_generation], [uid])
         return lineage.ancestry(uid)
 
     def best(self) -> EvolvableAlgorithm:

@@ -53,11 +53,14 @@ class Lineage:
         )
 
     def ancestry(self, uid: int) -> tuple[OffspringRecord, ...]:
-        """Return the records that led to a current member, oldest first, without unchanged survivors."""
+        """Return the records that led to a current member, oldest first, without unchanged survivors.
+
+        A clone has the state of its parent before the mutations at the end of the same generation.
+        """
         chain: list[OffspringRecord] = []
         horizon = math.inf
         while uid in self._births:
-            own = [birth for birth in self._births[uid] if birth.generation <= horizon]
+            own = [birth for birth in self._births[uid] if not birth.survives or birth.generation < horizon]
             chain = own + chain
             if not own or own[0].parent_uid == uid:
                 break

@@ -27,8 +27,10 @@ def test_ancestry_and_removal_of_extinct_lines():
     chronicle.add((birth(0, NO_PARENT, 0), birth(1, NO_PARENT, 0)), members=[0, 1])
     chronicle.add((birth(0, 0, 1, survives=True), birth(2, 0, 1)), members=[0, 2])  # 1 died childless
     chronicle.add((birth(3, 2, 2), birth(2, 2, 2, survives=True, kind="rl_hp")), members=[3, 2])
-    chronicle.add((birth(3, 3, 3, survives=True), birth(4, 3, 3)), members=[3, 4])
-    assert [(one.uid, one.generation) for one in chronicle.ancestry(4)] == [(0, 0), (2, 1), (2, 2), (3, 2), (4, 3)]
+    chronicle.add((birth(3, 3, 3, survives=True, kind="rl_hp"), birth(4, 3, 4)), members=[2, 3, 4])
+    # the change of 2 at the end of generation 2 comes after 3 was cloned from it, that of 3 in generation 3 before 4
+    assert [(one.uid, one.generation) for one in chronicle.ancestry(4)] == [(0, 0), (2, 1), (3, 2), (3, 3), (4, 4)]
+    assert [(one.uid, one.generation) for one in chronicle.ancestry(2)] == [(0, 0), (2, 1), (2, 2)]
     assert chronicle.parent(4) == 3
     assert chronicle.parent(1) == NO_PARENT
     assert set(chronicle._births) == {0, 2, 3, 4}
