@@ -14,8 +14,12 @@ import torch
 
 from agilerl_like import ConfigurationError, Run, evaluate
 from agilerl_like.cli import main
+from agilerl_like.modules import MLPSpec
+from agilerl_like.networks import network_mutation
+from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Replay, marl_eval_results, replay_run, train_initial_members
+from agilerl_like.saved_runs.replay import with_mutation
 from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.training.provenance import git_state
 
@@ -152,6 +156,37 @@ class TestReplay:
         assert result.changes == len(run.ancestry()) - 1
         assert len(result.replayed) == len(result.unchanged) == 2
         assert np.isfinite([*result.replayed, *result.unchanged]).all()
+
+    def test_removals_are_those_of_the_lineage(self, tmp_path, monkeypatch):
+        """Also where they move the replayed agents' policy too far; the networks are so large that they only shrink."""
+        part = "{hidden_size: [64], max_mlp_nodes: 64, max_hidden_layers: 1}"
+        network = f"network: {{encoder_config: {part}, head_config: {part}, latent_dim: 64, max_latent_dim: 64}}"
+        mutation = "mutation: {no_mutation: 0, architecture: 1, parameters: 0, rl_hp: 0, mutate_elite: true}"
+        text = re.sub("mutation: .*", mutation, re.sub("network: .*", network, TINY))
+        (tmp_path / "removals.yaml").write_text(text)
+        options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet"]
+        for seed in range(10):
+            assert (
+                main(["train", str(tmp_path / "removals.yaml"), "--seed", str(seed), "--run.name", str(seed), *options])
+                == 0
+            )
+            run = Run.open(tmp_path / str(seed))
+            if any(change["kind"] == "architecture" for birth in run.ancestry() for change in birth.mutations):
+                break
+        monkeypatch.setattr(network_mutation, "KL_LIMIT", -1.0)
+        replayed = replay_run(run, seeds=2, seed=9)
+        assert replayed.changes > 0
+        assert replayed.architecture == run.best().architecture.describe()
+
+    def test_a_removal_may_be_smaller_than_those_that_are_drawn(self):
+        architecture = NetworkSpec(encoder=MLPSpec((64,)))
+        drawn = architecture.choices("encoder.remove_node")
+        smaller = {"layer": 0, "nodes": 4, "kl": 0.01, "value_error": 0.1}
+        assert all(choice["nodes"] != 4 for choice in drawn)
+        assert with_mutation(architecture, "encoder.remove_node", smaller).encoder.hidden_size == (60,)
+        for nodes in (0, 64, "4"):
+            with pytest.raises(ConfigurationError, match="is not legal"):
+                with_mutation(architecture, "encoder.remove_node", {"layer": 0, "nodes": nodes})
 
     def test_is_reproducible_and_depends_on_the_seed(self, runs):
         run = Run.open(runs / "s3")

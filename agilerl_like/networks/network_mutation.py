@@ -47,6 +47,8 @@ HELD_OUT_EVERY = 3
 
 UNIT_COUNT_ARGUMENTS = ("nodes", "channels")
 """Names of the argument that holds the number of units to add or remove."""
+UNLIMITED = "unlimited"
+"""Argument of a removal that is carried out however far it moves policy and value, as in a replay."""
 
 
 class MutatedNetwork(NamedTuple):
@@ -98,26 +100,33 @@ def mutate_network(
 
     `generator` draws the weights of new units. A removal that moves policy or value too far is tried again with a half
     and a quarter of its units. If that is still too far, the parent's own network and moments are returned, with the
-    key "refused" in the arguments.
+    key "refused" in the arguments. One with `UNLIMITED` in its arguments is carried out in any case.
     """
+    is_limited = UNLIMITED not in arguments
+    arguments = {name: value for name, value in arguments.items() if name != UNLIMITED}
     unit_change = parent.network.unit_change(operator, arguments)
     build = partial(_build_child, parent, operator, generator=generator)
     if not unit_change.consumers:
         child = build(arguments, unit_change)
     else:
         with in_eval_mode(parent.network):
-            child = _remove_within_limits(parent, operator, arguments, build)
+            child = _remove_within_limits(parent, operator, arguments, build, is_limited=is_limited)
     if child.network.training != parent.network.training:
         child.network.train(parent.network.training)
     return child
 
 
 def _remove_within_limits(
-    parent: MutationSource, operator: str, arguments: Arguments, build: Callable[..., MutatedNetwork]
+    parent: MutationSource,
+    operator: str,
+    arguments: Arguments,
+    build: Callable[..., MutatedNetwork],
+    *,
+    is_limited: bool,
 ) -> MutatedNetwork:
     """Remove as many units as the limits of KL and value allow: all, a half, a quarter or none of those requested.
 
-    `build(arguments, unit_change, recorded)` makes the child.
+    `build(arguments, unit_change, recorded)` makes the child. Without limits all are removed.
     """
     attempt = dict(arguments)
     amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
@@ -128,7 +137,7 @@ def _remove_within_limits(
         unit_change = parent.network.unit_change(operator, attempt)
         child = build(attempt, unit_change, recorded=recorded)
         kl, value_error = _shift_from(parent.network, before, child.network, parent.held_out)
-        if kl <= KL_LIMIT and value_error <= VALUE_LIMIT:
+        if not is_limited or (kl <= KL_LIMIT and value_error <= VALUE_LIMIT):
             child.arguments.update(kl=kl, value_error=value_error)
             return child
         fewer = int(attempt.get(amount, 0)) // 2

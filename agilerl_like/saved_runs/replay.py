@@ -23,6 +23,7 @@ from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mu
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.selection import SlotPlan
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
+from agilerl_like.networks.network_mutation import UNIT_COUNT_ARGUMENTS, UNLIMITED
 from agilerl_like.reporting.callback import Callback, CallbackList
 from agilerl_like.reporting.estimates import (
     Estimate,
@@ -132,7 +133,8 @@ class ScheduleExplorer(Explorer):
                 if mutation["kind"] in ("architecture", "activation"):
                     architecture = with_mutation(genome.architecture, mutation["operator"], mutation["details"])
                     genome = genome.replace(architecture=architecture)
-                    changes.append(Mutation.from_json(mutation))
+                    details = {**mutation["details"], UNLIMITED: True}
+                    changes.append(Mutation.from_json({**mutation, "details": details}))
             if genome.architecture.describe() != birth.architecture:
                 raise ConfigurationError(
                     f"generation {birth.generation} cannot be replayed: its architecture is {birth.architecture!r}, "
@@ -147,9 +149,16 @@ def with_mutation(architecture: Any, operator: str, details: Mapping[str, Any]) 
         group, inner = split_operator(operator)
         return architecture.replace(group, with_mutation(architecture.of(group), inner, details))
     for arguments in architecture.choices(operator):
-        if all(details.get(name) == value for name, value in arguments.items()):
-            return architecture.apply(operator, **arguments)
+        if all(_matches(name, value, details.get(name)) for name, value in arguments.items()):
+            return architecture.apply(operator, **{name: details[name] for name in arguments})
     raise ConfigurationError(f"operator={operator!r} with {dict(details)} is not legal for {architecture.describe()}")
+
+
+def _matches(name: str, legal: Any, recorded: Any) -> bool:
+    """Whether a recorded argument is a legal one, or fewer units: removals may be smaller than they were drawn."""
+    if name in UNIT_COUNT_ARGUMENTS and isinstance(recorded, int):
+        return 1 <= recorded <= legal
+    return recorded == legal
 
 
 def replay_run(

@@ -28,6 +28,7 @@ from agilerl_like.networks.actor_critic import FEWEST, MOST_WORK, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.network_mutation import (
     KL_LIMIT,
+    UNLIMITED,
     VALUE_LIMIT,
     MutationSource,
     mutate_network,
@@ -192,6 +193,14 @@ def test_a_removal_beyond_the_limits_is_refused_and_changes_nothing():
     assert all(map(torch.equal, parent.moments, moments))
     kl, error = (float(part.split("=")[1]) for part in str(result.arguments["refused"]).split(", "))
     assert kl > KL_LIMIT or error > VALUE_LIMIT
+
+
+def test_a_removal_without_limits_is_carried_out():
+    arguments = {"layer": 0, "nodes": 32}
+    result = mutate_network(indispensable(mute=0), "encoder.remove_node", {**arguments, UNLIMITED: True}, stream())
+    assert result.network.spec.encoder.hidden_size == (WIDE - 32,)
+    assert set(result.arguments) == {*arguments, "kl", "value_error"}
+    assert result.arguments["kl"] > KL_LIMIT or result.arguments["value_error"] > VALUE_LIMIT
 
 
 @pytest.mark.parametrize(("mute", "accepted"), [(40, 32), (20, 16), (10, 8), (6, None)])
