@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.spaces import ObservationEncoder, mask_size
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.modules.weight_transfer import in_eval_mode
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose
 
@@ -87,7 +89,8 @@ class ActingLearner(LearnerBase):
                 "choose illegal actions; pass the environment's masks (info['action_mask'])",
                 stacklevel=3,
             )
-        with torch.no_grad():
+        has_noise = deterministic and self.architecture.has_noise
+        with torch.no_grad(), in_eval_mode(self.network) if has_noise else nullcontext():
             encoded, single = self._rows(obs, self.encoding)
             x = self.network.observation_norm(encoded)
             before = self._one_step(state if self.recurrent else None, len(x)).state

@@ -17,6 +17,7 @@ from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export.numpy_policy import load_numpy_policy, numpy_source
 from agilerl_like.export.policy_module import ACTION_MASK, PolicyModule, TrainedPolicy
+from agilerl_like.modules.weight_transfer import in_eval_mode
 from agilerl_like.networks.actor_critic import ACTOR
 
 OBSERVATIONS = 1000
@@ -56,7 +57,8 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
     partial = path.with_name(f".{path.name}.partial{path.suffix}")
     try:
         run = FORMATS[path.suffix](module, program, partial)
-        _verify(learner, module, run, path)
+        with in_eval_mode(learner.network):  # as the module that was written
+            _verify(learner, module, run, path)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -43,6 +43,10 @@ class CompositeSpec(Spec):
         name = max((name for name in self.parts if operator.startswith(f"{name}.")), key=len, default="")
         return name, operator.removeprefix(f"{name}.")
 
+    @property
+    def has_noise(self) -> bool:
+        return any(spec.has_noise for spec in self.parts.values())
+
     # -- mutations
 
     @property

@@ -149,6 +149,11 @@ class Spec:
         raise NotImplementedError
 
     @property
+    def has_noise(self) -> bool:
+        """Whether the module's outputs have noise or dropout in training mode."""
+        return bool(getattr(self, "noisy", False) or getattr(self, "dropout", 0.0))
+
+    @property
     def is_fading(self) -> bool:
         """Whether a mutation is still fading in (see `layers.Activation`)."""
         return bool(getattr(self, "fading", ()))

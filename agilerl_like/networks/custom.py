@@ -85,6 +85,7 @@ class CustomSpec(CompositeSpec):
 
     actor: UserNetworkSpec
     critic: UserNetworkSpec
+    has_noise = True  # the user's modules may have dropout
 
     @classmethod
     def of(cls, actor_network: Any, critic_network: Any) -> CustomSpec:

@@ -132,6 +132,25 @@ def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     assert all(isinstance(given.shape[0], str) for given in session.get_inputs())  # a batch of any size
 
 
+@pytest.mark.parametrize("kind", ["noise", "dropout", "own"])
+def test_deterministic_actions_and_files_have_no_noise(kind, tmp_path):
+    own = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    settings = {
+        "noise": {"net_config": {"head_config": {"noisy": True}}},
+        "dropout": {"recurrent": True, "net_config": {"memory_config": {"dropout": 0.5}}},
+        "own": {"actor_network": own, "critic_network": own},
+    }[kind]
+    agent = trained(VECTOR, Box(-1.0, 1.0, (1,)), **settings)
+    agent.learner.after_update(torch.zeros(1, 1, 4))  # draws the noise of the next rollout
+    observations = np.random.default_rng(0).uniform(-3, 3, (50, 4)).astype(np.float32)
+    found, _ = agent.predict(observations, deterministic=True)
+    assert agent.training
+    assert agent.network.training
+    agent.export(tmp_path / "policy.py")  # compares the file with the agent
+    agent.set_training_mode(False)
+    np.testing.assert_array_equal(agent.predict(observations, deterministic=True)[0], found)
+
+
 def test_a_numpy_file_equals_predict_without_torch(tmp_path):
     agent = trained(VECTOR, Box(-2.0, 2.0, (2,)), squash_output=True)
     (path,) = agent.export(tmp_path / "policy.py")
