@@ -188,6 +188,18 @@ class TestReplay:
             with pytest.raises(ConfigurationError, match="is not legal"):
                 with_mutation(architecture, "encoder.remove_node", {"layer": 0, "nodes": nodes})
 
+    def test_no_member_is_mutated_before_it_trains(self, tmp_path):
+        text = TINY.replace("{size: 4}", "{size: 4, pre_training_mutation: true}")
+        text = re.sub("mutation: {arch.*", "mutation: {no_mutation: 0, architecture: 0, parameters: 0, rl_hp: 1}", text)
+        (tmp_path / "mutated.yaml").write_text(text)
+        options = ["--seed", "1", "--run.dir", str(tmp_path), "--run.name", "1", "--run.plot", "false", "--quiet"]
+        assert main(["train", str(tmp_path / "mutated.yaml"), *options]) == 0
+        run, last = Run.open(tmp_path / "1"), KeepsMembers()
+        replay_run(run, seeds=2, seed=9, callbacks=[last])
+        initial = run.ancestry()[0].hyperparameters
+        for unchanged in last.members[2:]:
+            assert {name: unchanged.hyperparameters[name] for name in initial} == initial
+
     def test_is_reproducible_and_depends_on_the_seed(self, runs):
         run = Run.open(runs / "s3")
         first, again, other = (replay_run(run, seeds=2, seed=seed) for seed in (1, 1, 2))

@@ -185,9 +185,10 @@ def replay_run(
     for birth in ancestry[1:]:
         births.setdefault(birth.generation - start, []).append(birth)
     config = _settings(run.validated_config(trust=trust), initial, seed)
+    members = {"size": 2 * seeds, "sample_hyperparameters": False, "pre_training_mutation": False}
     config = config.model_copy(
         update={
-            "population": config.population.model_copy(update={"size": 2 * seeds, "sample_hyperparameters": False}),
+            "population": config.population.model_copy(update=members),
             "training": _training(config, generations),
         }
     )
