@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +53,8 @@ class GatedSelection(Selection):
     fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
+    title: ClassVar[str] = "selection 'gated'"
+    """Its name in errors."""
     share: float = 0.5
     final_share: float = 0.25
     gentle_from: float = 2 / 3
@@ -198,11 +201,11 @@ class GatedSelection(Selection):
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` for a single member, which nothing can replace."""
         super().validate(population_size)
-        require_members("selection 'gated'", population_size, 2)
+        require_members(self.title, population_size, 2)
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there are two generations, with one selection between them."""
-        require_generations("selection 'gated'", generations, 2, where)
+        require_generations(self.title, generations, 2, where)
 
 
 def share_of_generations(view: PopulationView, share: float, least: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class RestartingSelection(GatedSelection):
     rounds would be left. The best agent of the whole run is handed over in any case.
     """
 
+    title: ClassVar[str] = "selection 'ipbt'"
     patience: int = 3
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class RestartingSelection(GatedSelection):
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there is time for a restart."""
-        require_generations("selection 'ipbt'", generations, self.patience + 5, where)
+        require_generations(self.title, generations, self.patience + 5, where)
 
 
 def smoothed(bests: Sequence[float]) -> np.ndarray:

@@ -67,5 +67,5 @@ def test_bad_settings_are_refused():
         RestartingSelection(patience=0)
     with pytest.raises(ConfigurationError, match="selection 'ipbt' needs a budget of at least 8 generations"):
         RestartingSelection().check_budget(7)
-    with pytest.raises(ConfigurationError, match="population_size=1 is too small"):
+    with pytest.raises(ConfigurationError, match="population_size=1 is too small for selection 'ipbt'"):
         RestartingSelection().validate(1)
