@@ -85,7 +85,6 @@ class CustomSpec(CompositeSpec):
 
     actor: UserNetworkSpec
     critic: UserNetworkSpec
-    has_noise = True  # the user's modules may have dropout
 
     @classmethod
     def of(cls, actor_network: Any, critic_network: Any) -> CustomSpec:
@@ -104,6 +103,10 @@ class CustomSpec(CompositeSpec):
         spec.actor.check("actor_network")
         spec.critic.check("critic_network")
         return spec
+
+    @property
+    def has_noise(self) -> bool:
+        return True  # the user's modules may have dropout
 
     def to_config(self) -> dict[str, Any]:
         return {branch: self._network_spec(branch).spec.to_config() for branch in BRANCHES}
