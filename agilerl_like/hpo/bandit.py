@@ -89,7 +89,7 @@ class BanditMutations(Explorer):
     def draw_kind(self, history: History, rng: np.random.Generator, kinds: Sequence[str]) -> str:
         """Draw one of `kinds`: the one whose value is the largest in a sample from the posterior of all, or any."""
         if rng.random() < self.uniform:
-            return kinds[rng.integers(len(kinds))]
+            return kinds[int(rng.integers(len(kinds)))]
         values = kind_values(history, self.half_life)
         sampled = [rng.beta(*np.add(1.0, values.get(kind, (0.0, 0.0)))) for kind in kinds]
         return kinds[int(np.argmax(sampled))]
