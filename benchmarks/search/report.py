@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics as basic
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from benchmarks.search.protocol import (
 )
 from benchmarks.search.runner import Row
 from benchmarks.search.scores import auc_score, final_score, scores, to_target
-from benchmarks.tables import ROOT, machine, markdown
+from benchmarks.tables import ROOT, markdown
 
 PAGE = ROOT / "benchmarks" / "search.md"
 FIGURE = "results/search_curves_{}.svg"
@@ -40,14 +41,15 @@ FEW_SEEDS = goals.SEEDS
 def write(page: Path, rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> None:
     """Write the page, and a figure for each tier beside it."""
     rows = [row for row in rows if Case(**row.case).seed >= FIRST_REPORT_SEED]
-    parts = [*_head(), *_coverage(rows)]
+    parts = [*_head(rows), *_coverage(rows)]
     parts += ["## Goals", "", *goals.table(rows, replays), ""]
     for setting, its in _by_setting(rows).items():
         parts += _section(setting, its, replays, page)
     page.write_text("\n".join(parts) + "\n")
 
 
-def _head() -> list[str]:
+def _head(rows: Sequence[Row]) -> list[str]:
+    machines = Counter(row.machine or "not recorded" for row in rows)
     return [
         "# Search: does it find better hyperparameters at equal environment steps?",
         "",
@@ -60,8 +62,8 @@ def _head() -> list[str]:
         f"tuned on {' and '.join(TUNING_ENVS)} with seeds 0 to {TUNING_SEEDS[-1]}; this page has seeds from "
         f"{FIRST_REPORT_SEED} on only.",
         "",
-        f"Machine: {machine()}; one thread for each run. It was shared with other work, so seconds are indicative; "
-        "steps are exact.",
+        f"Machines: {'; '.join(f'{name} ({count} rows)' for name, count in machines.most_common()) or 'none'}. One "
+        "thread for each run. They were shared with other work, so seconds are indicative; steps are exact.",
         "",
         "## Space, starts, environments",
         "",

@@ -41,7 +41,7 @@ from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import ENVS, NUM_ENVS, TEST_EPISODES, Case, Env, hp_config, net_config
-from benchmarks.tables import versions
+from benchmarks.tables import machine, versions
 
 TEST_STREAM = 1_000_003
 """Added to a run's seed, so that test episodes have seeds that no run uses."""
@@ -79,6 +79,8 @@ class Row:
     generations_to_usable_lr: int | None = None
     """Generations until a member has a learning rate in [1e-4, 3e-3]."""
     versions: str = ""
+    machine: str = ""
+    """Processor, cores and system; returns of one seed differ between processors, whose sums round differently."""
     method_version: int = 1
 
     def to_json(self) -> str:
@@ -110,6 +112,7 @@ class Observer(Callback):
         self.row = Row(
             asdict(case),
             versions=versions("agilerl-like", "torch", "gymnasium"),
+            machine=machine(),
             method_version=METHODS[case.method].version,
         )
         self._setup, self._env = setup, setup.adapt(setup.make_eval_env(setup.num_eval_episodes(TEST_EPISODES)))

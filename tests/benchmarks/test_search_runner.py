@@ -180,8 +180,9 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     def made(method, seed, value, failure=""):
         case = {**json.loads(Case(method, "cartpole", "S2", seed, 400_000).key)}
         return Row(
-            case, failure, value, 1.0, value, value, [(200_000, 5.0, value)], 400_000, 1000, 9.0, 9.0, 0.1, 19, 4
-        )
+            case, failure, value, 1.0, value, value, [(200_000, 5.0, value)], 400_000, 1000, 9.0, 9.0, 0.1, 19, 4,
+            machine="" if failure else "a laptop, 2 cores",
+        )  # fmt: skip
 
     rows = [made("ours", 1000, 475.0), made("no_evolution", 1000, 22.0), made("ours", 3, -999.0)]
     rows.append(made("asha", 1000, math.nan, "RuntimeError: broke"))
@@ -193,6 +194,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) | 1.0 | 0.00 |" in text
     assert "| smoke | 0 of 20 | not run |" in text
     assert "claims need 10" in text
+    assert "Machines: a laptop, 2 cores (2 rows); not recorded (1 rows)." in text  # tuning seeds are not counted
 
 
 def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
