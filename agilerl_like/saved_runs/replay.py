@@ -179,17 +179,18 @@ def replay_run(
         raise ConfigurationError(
             f"run={str(run.folder)!r}: its lineage does not name the best agent; nothing to replay"
         )
-    initial, start = ancestry[0], ancestry[0].generation
-    generations = int(best["generation"]) - start
+    initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
+    steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
+    length, start = _generation_steps(config), steps_after[initial.generation]
     births: dict[int, list[OffspringRecord]] = {}
-    for birth in ancestry[1:]:
-        births.setdefault(birth.generation - start, []).append(birth)
-    config = _settings(run.validated_config(trust=trust), initial, seed)
+    for birth in ancestry[1:]:  # where members had left the population, generations were longer than those of a replay
+        births.setdefault(-(-(steps_after[birth.generation] - start) // length), []).append(birth)
+    steps = steps_after[int(best["generation"])] - start
     members = {"size": 2 * seeds, "sample_hyperparameters": False, "pre_training_mutation": False}
     config = config.model_copy(
         update={
             "population": config.population.model_copy(update=members),
-            "training": _training(config, generations),
+            "training": _training(config, steps),
         }
     )
     experiment = build(config)
@@ -203,7 +204,7 @@ def replay_run(
         plan = RunPlan(config.training, AllSurvive(seeds), ScheduleExplorer(births), name=f"replay of {run.name}")
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
-        generations=generations,
+        generations=-(-steps // length),
         changes=len(ancestry) - 1,
         found=float(best_so_far(run.records)[-1]),
         standard_error=float(run.records.rows[-1].get("population/best_ever_standard_error", np.nan)),
@@ -217,7 +218,8 @@ def replay_run(
 def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[Callback] = ()) -> list[float]:
     """Train the initial members of a run without evolution for its steps; return their means on fresh episodes."""
     config = run.validated_config(trust=trust)
-    config = config.model_copy(update={"training": _training(config, run.generations())})
+    steps = min(run.generations() * _generation_steps(config), config.training.max_steps)
+    config = config.model_copy(update={"training": _training(config, steps)})
     experiment = build(config)
     with contextlib.closing(experiment.env):
         plan = RunPlan(config.training, None, NO_MUTATION, name=f"{run.name} without evolution")
@@ -232,11 +234,15 @@ def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Con
     return type(config).model_validate(data | {"seed": fresh_seed() if seed is None else seed})
 
 
-def _training(config: Config, generations: int) -> Any:
-    """The training settings for a number of generations, without a target."""
-    training, envs = config.training, config.environment.num_envs
-    steps = min(generations * -(-training.evo_steps // envs) * envs, training.max_steps)
-    return type(training)(**{**vars(training), "max_steps": steps, "target": None})
+def _generation_steps(config: Config) -> int:
+    """The env steps of each member in a generation of all members."""
+    envs = config.environment.num_envs
+    return -(-config.training.evo_steps // envs) * envs
+
+
+def _training(config: Config, steps: int) -> Any:
+    """The training settings for so many env steps of each member, without a target."""
+    return type(config.training)(**{**vars(config.training), "max_steps": steps, "target": None})
 
 
 def _trained(
