@@ -161,7 +161,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             learners.reset_noise()
 
     def set_members(self, agents: list[AlgorithmT]) -> None:
-        """Replace the members; the action noise drawn ahead for members that stay is kept."""
+        """Replace the members; the action noise drawn ahead for members that stay is kept, if their number does."""
+        if len(agents) != len(self.agents):
+            self.agents, before = agents, self.by_group
+            self.by_group = {group: agents[0].group_class(self, group) for group in agents[0].learners}
+            for group, learners in self.by_group.items():
+                learners.detailed = before[group].detailed
+            return
         changed = [i for i, (new, old) in enumerate(zip(agents, self.agents, strict=True)) if new is not old]
         self.agents = agents
         for learners in self.by_group.values():

@@ -49,6 +49,8 @@ class PopulationView:
     state: dict[str, Any] = field(default_factory=dict)
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
     same, because every process makes the same plan."""
+    least_members: int = 1
+    """The members that `ending` must leave: one for each process, or all where the population cannot shrink."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
@@ -156,6 +158,15 @@ class Selection:
                 f"{type(self).__name__}.parents returned {found!r:.100}; allowed are whole numbers from 0 to {size - 1}"
             )
         return parents
+
+    def ending(self, view: PopulationView) -> Sequence[int]:
+        """Return the slots of members that leave for good, before `plan` sees the others; by default none.
+
+        The others move up to the first slots, in their order, and what the strategy noted by slot in `view.state` it
+        changes accordingly. They take the env steps that were left to all, in as many generations as before. The
+        population never has fewer members than `view.least_members`.
+        """
+        return ()
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
@@ -315,6 +326,19 @@ def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Select
                 raise ConfigurationError(
                     f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {population_size - 1}"
                 )
+
+
+def check_ending(ending: Sequence[int], view: PopulationView, selection: Selection) -> None:
+    """Raise `ConfigurationError` unless the members that leave have different slots, and enough others stay."""
+    name, size = type(selection).__name__, len(view)
+    if len({*ending}) < len(ending) or not all(0 <= slot < size for slot in ending):
+        raise ConfigurationError(
+            f"{name}.ending returned {[*ending]!r:.100}; allowed are different slots from 0 to {size - 1}"
+        )
+    if size - len(ending) < view.least_members:
+        raise ConfigurationError(
+            f"{name}.ending leaves {size - len(ending)} of {size} members; allowed are at least {view.least_members}"
+        )
 
 
 def require_members(strategy: str, size: int, least: int) -> None:

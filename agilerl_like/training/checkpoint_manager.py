@@ -60,18 +60,32 @@ class Progress:
     """Why the run ended; "" if it has not."""
     restorations: NonNegativeInt = 0
     """Restarts from a checkpoint because all members had diverged."""
+    ended: NonNegativeInt = 0
+    """Members that have left the population."""
+    ticks_of_ended: NonNegativeInt = 0
+    """Their vector steps."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
         """Read what `dataclasses.asdict` wrote; `where` names the data in errors.
 
         Raises:
-            CheckpointError: a field is missing, unknown, or not what its annotation allows.
+            CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
+                write `ended` and `ticks_of_ended`.
         """
-        missing = [known.name for known in fields(cls) if isinstance(data, dict) and known.name not in data]
+        names = {known.name for known in fields(cls)} - {"ended", "ticks_of_ended"}
+        missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
         return validate_record(cls, data, where)
+
+    def ticks_of_all(self, members: int) -> int:
+        """Return the vector steps of all members, with those that have left; `members` are in the population."""
+        return self.ticks * members + self.ticks_of_ended
+
+    def ticks_left(self, members: int, vector_steps: int) -> int:
+        """Return the vector steps that each member has left, if the run has so many of each initial one."""
+        return (vector_steps * (members + self.ended) - self.ticks_of_all(members)) // members
 
 
 @dataclass

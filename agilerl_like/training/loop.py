@@ -24,6 +24,7 @@ from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, rep
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
+from agilerl_like.hpo.selection import check_ending
 from agilerl_like.reporting.records import (
     BestRecord,
     OffspringRecord,
@@ -146,6 +147,7 @@ class TrainingLoop(EvaluatingLoop):
         """Train all members for a generation, or until a stop is requested."""
         progress, collector = self.progress, self.collector
         self._generation_started, self._steps_before = perf_counter(), self.steps
+        self._total_before = self.total_steps
         progress.generation += 1
         progress.evolved = False
         self._set_progress()  # agents that were loaded or received have none
@@ -154,7 +156,8 @@ class TrainingLoop(EvaluatingLoop):
         self.replacements, self.unreplaced = [], set()
         self._sample_opponents()
         envs = self.members.first.num_envs
-        last = progress.ticks + max(1, min(-(-self.training_args.evo_steps // envs), self._vector_steps_left()))
+        length = -(-self.training_args.evo_steps // envs) * self.initial_size // self.members.size
+        last = progress.ticks + max(1, min(length, self._vector_steps_left()))
         while progress.ticks < last and not self._replicas_stop():
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)
             progress.ticks += collector.collect(vector_steps, should_stop=self._after_step)
@@ -186,9 +189,10 @@ class TrainingLoop(EvaluatingLoop):
 
     def _set_progress(self) -> None:
         """Set each member's progress to that at the beginning of its next update's rollout."""
-        envs, max_steps = self.members.first.num_envs, self.training_args.max_steps
+        envs, max_steps, size = self.members.first.num_envs, self.training_args.max_steps, self.members.size
         for agent in self.population:
-            agent.progress = max(0, self.progress.ticks - agent.rollout_steps) * envs / max_steps
+            ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_ended
+            agent.progress = ticks * envs / (max_steps * self.initial_size)
         for learner in self.population.all_learners():
             learner.max_steps = max_steps
 
@@ -309,6 +313,7 @@ class TrainingLoop(EvaluatingLoop):
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
+            self._end_members()
             self._evolve()
         return stopped
 
@@ -323,6 +328,35 @@ class TrainingLoop(EvaluatingLoop):
             )
         self.progress.evaluation_steps += steps
         return stopped
+
+    def _end_members(self) -> None:
+        """Remove the members that the selection strategy ends, and make the envs anew for the others.
+
+        The env steps that are left are divided among those, so generations get longer, and as many follow as before.
+        """
+        selection, members = self.selection, self.members
+        if selection is None or type(selection).ending is Selection.ending:
+            return
+        view = self._population_view(members.member_infos())
+        ending = selection.ending(view)
+        check_ending(ending, view, selection)
+        if not ending or self._remake_envs is None:
+            return
+        kept = [slot for slot in range(members.size) if slot not in ending]
+        with self.timer("evolve"):
+            self.progress.ended += len(ending)
+            self.progress.ticks_of_ended += len(ending) * self.progress.ticks
+            members.keep(kept)
+            self.uids, self.fitness = [self.uids[slot] for slot in kept], [self.fitness[slot] for slot in kept]
+            self.search.returns = [self.search.returns[slot] for slot in kept]
+            self.unreplaced = {place for place, slot in enumerate(kept) if slot in self.unreplaced}
+            self.lineage.add((), self.uids)
+            before = self.evaluator
+            env, self.evaluator = self._remake_envs()
+            self.evaluator.opponent_pool, self.evaluator.keeps_pool = before.opponent_pool, before.keeps_pool
+            self.collector = self.env_setup.make_collector(members.population, env, self.timer)
+            self._reset_envs()
+            release_free_memory()
 
     def _evolve(self) -> None:
         """Replace the members by their offspring; without a selection strategy only those that are still diverged."""
@@ -369,19 +403,8 @@ class TrainingLoop(EvaluatingLoop):
 
     def _plan_offspring(self, selection: Selection, infos: Sequence[MemberInfo]) -> Sequence[Offspring]:
         """Return the offspring of the next generation, one per slot, for the members that `infos` describe."""
-        view = PopulationView(
-            np.array(self.fitness),
-            [info.uid for info in infos],
-            [info.genome for info in infos],
-            self.progress.generation,
-            self.history,
-            returns=self._returns_for_selection(self.search),
-            generations=self._expected_generations(),
-            train_returns=np.array([info.train_return for info in infos]),
-            state=self.search.state,
-        )
         return next_generation(
-            view,
+            self._population_view(infos),
             [info.hp_config for info in infos],
             selection=selection,
             explorer=self.mutations,
@@ -389,6 +412,31 @@ class TrainingLoop(EvaluatingLoop):
             next_uid=self.progress.next_uid,
             repair=self.population.repair,
         )
+
+    def _population_view(self, infos: Sequence[MemberInfo]) -> PopulationView:
+        """Return what the selection strategy reads of the members that `infos` describe."""
+        return PopulationView(
+            np.array(self.fitness),
+            [info.uid for info in infos],
+            [info.genome for info in infos],
+            self.progress.generation,
+            self.history,
+            returns=self._returns_for_selection(self.search),
+            generations=self._expected_generations(),
+            hp_configs=[info.hp_config for info in infos],
+            train_returns=np.array([info.train_return for info in infos]),
+            state=self.search.state,
+            least_members=self._least_members(),
+        )
+
+    def _least_members(self) -> int:
+        """Return the number of members that must stay: one for each process.
+
+        All must stay where their envs cannot be made anew, where they keep experience, or several processes share one.
+        """
+        members = self.members
+        is_fixed = self._remake_envs is None or members.population.keeps_experience
+        return members.size if is_fixed else min(members.size, members.process_group.size)
 
     # -- saving
 
@@ -408,7 +456,8 @@ class TrainingLoop(EvaluatingLoop):
         """Return whether this generation's weights are saved; those of a run that has reached its target are."""
         args, envs = self.training_args, self.members.first.num_envs
         has_ended = self.progress.outcome == TARGET_REACHED and args.history > 0
-        return has_ended or args.is_history_due(self._steps_before // envs, self.progress.ticks, envs)
+        before, now = (total // envs // self.initial_size for total in (self._total_before, self.total_steps))
+        return has_ended or args.is_history_due(before, now, envs)
 
     def _save_history(self) -> None:
         with self.timer("report"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -52,11 +52,13 @@ class LoopState:
         checkpoint_manager: CheckpointManager,
         callbacks: CallbackList,
         record: RunRecord,
+        remake_envs: Callable[[], tuple[Any, Evaluator]] | None = None,
     ) -> None:
+        """`remake_envs` makes the env and the evaluator anew for the members that are left; None if it cannot."""
         self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
         self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
-        self.context = RunContext(record, members.population)
+        self.context, self._remake_envs = RunContext(record, members.population), remake_envs
         self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)
@@ -99,6 +101,16 @@ class LoopState:
         """Env steps of each member so far."""
         return self.progress.ticks * self.members.first.num_envs
 
+    @property
+    def total_steps(self) -> int:
+        """Env steps of all members so far, with those that have left the population."""
+        return self.progress.ticks_of_all(self.members.size) * self.members.first.num_envs
+
+    @property
+    def initial_size(self) -> int:
+        """The members at the beginning: those that have left the population are counted."""
+        return self.members.size + self.progress.ended
+
     def restore(
         self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]
     ) -> None:
@@ -136,7 +148,7 @@ class LoopState:
 
     def _update_context(self) -> RunContext:
         self.context.generation = self.progress.generation
-        self.context.env_steps = self.steps * self.members.size
+        self.context.env_steps = self.total_steps
         self.context.population = self.population
         return self.context
 
@@ -147,7 +159,8 @@ class LoopState:
         return self.stop_requests.asked
 
     def _vector_steps_left(self) -> int:
-        return self.training_args.vector_steps(self.members.first.num_envs) - self.progress.ticks
+        vector_steps = self.training_args.vector_steps(self.members.first.num_envs)
+        return self.progress.ticks_left(self.members.size, vector_steps)
 
     def _expected_generations(self) -> int:
         """Return the number of generations of the whole run; collective if `max_updates` or `max_seconds` is set.
@@ -226,9 +239,9 @@ class LoopState:
         with self.timer("report"):
             record = GenerationRecord(
                 generation=progress.generation,
-                env_steps=self.steps * members,
+                env_steps=self.total_steps,
                 evaluation_steps=progress.evaluation_steps,
-                max_env_steps=self.training_args.max_steps * members,
+                max_env_steps=self.training_args.max_steps * self.initial_size,
                 seconds=now - self.started,
                 steps_per_second=(self.steps - self._steps_before) * members / (now - self._generation_started),
                 seconds_by_part=dict(self.timer.seconds),
@@ -246,7 +259,7 @@ class LoopState:
             reason=reason,
             best=best.record,
             ancestry=best.ancestry,
-            env_steps=self.steps * self.members.size,
+            env_steps=self.total_steps,
             evaluation_steps=self.progress.evaluation_steps,
             seconds=self._seconds(),
             seconds_by_part=dict(self.timer.seconds),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from agilerl_like.training.checkpoint_manager import (
     take_experience,
 )
 from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import (
     check_foreign_files,
@@ -310,23 +312,33 @@ class ProcessRun:
         self, stack: contextlib.ExitStack, members: ShardedPopulation, identity: Mapping[str, Any]
     ) -> TrainingLoop:
         """Make the envs, which `stack` closes, and the loop."""
-        env_setup, plan, args = self.env_setup, self.plan, self.plan.training_args
-        num_members, shard = len(members.population), members.shard
-        training_env = env_setup.make_training_env(num_members, shard.parts, shard.part)
-        if training_env is not env_setup.env:
-            stack.callback(training_env.close)
-        env, eval_env = env_setup.adapt(training_env), env_setup.adapt(self._eval_env(stack, num_members))
-        num_envs = env.num_envs // num_members * members.population.gradient_sync.num_ranks
+        env_setup, plan = self.env_setup, self.plan
+        open_envs = stack.enter_context(contextlib.ExitStack())
+        env, evaluator = self._make_envs(open_envs, members)
+        num_envs = env.num_envs // len(members.population) * members.population.gradient_sync.num_ranks
+        given = [env_setup.env, None if self.eval_setup is None else self.eval_setup.env]
+        are_made = not any(its.env is one for its in (env, evaluator.env) for one in given)
         return TrainingLoop(
             members,
             env_setup,
             env,
-            env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps),
+            evaluator,
             plan,
             checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
             callbacks=self.callbacks,
-            record=self._record(training_env, members, num_envs),
+            record=self._record(env.env, members, num_envs),
+            remake_envs=partial(self._make_envs, open_envs, members) if are_made else None,
         )
+
+    def _make_envs(self, open_envs: contextlib.ExitStack, members: ShardedPopulation) -> tuple[Any, Evaluator]:
+        """Close those of `open_envs`, and make the training env and the evaluator of this process's members."""
+        open_envs.close()
+        env_setup, args, shard = self.env_setup, self.plan.training_args, members.shard
+        training_env = env_setup.make_training_env(len(members.population), shard.parts, shard.part)
+        if training_env is not env_setup.env:
+            open_envs.callback(training_env.close)
+        eval_env = env_setup.adapt(self._eval_env(open_envs, len(members.population)))
+        return env_setup.adapt(training_env), env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps)
 
     def _eval_env(self, stack: contextlib.ExitStack, members: int) -> Any:
         """Return the env for evaluations: a new one if it can be made, else the one that was given."""
@@ -427,7 +439,7 @@ def limits_reached(
     """
     updates, seconds = training_args.max_updates, training_args.max_seconds
     progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
-    is_spent = training_args.vector_steps(members.first.num_envs) <= progress.ticks
+    is_spent = progress.ticks_left(members.size, training_args.vector_steps(members.first.num_envs)) <= 0
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
     return [
         name

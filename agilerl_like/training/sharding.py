@@ -193,6 +193,22 @@ class ShardedPopulation:
         self.population.set_members([agents[slot] for slot in self.shard.slots])
         self.population.fitness = [fitness[slot] for slot in self.shard.slots]
 
+    def keep(self, slots: Sequence[int]) -> None:
+        """Remove all other members; those of `slots` get the slots from 0 on, in their order.
+
+        The members are sharded again, and the envs must be made anew for the members that each process now has.
+        """
+        kinds = self.all_gather_by_slot(
+            [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict
+        )
+        fitness = self.all_gather_by_slot(self.population.fitness, encode=float, decode=float)
+        after = shard_members([kinds[slot] for slot in slots], self.process_group.size)
+        needed = [(slots[place], rank) for place, rank in _needed_by_rank(after)]
+        agents = self.local_members() | self.fetch(needed)
+        self.shards, self.size = after, len(slots)
+        self.population.set_members([agents[slots[place]] for place in self.shard.slots])
+        self.population.fitness = [fitness[slots[place]] for place in self.shard.slots]
+
     # -- the whole population
 
     def gather_to_main(self) -> list[SerializedAgent]:
