@@ -48,6 +48,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.gated_selection import GatedSelection, share_of_generations
 from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
@@ -58,6 +59,8 @@ from agilerl_like.registry import register
 
 AUTO = "auto"
 """The value of `evolution` that selects both classes."""
+LEAST_GENERATIONS = 10
+"""Generations of a run in which members start again, or leave, after shares of the budget."""
 PATIENCE, PATIENCE_SHARE = 2, 0.1
 """Generations without more than a constant policy after which members start again, and between two such starts: at
 least 2, and in longer runs a share of them."""
@@ -78,10 +81,15 @@ class AutoSelection(GatedSelection):
     with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:
     of many draws from wide ranges most learn nothing. 0 leaves all as they were drawn, and so do runs of fewer than
     ten generations.
+
+    After each share `end_worse` of the budget the worse half of the members leaves the population, but for two, and the
+    others take its env steps: with (0.25, 0.5) the last two of eight members train 2.75 times as long. Members leave
+    only where fitness is of use, and in runs of at least ten generations.
     """
 
     warm_up: float = 1 / 3
     restart_worse: float = 0.1
+    end_worse: tuple[float, ...] = ()
 
     needs_baseline = True
 
@@ -90,6 +98,24 @@ class AutoSelection(GatedSelection):
         for name in ("warm_up", "restart_worse"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must lie between 0 and 1")
+        object.__setattr__(self, "end_worse", tuple(self.end_worse))
+        if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.end_worse):
+            raise ConfigurationError(f"end_worse={self.end_worse!r}; allowed are shares of the budget between 0 and 1")
+
+    def ending(self, view: PopulationView) -> Sequence[int]:
+        """Return the slots of the worse half of the members after each share `end_worse` of the budget."""
+        due = sum(view.progress >= share for share in self.end_worse)
+        if due <= view.state.get("endings", 0) or view.generations < LEAST_GENERATIONS or is_constant(view):
+            return []
+        size = max(2, view.least_members, math.ceil(len(view) / 2))
+        fitness = blended(view).fitness if self.blend_training else view.fitness
+        healthy = ranking(fitness, view.uids).tolist()
+        kept = sorted([*healthy, *(slot for slot in range(len(view)) if slot not in healthy)][:size])
+        view.state["endings"] = view.state.get("endings", 0) + 1
+        self.in_grace(view)
+        noted = view.state["restarted"]
+        view.state["restarted"] = [[kept.index(slot), *more] for slot, *more in noted if slot in kept]
+        return [slot for slot in range(len(view)) if slot not in kept]
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot.
