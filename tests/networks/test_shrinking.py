@@ -109,7 +109,7 @@ def test_removal_from_every_kind_of_network_stays_within_the_limits(activation, 
     refused = 0
     for operator, arguments in REMOVALS:
         result = mutate_network(parent, operator, arguments, stream())
-        kl, error = measured(parent.network, result.network, parent.observations)
+        kl, error = measured(parent.network, result.network, parent.held_out)
         assert kl <= 1.001 * KL_LIMIT
         assert error <= 1.001 * VALUE_LIMIT
         refused += "refused" in result.arguments
@@ -121,7 +121,7 @@ def test_both_heads_are_refitted():
     for operator, arguments in (*REMOVALS[:2], REMOVALS[-1]):
         result = mutate_network(parent, operator, arguments, stream())
         assert "refused" not in result.arguments
-        kl, error = measured(parent.network, result.network, parent.observations)
+        kl, error = measured(parent.network, result.network, parent.held_out)
         assert kl <= KL_LIMIT
         assert error <= VALUE_LIMIT
         assert result.network.critic.encoder is result.network.actor.encoder

@@ -41,7 +41,7 @@ def test_a_custom_loop_learns():
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
     team = team_of(env, lr=1e-2, gamma=0.5)
     before = [team.test(env, loop=20, sum_scores=False), team.fitness[-1]]
-    for _ in range(30):
+    for _ in range(60):
         losses = team.learn(collected(team, env, 16, seed=1))
         assert set(losses) == {"red", "blue"}
     team.set_training_mode(False)
