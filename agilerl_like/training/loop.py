@@ -330,7 +330,7 @@ class TrainingLoop(EvaluatingLoop):
         return stopped
 
     def _end_members(self) -> None:
-        """Remove the members that the selection strategy ends, and make the envs anew for the others.
+        """Remove the members that the selection strategy ends, and make the envs again for the others.
 
         The env steps that are left are divided among those, so generations get longer, and as many follow as before.
         """
@@ -432,7 +432,7 @@ class TrainingLoop(EvaluatingLoop):
     def _least_members(self) -> int:
         """Return the number of members that must stay: one for each process.
 
-        All must stay where their envs cannot be made anew, where they keep experience, or several processes share one.
+        All must stay where their envs cannot be made again, where they keep experience, or several processes share one.
         """
         members = self.members
         is_fixed = self._remake_envs is None or members.population.keeps_experience

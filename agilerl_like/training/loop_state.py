@@ -54,7 +54,7 @@ class LoopState:
         record: RunRecord,
         remake_envs: Callable[[], tuple[Any, Evaluator]] | None = None,
     ) -> None:
-        """`remake_envs` makes the env and the evaluator anew for the members that are left; None if it cannot."""
+        """`remake_envs` makes env and evaluator again for the members that are left; None if it cannot."""
         self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
         self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks

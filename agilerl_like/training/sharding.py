@@ -196,7 +196,7 @@ class ShardedPopulation:
     def keep(self, slots: Sequence[int]) -> None:
         """Remove all other members; those of `slots` get the slots from 0 on, in their order.
 
-        The members are sharded again, and the envs must be made anew for the members that each process now has.
+        The members are sharded again, and the envs must be made again for the members that each process now has.
         """
         kinds = self.all_gather_by_slot(
             [agent.architecture.to_config() for agent in self.population], encode=dict, decode=dict

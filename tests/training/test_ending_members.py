@@ -41,7 +41,7 @@ class Fixed(gymnasium.vector.VectorWrapper):
 
 
 class Watch(Callback):
-    """The uids of each generation, and the steps that are told."""
+    """The uids of each generation, and the steps that are reported."""
 
     def __init__(self):
         self.uids, self.steps, self.most, self.best = [], [], [], []
