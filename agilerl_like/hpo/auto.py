@@ -60,7 +60,7 @@ from agilerl_like.registry import register
 AUTO = "auto"
 """The value of `evolution` that selects both classes."""
 LEAST_GENERATIONS = 10
-"""Generations of a run in which members start again, or leave, after shares of the budget."""
+"""Generations of a run from which on members are removed after shares of the budget."""
 PATIENCE, PATIENCE_SHARE = 2, 0.1
 """Generations without more than a constant policy after which members start again, and between two such starts: at
 least 2, and in longer runs a share of them."""
@@ -82,14 +82,14 @@ class AutoSelection(GatedSelection):
     of many draws from wide ranges most learn nothing. 0 leaves all as they were drawn, and so do runs of fewer than
     ten generations.
 
-    After each share `end_worse` of the budget the worse half of the members leaves the population, but for two, and the
-    others take its env steps: with (0.25, 0.5) the last two of eight members train 2.75 times as long. Members leave
-    only where fitness is of use, and in runs of at least ten generations.
+    After each share `halve_at` of the budget the worse half of the members is removed for good, as in successive
+    halving, until two are left, and the others take its env steps: with (0.25, 0.5) the last two of eight members train
+    2.75 times as long. Members are removed only where fitness is of use, and in runs of at least ten generations.
     """
 
     warm_up: float = 1 / 3
     restart_worse: float = 0.1
-    end_worse: tuple[float, ...] = ()
+    halve_at: tuple[float, ...] = ()
 
     needs_baseline = True
 
@@ -98,20 +98,22 @@ class AutoSelection(GatedSelection):
         for name in ("warm_up", "restart_worse"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must lie between 0 and 1")
-        object.__setattr__(self, "end_worse", tuple(self.end_worse))
-        if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.end_worse):
-            raise ConfigurationError(f"end_worse={self.end_worse!r}; allowed are shares of the budget between 0 and 1")
+        if not isinstance(self.halve_at, list | tuple):
+            raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed is a list of shares of the budget")
+        object.__setattr__(self, "halve_at", tuple(self.halve_at))
+        if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.halve_at):
+            raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed are shares of the budget between 0 and 1")
 
-    def ending(self, view: PopulationView) -> Sequence[int]:
-        """Return the slots of the worse half of the members after each share `end_worse` of the budget."""
-        due = sum(view.progress >= share for share in self.end_worse)
-        if due <= view.state.get("endings", 0) or view.generations < LEAST_GENERATIONS or is_constant(view):
+    def removed(self, view: PopulationView) -> Sequence[int]:
+        """Return the slots of the worse half of the members after each share `halve_at` of the budget."""
+        due = sum(view.progress >= share for share in self.halve_at)
+        if due <= view.state.get("halvings", 0) or view.generations < LEAST_GENERATIONS or is_constant(view):
             return []
         size = max(2, view.least_members, math.ceil(len(view) / 2))
         fitness = blended(view).fitness if self.blend_training else view.fitness
         healthy = ranking(fitness, view.uids).tolist()
         kept = sorted([*healthy, *(slot for slot in range(len(view)) if slot not in healthy)][:size])
-        view.state["endings"] = view.state.get("endings", 0) + 1
+        view.state["halvings"] = view.state.get("halvings", 0) + 1
         self.in_grace(view)
         noted = view.state["restarted"]
         view.state["restarted"] = [[kept.index(slot), *more] for slot, *more in noted if slot in kept]

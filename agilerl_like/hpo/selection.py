@@ -50,7 +50,7 @@ class PopulationView:
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
     same, because every process makes the same plan."""
     least_members: int = 1
-    """The members that `ending` must leave: one for each process, or all where the population cannot shrink."""
+    """The members that `removed` must leave: one for each process, or all where the population cannot shrink."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
@@ -159,8 +159,8 @@ class Selection:
             )
         return parents
 
-    def ending(self, view: PopulationView) -> Sequence[int]:
-        """Return the slots of members that leave for good, before `plan` sees the others; by default none.
+    def removed(self, view: PopulationView) -> Sequence[int]:
+        """Return the slots of members to remove for good, before `plan` sees the others; by default none.
 
         The others move up to the first slots, in their order, and what the strategy noted by slot in `view.state` it
         changes accordingly. They take the env steps that were left to all, in as many generations as before. The
@@ -328,16 +328,16 @@ def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Select
                 )
 
 
-def check_ending(ending: Sequence[int], view: PopulationView, selection: Selection) -> None:
-    """Raise `ConfigurationError` unless the members that leave have different slots, and enough others stay."""
+def check_removed(removed: Sequence[int], view: PopulationView, selection: Selection) -> None:
+    """Raise `ConfigurationError` unless the slots to remove are different ones, and enough members stay."""
     name, size = type(selection).__name__, len(view)
-    if len({*ending}) < len(ending) or not all(0 <= slot < size for slot in ending):
+    if len({*removed}) < len(removed) or not all(0 <= slot < size for slot in removed):
         raise ConfigurationError(
-            f"{name}.ending returned {[*ending]!r:.100}; allowed are different slots from 0 to {size - 1}"
+            f"{name}.removed returned {[*removed]!r:.100}; allowed are different slots from 0 to {size - 1}"
         )
-    if size - len(ending) < view.least_members:
+    if size - len(removed) < view.least_members:
         raise ConfigurationError(
-            f"{name}.ending leaves {size - len(ending)} of {size} members; allowed are at least {view.least_members}"
+            f"{name}.removed leaves {size - len(removed)} of {size} members; allowed are at least {view.least_members}"
         )
 
 

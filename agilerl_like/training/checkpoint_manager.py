@@ -60,9 +60,9 @@ class Progress:
     """Why the run ended; "" if it has not."""
     restorations: NonNegativeInt = 0
     """Restarts from a checkpoint because all members had diverged."""
-    ended: NonNegativeInt = 0
-    """Members that have left the population."""
-    ticks_of_ended: NonNegativeInt = 0
+    removed: NonNegativeInt = 0
+    """Members that selection has removed from the population."""
+    ticks_of_removed: NonNegativeInt = 0
     """Their vector steps."""
 
     @classmethod
@@ -71,9 +71,9 @@ class Progress:
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
-                write `ended` and `ticks_of_ended`.
+                write `removed` and `ticks_of_removed`.
         """
-        names = {known.name for known in fields(cls)} - {"ended", "ticks_of_ended"}
+        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed"}
         missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
@@ -81,11 +81,11 @@ class Progress:
 
     def ticks_of_all(self, members: int) -> int:
         """Return the vector steps of all members, with those that have left; `members` are in the population."""
-        return self.ticks * members + self.ticks_of_ended
+        return self.ticks * members + self.ticks_of_removed
 
     def ticks_left(self, members: int, vector_steps: int) -> int:
         """Return the vector steps that each member has left, if the run has so many of each initial one."""
-        return (vector_steps * (members + self.ended) - self.ticks_of_all(members)) // members
+        return (vector_steps * (members + self.removed) - self.ticks_of_all(members)) // members
 
 
 @dataclass

@@ -24,7 +24,7 @@ from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, rep
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
-from agilerl_like.hpo.selection import check_ending
+from agilerl_like.hpo.selection import check_removed
 from agilerl_like.reporting.records import (
     BestRecord,
     OffspringRecord,
@@ -191,7 +191,7 @@ class TrainingLoop(EvaluatingLoop):
         """Set each member's progress to that at the beginning of its next update's rollout."""
         envs, max_steps, size = self.members.first.num_envs, self.training_args.max_steps, self.members.size
         for agent in self.population:
-            ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_ended
+            ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
             agent.progress = ticks * envs / (max_steps * self.initial_size)
         for learner in self.population.all_learners():
             learner.max_steps = max_steps
@@ -313,7 +313,7 @@ class TrainingLoop(EvaluatingLoop):
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
-            self._end_members()
+            self._remove_members()
             self._evolve()
         return stopped
 
@@ -329,23 +329,23 @@ class TrainingLoop(EvaluatingLoop):
         self.progress.evaluation_steps += steps
         return stopped
 
-    def _end_members(self) -> None:
-        """Remove the members that the selection strategy ends, and make the envs again for the others.
+    def _remove_members(self) -> None:
+        """Remove the members that the selection strategy names, and make the envs again for the others.
 
         The env steps that are left are divided among those, so generations get longer, and as many follow as before.
         """
         selection, members = self.selection, self.members
-        if selection is None or type(selection).ending is Selection.ending:
+        if selection is None or type(selection).removed is Selection.removed:
             return
         view = self._population_view(members.member_infos())
-        ending = selection.ending(view)
-        check_ending(ending, view, selection)
-        if not ending or self._remake_envs is None:
+        removed = selection.removed(view)
+        check_removed(removed, view, selection)
+        if not removed or self._remake_envs is None:
             return
-        kept = [slot for slot in range(members.size) if slot not in ending]
+        kept = [slot for slot in range(members.size) if slot not in removed]
         with self.timer("evolve"):
-            self.progress.ended += len(ending)
-            self.progress.ticks_of_ended += len(ending) * self.progress.ticks
+            self.progress.removed += len(removed)
+            self.progress.ticks_of_removed += len(removed) * self.progress.ticks
             members.keep(kept)
             self.uids, self.fitness = [self.uids[slot] for slot in kept], [self.fitness[slot] for slot in kept]
             self.search.returns = [self.search.returns[slot] for slot in kept]

@@ -109,7 +109,7 @@ class LoopState:
     @property
     def initial_size(self) -> int:
         """The members at the beginning: those that have left the population are counted."""
-        return self.members.size + self.progress.ended
+        return self.members.size + self.progress.removed
 
     def restore(
         self, saved_run: Mapping[str, Any], best: EvolvableAlgorithm | None, opponent_pool: Sequence[SerializedAgent]

@@ -227,7 +227,8 @@ class ProcessRun:
         self._check_members(members)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
-            loop = self._make_loop(stack, members, identity)
+            removed = 0 if saved_run is None else Progress.from_json(saved_run["progress"]).removed
+            loop = self._make_loop(stack, members, identity, members.size + removed)
             if saved_run is not None:
                 check_num_envs(members.first.num_envs, num_envs)
                 loop.restore(saved_run, best, [] if checkpoint is None else load_opponents(checkpoint))
@@ -309,9 +310,9 @@ class ProcessRun:
             raise RunFinished(f"{self.output_paths.run_dir} has ended: {outcome}", population, limits)
 
     def _make_loop(
-        self, stack: contextlib.ExitStack, members: ShardedPopulation, identity: Mapping[str, Any]
+        self, stack: contextlib.ExitStack, members: ShardedPopulation, identity: Mapping[str, Any], initial_size: int
     ) -> TrainingLoop:
-        """Make the envs, which `stack` closes, and the loop."""
+        """Make the envs, which `stack` closes, and the loop of a run that began with so many members."""
         env_setup, plan = self.env_setup, self.plan
         open_envs = stack.enter_context(contextlib.ExitStack())
         env, evaluator = self._make_envs(open_envs, members)
@@ -326,7 +327,7 @@ class ProcessRun:
             plan,
             checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
             callbacks=self.callbacks,
-            record=self._record(env.env, members, num_envs),
+            record=self._record(env.env, members, num_envs, initial_size),
             remake_envs=partial(self._make_envs, open_envs, members) if are_made else None,
         )
 
@@ -365,20 +366,20 @@ class ProcessRun:
         elif starts:
             prepare_folder(run_dir, overwrite=self.output_paths.overwrite)
 
-    def _record(self, training_env: Any, members: ShardedPopulation, num_envs: int) -> RunRecord:
+    def _record(self, training_env: Any, members: ShardedPopulation, num_envs: int, initial_size: int) -> RunRecord:
         env_name, args = env_name_of(self.env_setup.vec_env), self.plan.training_args
         return RunRecord(
             name=self.plan.name or env_name,
             env=env_name,
             algorithm=members.first.algo,
-            population_size=members.size,
+            population_size=initial_size,
             num_envs=num_envs,
             seed=members.first.seed,
-            max_env_steps=args.max_steps * members.size,
+            max_env_steps=args.max_steps * initial_size,
             target=args.target,
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
-            generation_env_steps=max(1, -(-args.evo_steps // num_envs)) * num_envs * members.size,
+            generation_env_steps=max(1, -(-args.evo_steps // num_envs)) * num_envs * initial_size,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

@@ -187,7 +187,7 @@ def _ours(
 
 METHODS = {
     "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=11),
-    "ours_shrinking": _ours("ours: the worse half leaves after 1/3 and 2/3", {"end_worse": (1 / 3, 2 / 3)}),
+    "ours_halving": _ours("ours: the worse half is removed after 1/3 and 2/3", {"halve_at": (1 / 3, 2 / 3)}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members where the search stalls", {"restart_stalled": False}),

@@ -13,7 +13,7 @@ from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, Run, make_
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import PopulationView, SlotPlan, ranking
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
-from agilerl_like.hpo.selection import Selection, check_ending
+from agilerl_like.hpo.selection import Selection, check_removed
 from agilerl_like.reporting.callback import Callback
 from agilerl_like.training.checkpoint_manager import Progress
 from agilerl_like.training.off_policy import train_off_policy
@@ -23,12 +23,12 @@ ENVS, STEPS = 2, 80
 
 
 @dataclass(frozen=True)
-class WorseHalfEnds(Selection):
+class WorseHalfRemoved(Selection):
     """The worse half leaves after each generation, until `least` members are left; the others survive."""
 
     least: int = 1
 
-    def ending(self, view):
+    def removed(self, view):
         kept = max(self.least, view.least_members, len(view) // 2)
         return [] if kept >= len(view) else ranking(view.fitness, view.uids)[kept:].tolist()
 
@@ -45,6 +45,9 @@ class Watch(Callback):
 
     def __init__(self):
         self.uids, self.steps, self.most, self.best = [], [], [], []
+
+    def on_run_begin(self, run):
+        self.run = run.record
 
     def on_generation(self, run, record):
         assert [member.slot for member in record.members] == [*range(len(record.members))]
@@ -79,7 +82,7 @@ def check_equal(ours, theirs):
 
 def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     watch = Watch()
-    pop, fitness = train(WorseHalfEnds(), callbacks=[watch], run_dir=tmp_path / "run")
+    pop, fitness = train(WorseHalfRemoved(), callbacks=[watch], run_dir=tmp_path / "run")
     assert [*map(len, watch.uids)] == [4, 2, 1, 1]
     for before, after, best in zip(watch.uids[:2], watch.uids[1:], watch.best[:2], strict=False):
         assert after == sorted(before[slot] for slot in best[: len(before) // 2])  # uids and order stay
@@ -99,10 +102,13 @@ def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, copied):
     folder, part = tmp_path / "whole", tmp_path / "part"
     whole, fitness = train(
-        WorseHalfEnds(), run_dir=folder, checkpoint=STEPS, callbacks=[CopyFolder(folder, part, copied)]
+        WorseHalfRemoved(), run_dir=folder, checkpoint=STEPS, callbacks=[CopyFolder(folder, part, copied)]
     )
-    resumed, again = train(WorseHalfEnds(), resume=part, checkpoint=STEPS)
+    watch = Watch()
+    resumed, again = train(WorseHalfRemoved(), resume=part, checkpoint=STEPS, callbacks=[watch])
     assert fitness == again
+    assert (watch.run.population_size, watch.run.max_env_steps) == (4, 16 * STEPS)  # as where the run began
+    assert watch.run.generation_env_steps == 4 * STEPS
     check_equal(whole, resumed)
     ours, theirs = (
         [{name: value for name, value in row.items() if name.startswith(("eval/", "hp/", "train/"))} for row in rows]
@@ -114,7 +120,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, copied):
 
 def test_two_processes_train_the_same_members_as_one(tmp_path):
     (one, fitness), (two, others) = (
-        train(WorseHalfEnds(least=2), size=8, processes=count, run_dir=tmp_path / str(count)) for count in (1, 2)
+        train(WorseHalfRemoved(least=2), size=8, processes=count, run_dir=tmp_path / str(count)) for count in (1, 2)
     )
     assert len(one) == 2
     assert fitness == others
@@ -122,14 +128,14 @@ def test_two_processes_train_the_same_members_as_one(tmp_path):
 
 
 def test_at_least_one_member_stays_for_each_process():
-    pop, _ = train(WorseHalfEnds(), generations=3, processes=2)
+    pop, _ = train(WorseHalfRemoved(), generations=3, processes=2)
     assert len(pop) == 2
 
 
 def test_all_stay_where_the_envs_cannot_be_made_again():
     env = make_vect_envs("CartPole-v1", num_envs=8, backend="sync")
     fixed = Fixed(env)
-    pop, _ = train(WorseHalfEnds(), generations=2, env=fixed, eval_env=fixed)
+    pop, _ = train(WorseHalfRemoved(), generations=2, env=fixed, eval_env=fixed)
     assert len(pop) == 4
 
 
@@ -138,31 +144,31 @@ def test_all_stay_where_they_keep_experience():
         spaces = env.single_observation_space, env.single_action_space
         pop = DQN.population(4, *spaces, num_envs=ENVS, seed=1, learning_starts=20, net_config=SMALL, hp_config=RANGES)
         pop, _ = train_off_policy(
-            env, pop=pop, max_steps=2 * STEPS, evo_steps=STEPS, eval_loop=1, selection_strategy=WorseHalfEnds(),
+            env, pop=pop, max_steps=2 * STEPS, evo_steps=STEPS, eval_loop=1, selection_strategy=WorseHalfRemoved(),
             verbose=False,
         )  # fmt: skip
     assert len(pop) == 4
 
 
 @pytest.mark.parametrize(
-    ("ending", "says"),
+    ("slots", "message"),
     [
-        ([0, 1, 2, 3], r"Wrong\.ending leaves 0 of 4 members; allowed are at least 1"),
-        ([0, 0], r"Wrong\.ending returned \[0, 0\]; allowed are different slots from 0 to 3"),
-        ([4], r"Wrong\.ending returned \[4\]; allowed are different slots from 0 to 3"),
+        ([0, 1, 2, 3], r"Wrong\.removed leaves 0 of 4 members; allowed are at least 1"),
+        ([0, 0], r"Wrong\.removed returned \[0, 0\]; allowed are different slots from 0 to 3"),
+        ([4], r"Wrong\.removed returned \[4\]; allowed are different slots from 0 to 3"),
     ],
 )
-def test_slots_that_cannot_leave_are_refused(ending, says):
+def test_slots_that_cannot_leave_are_refused(slots, message):
     class Wrong(Selection):
         pass
 
-    with pytest.raises(ConfigurationError, match=says):
-        check_ending(ending, view_of([1.0, 2.0, 3.0, 4.0]), Wrong())
+    with pytest.raises(ConfigurationError, match=message):
+        check_removed(slots, view_of([1.0, 2.0, 3.0, 4.0]), Wrong())
 
 
 def test_checkpoints_of_earlier_versions_have_no_steps_of_members_that_left():
     progress = vars(Progress(next_uid=3)).copy()
-    del progress["ended"], progress["ticks_of_ended"]
+    del progress["removed"], progress["ticks_of_removed"]
     assert Progress.from_json(progress) == Progress(next_uid=3)
 
 
@@ -176,41 +182,41 @@ def view_of(fitness, generation=5, generations=20, state=None, **more):
     )  # fmt: skip
 
 
-AUTO = AutoSelection(end_worse=(0.25, 0.5))
+AUTO = AutoSelection(halve_at=(0.25, 0.5))
 
 
 def test_auto_ends_the_worse_half_after_each_share_of_the_budget():
     state = {}
-    assert AUTO.ending(view_of([3.0, 1.0, 4.0, 2.0], 4, state=state)) == []
-    assert AUTO.ending(view_of([3.0, 1.0, 4.0, 2.0], 5, state=state)) == [1, 3]
-    assert AUTO.ending(view_of([3.0, 4.0], 6, state=state)) == []
-    assert AUTO.ending(view_of([3.0, 4.0], 10, state=state)) == []  # two stay
-    assert AutoSelection().ending(view_of([3.0, 1.0, 4.0, 2.0])) == []
-    assert AUTO.ending(view_of([3.0, 1.0, 4.0, 2.0], 5, generations=9)) == []
+    assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 4, state=state)) == []
+    assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, state=state)) == [1, 3]
+    assert AUTO.removed(view_of([3.0, 4.0], 6, state=state)) == []
+    assert AUTO.removed(view_of([3.0, 4.0], 10, state=state)) == []  # two stay
+    assert AutoSelection().removed(view_of([3.0, 1.0, 4.0, 2.0])) == []
+    assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, generations=9)) == []
 
 
 def test_auto_ends_members_that_diverged_first_and_keeps_as_many_as_must_stay():
-    assert AUTO.ending(view_of([np.nan, 1.0, np.nan, 2.0])) == [0, 2]
-    assert AUTO.ending(view_of([np.nan, np.nan, np.nan, 2.0])) == [1, 2]
-    assert AUTO.ending(view_of([5.0, 1.0, 4.0, 2.0], least_members=3)) == [1]
+    assert AUTO.removed(view_of([np.nan, 1.0, np.nan, 2.0])) == [0, 2]
+    assert AUTO.removed(view_of([np.nan, np.nan, np.nan, 2.0])) == [1, 2]
+    assert AUTO.removed(view_of([5.0, 1.0, 4.0, 2.0], least_members=3)) == [1]
 
 
 def test_auto_ends_none_while_fitness_is_that_of_a_constant_policy():
     state = {"baseline": [0.0, 100.0]}
-    assert AUTO.ending(view_of([0.0, -1.0, -2.0, -3.0], state=state)) == []
-    assert AUTO.ending(view_of([50.0, -1.0, -2.0, -3.0], 6, state=state)) == [2, 3]
+    assert AUTO.removed(view_of([0.0, -1.0, -2.0, -3.0], state=state)) == []
+    assert AUTO.removed(view_of([50.0, -1.0, -2.0, -3.0], 6, state=state)) == [2, 3]
 
 
 def test_members_that_started_again_keep_their_grace_in_their_new_slots():
     state = {"restarted": [[3, 9, 13], [1, 9, 11]]}
-    assert AUTO.ending(view_of([0.0, 1.0, 5.0, 9.0], state=state)) == [0, 1]
+    assert AUTO.removed(view_of([0.0, 1.0, 5.0, 9.0], state=state)) == [0, 1]
     assert state["restarted"] == [[1, 9, 13]]
 
 
-@pytest.mark.parametrize("shares", [(0,), (1.0,), (0.25, "x")])
+@pytest.mark.parametrize("shares", [(0,), (1.0,), (0.25, "x"), 0.25, None])
 def test_shares_outside_the_budget_are_refused(shares):
-    with pytest.raises(ConfigurationError, match="end_worse"):
-        AutoSelection(end_worse=shares)
+    with pytest.raises(ConfigurationError, match="halve_at"):
+        AutoSelection(halve_at=shares)
 
 
 def test_auto_shrinks_a_population_in_a_run():
