@@ -128,6 +128,7 @@ class ConsoleReporter(Reporter):
         is_first, best = self._record is None, fittest(record.members)
         if self._record is not None:
             self._previous = {member.uid: member.fitness for member in self._record.members}
+            self._report_removed(len(self._record.members), len(record.members))
         self._record = record
         self._count_steps(record.env_steps)
         self._ends.append(_StepCount(self._clock(), record.env_steps))
@@ -141,6 +142,11 @@ class ConsoleReporter(Reporter):
         else:
             self._last_output = self._clock()
             self._print(Text(f"gen {record.generation:>4}  {self._pace(self._run)}  {_line(record)}"))
+
+    def _report_removed(self, before: int, after: int) -> None:
+        """Print that the selection has removed members, as otherwise only shorter tables would show it."""
+        if self.verbose and after < before:
+            self._print(Text(f"{before - after} of {before} members removed, the others train longer", style="dim"))
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
         """Warn of members that had to be replaced; other offspring appear in the table."""

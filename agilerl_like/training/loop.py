@@ -432,10 +432,11 @@ class TrainingLoop(EvaluatingLoop):
     def _least_members(self) -> int:
         """Return the number of members that must stay: one for each process.
 
-        All must stay where their envs cannot be made again, where they keep experience, or several processes share one.
+        All must stay where their envs cannot be made again, where they keep experience, where several processes share
+        one, and where `max_updates` limits each member, so that none can take the env steps of others.
         """
-        members = self.members
-        is_fixed = self._remake_envs is None or members.population.keeps_experience
+        members, is_limited = self.members, self.training_args.max_updates is not None
+        is_fixed = self._remake_envs is None or members.population.keeps_experience or is_limited
         return members.size if is_fixed else min(members.size, members.process_group.size)
 
     # -- saving

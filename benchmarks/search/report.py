@@ -304,8 +304,8 @@ def _replay_table(rows: Sequence[Row], methods: Sequence[str], replays: Mapping[
         return ["", "Replay on ten new seeds: not run for these rows."]
     return [
         "", "### Replay", "",
-        "The schedule of what was handed over, trained again by ten new seeds as long as a member, without selection, "
-        "with the initial architecture.",
+        "The schedule of what was handed over, trained again by ten new seeds as long as the agent and its ancestors, "
+        "without selection, with the initial architecture.",
         "",
         *markdown(("method", "runs", "score found (mean)", "score of the replays (mean)", "(median)"), table),
     ]  # fmt: skip

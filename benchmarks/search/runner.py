@@ -75,7 +75,10 @@ class Row:
     copies: int = 0
     """Members that became clones of others, and fresh ones."""
     schedule: list[tuple[float, dict[str, Number]]] = field(default_factory=list)
-    """Hyperparameters of the agent and its ancestors, each from a share of its training on."""
+    """Hyperparameters of the agent and its ancestors, each from a share of their training on."""
+    lineage_steps: int = 0
+    """Env steps that the agent and its ancestors trained for. Rows from before it was recorded have 0, and shares of
+    the whole run in `schedule`."""
     generations_to_usable_lr: int | None = None
     """Generations until a member has a learning rate in [1e-4, 3e-3]."""
     versions: str = ""
@@ -117,7 +120,7 @@ class Observer(Callback):
         )
         self._setup, self._env = setup, setup.adapt(setup.make_eval_env(setup.num_eval_episodes(TEST_EPISODES)))
         self._seeds = integers(TEST_EPISODES, case.seed + TEST_STREAM, Purpose.EVALUATION_ENVS)
-        self._births: list[OffspringRecord] = []
+        self._member_steps = {0: 0}  # env steps of a member by generation; those that stay train longer
         self._tested = 0.0
         self.reason = ""
         """Why the run ended."""
@@ -130,7 +133,7 @@ class Observer(Callback):
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         row, best = self.row, record.best
-        before = row.steps
+        before, self._member_steps[record.generation] = row.steps, record.members[0].env_steps
         row.steps, row.evaluation_steps = record.env_steps + record.evaluation_steps, record.evaluation_steps
         row.seconds, row.evolve_seconds = record.seconds - self._tested, record.seconds_by_part["evolve"]
         if row.steps > self.case.budget and row.curve:  # what was found beyond the budget does not count
@@ -154,10 +157,14 @@ class Observer(Callback):
             run.stop("the budget is spent")
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
-        best, self.reason = summary.best, summary.reason
-        if summary.ancestry and (best.generation, best.uid) == self._best:
-            self.row.schedule = [
-                (birth.generation / best.generation, dict(birth.hyperparameters)) for birth in summary.ancestry
+        best, births, self.reason = summary.best, summary.ancestry, summary.reason
+        if births and (best.generation, best.uid) == self._best:
+            begins = [self._member_steps[birth.generation] for birth in births]
+            row, trained = self.row, self._member_steps[best.generation] - begins[0]
+            row.lineage_steps = trained
+            row.schedule = [
+                ((at - begins[0]) / trained, dict(birth.hyperparameters))
+                for at, birth in zip(begins, births, strict=True)
             ]
 
     def close(self) -> None:
@@ -273,15 +280,18 @@ REPLAY_SEEDS = 10
 def replay(row: Row) -> dict[str, Any]:
     """Train ten new members by the schedule that a run found, without selection; return their test returns.
 
-    Each trains as long as a member of the run, with the initial architecture; as one population, because members do not
-    influence one another.
+    Each trains as long as the agent and its ancestors, with the initial architecture; as one population, because
+    members do not influence one another.
     """
     torch.set_num_threads(1)
     case = Case(**row.case)
     env = ENVS[case.env]
     setup = make_setup(env)
     ranges, start = hp_config(case.start, powers_of_two=False), [row.schedule[0][1]] * REPLAY_SEEDS
-    steps = env.generation_steps(case)
+    first = row.schedule[0][0]  # above 0 in earlier rows of members that were not there from the beginning
+    schedule = tuple(((begins - first) / (1 - first), values) for begins, values in row.schedule)
+    trained = row.lineage_steps or (1 - first) * case.generations * env.generation_steps(case)
+    steps = max(1, int(trained) // case.generations // NUM_ENVS) * NUM_ENVS
     population, _ = train_on_policy(
         setup,
         pop=make_population(env, setup, start, ranges, case.seed + 500_000),
@@ -289,7 +299,7 @@ def replay(row: Row) -> dict[str, Any]:
         evo_steps=steps,
         eval_loop=1,
         selection_strategy=Frozen(),
-        mutation=Replayed(tuple(row.schedule), case.generations),
+        mutation=Replayed(schedule, case.generations),
         verbose=False,
     )
     adapter = setup.adapt(setup.make_eval_env(setup.num_eval_episodes(TEST_EPISODES) * REPLAY_SEEDS))

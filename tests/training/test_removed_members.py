@@ -139,6 +139,11 @@ def test_all_stay_where_the_envs_cannot_be_made_again():
     assert len(pop) == 4
 
 
+def test_all_stay_where_each_has_a_limit_of_updates():
+    pop, _ = train(WorseHalfRemoved(), generations=2, max_updates=3)
+    assert len(pop) == 4
+
+
 def test_all_stay_where_they_keep_experience():
     with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")) as env:
         spaces = env.single_observation_space, env.single_action_space
@@ -182,7 +187,7 @@ def view_of(fitness, generation=5, generations=20, state=None, **more):
     )  # fmt: skip
 
 
-AUTO = AutoSelection(halve_at=(0.25, 0.5))
+AUTO = AutoSelection()
 
 
 def test_auto_ends_the_worse_half_after_each_share_of_the_budget():
@@ -191,7 +196,7 @@ def test_auto_ends_the_worse_half_after_each_share_of_the_budget():
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, state=state)) == [1, 3]
     assert AUTO.removed(view_of([3.0, 4.0], 6, state=state)) == []
     assert AUTO.removed(view_of([3.0, 4.0], 10, state=state)) == []  # two stay
-    assert AutoSelection().removed(view_of([3.0, 1.0, 4.0, 2.0])) == []
+    assert AutoSelection(halve_at=()).removed(view_of([3.0, 1.0, 4.0, 2.0])) == []
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, generations=9)) == []
 
 

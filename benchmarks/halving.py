@@ -1,0 +1,208 @@
+"""What successive halving brings to eight members: how it allocates env steps, simulated on learning curves.
+
+Members are drawn from the ranges of `benchmarks.search` (S2) and trained without evolution, on its tuning seeds and
+environments; their evaluations are the learning curves. A simulated search draws members from them. `AutoSelection`
+decides which start again, as other draws, and which are removed; those that stay continue along their curves. No member
+becomes a clone (`warm_up=1`), because no curve is recorded of one. The result is the best agent on the way, by the mean
+of three evaluations in succession.
+
+    python -m benchmarks.halving                    # simulates, and replaces the section of benchmarks/README.md
+    python -m benchmarks.halving --record pendulum  # trains the draws again first, about 15 minutes
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from agilerl_like.hpo import History, PopulationView, Selection, Trial
+from agilerl_like.hpo.auto import AutoSelection
+from agilerl_like.hpo.genome import NO_PARENT
+from agilerl_like.reporting.callback import Callback, RunContext
+from agilerl_like.reporting.records import GenerationRecord
+from agilerl_like.training.on_policy import train_on_policy
+from benchmarks.search import protocol, runner
+from benchmarks.search.protocol import ENVS
+from benchmarks.tables import README, ROOT, lines_of, machine, markdown, replace_section
+
+RAW = ROOT / "benchmarks" / "results" / "halving.jsonl"
+SEED, DRAWS = 50, 48
+MEMBERS, GENERATIONS, SEARCHES = 8, 20, 400
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How the learning curves of an environment are recorded, and the budgets that are simulated on them."""
+
+    steps: int
+    """Env steps of a draw."""
+    between: int
+    """Env steps between two evaluations."""
+    episodes: int
+    budgets: tuple[int, ...]
+    """Training steps of each of eight members that all stay: from too few for most draws to enough."""
+
+
+RECORDED = {
+    "pendulum": Recorded(90_000, 1_536, 5, (4_600, 6_000, 9_000, 12_000, 16_000)),
+    "cartpole": Recorded(30_720, 512, 3, (1_024, 1_536, 2_048, 3_072, 4_096, 6_144)),
+}
+ALLOCATIONS: dict[str, Selection | None] = {
+    "independent members": None,
+    "the worse half starts again twice": AutoSelection(warm_up=1.0, halve_at=()),
+    "halved at 1/4, 1/2": AutoSelection(warm_up=1.0, restart_worse=0.0),
+    "**both (the default)**": AutoSelection(warm_up=1.0),
+    "both, halved at 1/3, 2/3": AutoSelection(warm_up=1.0, halve_at=(1 / 3, 2 / 3)),
+    "both, halved at 0.4, 0.7": AutoSelection(warm_up=1.0, halve_at=(0.4, 0.7)),
+    "both, halved at 1/4 alone": AutoSelection(warm_up=1.0, halve_at=(0.25,)),
+}
+
+
+@dataclass
+class Curves:
+    """The learning curves of an environment."""
+
+    env: str
+    seed: int
+    machine: str
+    steps: list[int]
+    """Env steps of a draw at each evaluation `[T]`."""
+    fitness: list[list[float]]
+    """Mean returns `[draws, T]`, with their standard errors."""
+    standard_errors: list[list[float]]
+
+    @cached_property
+    def best_so_far(self) -> np.ndarray:
+        """The best mean of three evaluations in succession `[draws, T]`."""
+        padded = np.pad(np.array(self.fitness), ((0, 0), (1, 1)), mode="edge")
+        return np.maximum.accumulate((padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, axis=1)
+
+    def index(self, steps: float) -> int:
+        """Return the last evaluation at or before so many env steps, at least the first."""
+        return min(max(int(steps / self.steps[0]) - 1, 0), len(self.steps) - 1)
+
+
+class _Recorder(Callback):
+    def __init__(self, env: str) -> None:
+        self.curves = Curves(env, SEED, machine(), [], [[] for _ in range(DRAWS)], [[] for _ in range(DRAWS)])
+
+    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
+        self.curves.steps.append(record.members[0].env_steps)
+        for member in record.members:
+            self.curves.fitness[member.slot].append(round(member.fitness, 2))
+            self.curves.standard_errors[member.slot].append(round(member.standard_error, 2))
+
+
+def record(env: str) -> Curves:
+    """Train the draws, as one population, because without evolution members do not influence one another."""
+    torch.set_num_threads(1)
+    plan, setup, recorder = RECORDED[env], runner.make_setup(ENVS[env]), _Recorder(env)
+    case = protocol.Case("no_evolution", env, "S2", SEED, ENVS[env].budget, members=DRAWS)
+    search = runner.METHODS[case.method].make(case)
+    train_on_policy(
+        setup,
+        pop=runner.make_population(ENVS[env], setup, search.founders, search.ranges, SEED),
+        max_steps=plan.steps,
+        evo_steps=plan.between,
+        eval_loop=plan.episodes,
+        selection_strategy=None,
+        mutation=None,
+        verbose=False,
+        callbacks=[recorder],
+    )
+    setup.vec_env.close()
+    return recorder.curves
+
+
+def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int) -> float:
+    """Return what a search finds in a budget of `MEMBERS * steps` training steps."""
+    rng = np.random.default_rng(seed)
+    waiting = rng.permutation(len(curves.fitness)).tolist()
+    members = [[waiting.pop(), 0.0, uid] for uid in range(MEMBERS)]  # draw, its env steps, uid
+    next_uid, state, history, best = MEMBERS, {}, History(), -np.inf
+    for generation in range(1, GENERATIONS + 1):
+        for member in members:
+            member[1] += MEMBERS * steps / GENERATIONS / len(members)
+        best = max(best, *(curves.best_so_far[draw, curves.index(done)] for draw, done, _ in members))
+        if selection is None:
+            continue
+        history = history.extended(_trial(curves, generation, *member) for member in members)
+        removed = selection.removed(_view(curves, members, generation, history, state))
+        members = [member for slot, member in enumerate(members) if slot not in removed]
+        for slot, row in enumerate(selection.plan(_view(curves, members, generation, history, state), rng)):
+            if row.start is not None:
+                members[slot], next_uid = [waiting.pop(), 0.0, next_uid], next_uid + 1
+    return float(best)
+
+
+def _trial(curves: Curves, generation: int, draw: int, done: float, uid: int) -> Trial:
+    fitness = curves.fitness[draw][curves.index(done)]
+    return Trial(generation, uid, NO_PARENT, {"draw": draw}, "", "", np.nan, fitness, 1)
+
+
+def _view(curves: Curves, members: Sequence[list], generation: int, history: History, state: dict) -> PopulationView:
+    """Return the view of a selection, with two returns for each member that have its mean and standard error."""
+    at = [(draw, curves.index(done)) for draw, done, _ in members]
+    fitness = np.array([curves.fitness[draw][index] for draw, index in at])
+    returns = np.full((len(members), 2 * len(members)), np.nan)
+    for slot, (draw, index) in enumerate(at):
+        error = curves.standard_errors[draw][index]
+        returns[slot, 2 * slot : 2 * slot + 2] = fitness[slot] - error, fitness[slot] + error
+    uids = [uid for *_, uid in members]
+    return PopulationView(fitness, uids, (), generation, history, returns, GENERATIONS, state=state)
+
+
+def tables(all_curves: Sequence[Curves]) -> list[str]:
+    """Return a table for each environment: what searches find, and how often more than independent members."""
+    lines: list[str] = []
+    for curves in all_curves:
+        budgets = RECORDED[curves.env].budgets
+        found = {
+            name: [np.array([simulate(curves, its, steps, seed) for seed in range(SEARCHES)]) for steps in budgets]
+            for name, its in ALLOCATIONS.items()
+        }
+        plain = found["independent members"]
+        rows = []
+        for name, results in found.items():
+            shares = [_share_better(result, alone) for result, alone in zip(results, plain, strict=True)]
+            cells = [f"{share:.2f} ({result.mean():.0f})" for share, result in zip(shares, results, strict=True)]
+            rows.append((name, f"{np.mean(shares):.2f}", *cells))
+        draws = f"{len(curves.fitness)} draws (seed {curves.seed})"
+        lines += [
+            f"**{curves.env}**, {draws}, {SEARCHES} searches; {curves.machine}",
+            "",
+            *markdown(("steps of a member, if all stay", "mean", *(f"{steps:,}" for steps in budgets)), rows),
+            "",
+        ]
+    return lines[:-1]
+
+
+def _share_better(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the probability that a search of one finds more than a search of the other; a tie counts half."""
+    differences = one[:, None] - other[None, :]
+    return float((differences > 0).mean() + (differences == 0).mean() / 2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", nargs="+", choices=RECORDED, default=[], help="record learning curves again")
+    parser.add_argument("--output", default=str(README), help="file with the section to replace, or -")
+    options = parser.parse_args(arguments)
+    known = {curves.env: curves for curves in (Curves(**json.loads(line)) for line in lines_of(RAW))}
+    for env in options.record:
+        known[env] = record(env)
+        RAW.write_text("".join(json.dumps(asdict(known[env])) + "\n" for env in RECORDED if env in known))
+    text = "\n".join(tables([known[env] for env in RECORDED if env in known]))
+    if options.output == "-":
+        print(text)
+    else:
+        replace_section(Path(options.output), "halving", text)
+
+
+if __name__ == "__main__":
+    main()

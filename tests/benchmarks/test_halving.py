@@ -1,0 +1,53 @@
+"""Searches that are simulated on learning curves: who trains how long, and what is found."""
+
+import numpy as np
+import pytest
+
+from agilerl_like.hpo.auto import AutoSelection
+from benchmarks.halving import DRAWS, Curves, simulate, tables
+
+STEPS = 100
+
+
+def curves_of(slopes) -> Curves:
+    """Curves that rise by a slope each 10 env steps, without noise."""
+    steps = np.arange(10, 2_000, 10)
+    fitness = [(slope * steps).tolist() for slope in slopes]
+    return Curves("cartpole", 0, "", steps.tolist(), fitness, np.zeros((len(slopes), len(steps))).tolist())
+
+
+def longest(selection) -> float:
+    """Return for how many env steps the best agent trained, where all draws learn equally fast."""
+    return simulate(curves_of([1.0] * DRAWS), selection, STEPS, 0)
+
+
+def test_independent_members_share_the_budget_equally():
+    assert longest(None) == pytest.approx(STEPS, abs=10)
+
+
+def test_the_last_two_of_eight_train_2_75_times_as_long():
+    assert longest(AutoSelection(warm_up=1.0, restart_worse=0.0)) == pytest.approx(2.75 * STEPS, abs=10)
+
+
+def test_the_draw_that_learns_fastest_stays():
+    slopes = [1.0] * 7 + [2.0]
+    halved = AutoSelection(warm_up=1.0, restart_worse=0.0)
+    assert simulate(curves_of(slopes), halved, STEPS, 0) == pytest.approx(2 * 2.75 * STEPS, abs=20)
+
+
+def test_draws_that_start_again_are_others():
+    """Each draw earns the same from the beginning, so that more draws find more: 16 of 48 more than 8."""
+    curves = curves_of([0.0] * DRAWS)
+    curves.fitness = [[float(draw)] * len(curves.steps) for draw in range(DRAWS)]
+    again = AutoSelection(warm_up=1.0, halve_at=())
+    found = [[simulate(curves, its, STEPS, seed) for seed in range(20)] for its in (None, again)]
+    assert all(one <= other for one, other in zip(*found, strict=True))
+    assert np.mean(found[1]) > np.mean(found[0]) + 1
+
+
+def test_tables_compare_with_independent_members(monkeypatch):
+    monkeypatch.setattr("benchmarks.halving.SEARCHES", 3)
+    head, _, columns, _, alone, *_ = tables([curves_of([1.0] * DRAWS)])
+    assert head.startswith("**cartpole**, 48 draws")
+    assert columns.startswith("| steps of a member, if all stay | mean | 1,024 |")
+    assert alone.startswith("| independent members | 0.50 | 0.50 (")
