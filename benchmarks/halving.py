@@ -2,9 +2,9 @@
 
 Members are drawn from the ranges of `benchmarks.search` (S2) and trained without evolution, on its tuning seeds and
 environments; their evaluations are the learning curves. A simulated search draws members from them. `AutoSelection`
-decides which start again, as other draws, and which are removed; those that stay continue along their curves. No member
-becomes a clone (`warm_up=1`), because no curve is recorded of one. The result is the best agent on the way, by the mean
-of three evaluations in succession.
+decides which start again, as other draws, which are removed, and which become clones. Those that stay continue along
+their curves, and clones along those of their parents, as if their other hyperparameters changed nothing. The result is
+the best agent on the way, by the mean of three evaluations in succession.
 
     python -m benchmarks.halving                    # simulates, and replaces the section of benchmarks/README.md
     python -m benchmarks.halving --record pendulum  # trains the draws again first, about 15 minutes
@@ -15,7 +15,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,11 +57,15 @@ RECORDED = {
 ALLOCATIONS: dict[str, Selection | None] = {
     "independent members": None,
     "the worse half starts again twice": AutoSelection(warm_up=1.0, halve_at=()),
-    "halved at 1/4, 1/2": AutoSelection(warm_up=1.0, restart_worse=0.0),
-    "**both (the default)**": AutoSelection(warm_up=1.0),
+    "halved": AutoSelection(warm_up=1.0, restart_worse=0.0),
+    "both": AutoSelection(warm_up=1.0),
     "both, halved at 1/3, 2/3": AutoSelection(warm_up=1.0, halve_at=(1 / 3, 2 / 3)),
     "both, halved at 0.4, 0.7": AutoSelection(warm_up=1.0, halve_at=(0.4, 0.7)),
-    "both, halved at 1/4 alone": AutoSelection(warm_up=1.0, halve_at=(0.25,)),
+    "**both, clones from 2/3 (the default)**": AutoSelection(),
+    "both, clones from 1/2": AutoSelection(warm_up=1 / 2),
+    "both, clones from 1/3": AutoSelection(warm_up=1 / 3),
+    "clones from 1/3, not halved": AutoSelection(warm_up=1 / 3, halve_at=()),
+    "clones from 2/3, not halved": AutoSelection(halve_at=()),
 }
 
 
@@ -85,6 +91,14 @@ class Curves:
     def index(self, steps: float) -> int:
         """Return the last evaluation at or before so many env steps, at least the first."""
         return min(max(int(steps / self.steps[0]) - 1, 0), len(self.steps) - 1)
+
+
+class _Member(NamedTuple):
+    """A member of a simulated search: its learning curve, and how far it has come."""
+
+    draw: int
+    steps: float
+    uid: int
 
 
 class _Recorder(Callback):
@@ -123,38 +137,43 @@ def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int)
     """Return what a search finds in a budget of `MEMBERS * steps` training steps."""
     rng = np.random.default_rng(seed)
     waiting = rng.permutation(len(curves.fitness)).tolist()
-    members = [[waiting.pop(), 0.0, uid] for uid in range(MEMBERS)]  # draw, its env steps, uid
-    next_uid, state, history, best = MEMBERS, {}, History(), -np.inf
+    members = [_Member(waiting.pop(), 0.0, uid) for uid in range(MEMBERS)]
+    uids, state, history, best = count(MEMBERS), {}, History(), -np.inf
     for generation in range(1, GENERATIONS + 1):
-        for member in members:
-            member[1] += MEMBERS * steps / GENERATIONS / len(members)
-        best = max(best, *(curves.best_so_far[draw, curves.index(done)] for draw, done, _ in members))
+        members = [one._replace(steps=one.steps + MEMBERS * steps / GENERATIONS / len(members)) for one in members]
+        best = max(best, *(curves.best_so_far[one.draw, curves.index(one.steps)] for one in members))
         if selection is None:
             continue
-        history = history.extended(_trial(curves, generation, *member) for member in members)
+        history = history.extended(_trial(curves, generation, one) for one in members)
         removed = selection.removed(_view(curves, members, generation, history, state))
-        members = [member for slot, member in enumerate(members) if slot not in removed]
-        for slot, row in enumerate(selection.plan(_view(curves, members, generation, history, state), rng)):
-            if row.start is not None:
-                members[slot], next_uid = [waiting.pop(), 0.0, next_uid], next_uid + 1
+        members = [one for slot, one in enumerate(members) if slot not in removed]
+        rows = selection.plan(_view(curves, members, generation, history, state), rng)
+        members = [
+            members[row.weights_from]
+            if row.start is None and row.weights_from == slot
+            else _Member(waiting.pop(), 0.0, next(uids))
+            if row.start is not None
+            else members[row.weights_from]._replace(uid=next(uids))
+            for slot, row in enumerate(rows)
+        ]
     return float(best)
 
 
-def _trial(curves: Curves, generation: int, draw: int, done: float, uid: int) -> Trial:
-    fitness = curves.fitness[draw][curves.index(done)]
-    return Trial(generation, uid, NO_PARENT, {"draw": draw}, "", "", np.nan, fitness, 1)
+def _trial(curves: Curves, generation: int, member: _Member) -> Trial:
+    fitness = curves.fitness[member.draw][curves.index(member.steps)]
+    return Trial(generation, member.uid, NO_PARENT, {"draw": member.draw}, "", "", np.nan, fitness, 1)
 
 
-def _view(curves: Curves, members: Sequence[list], generation: int, history: History, state: dict) -> PopulationView:
+def _view(
+    curves: Curves, members: Sequence[_Member], generation: int, history: History, state: dict[str, Any]
+) -> PopulationView:
     """Return the view of a selection, with two returns for each member that have its mean and standard error."""
-    at = [(draw, curves.index(done)) for draw, done, _ in members]
-    fitness = np.array([curves.fitness[draw][index] for draw, index in at])
     returns = np.full((len(members), 2 * len(members)), np.nan)
-    for slot, (draw, index) in enumerate(at):
-        error = curves.standard_errors[draw][index]
-        returns[slot, 2 * slot : 2 * slot + 2] = fitness[slot] - error, fitness[slot] + error
-    uids = [uid for *_, uid in members]
-    return PopulationView(fitness, uids, (), generation, history, returns, GENERATIONS, state=state)
+    for slot, one in enumerate(members):
+        fitness, error = (its[one.draw][curves.index(one.steps)] for its in (curves.fitness, curves.standard_errors))
+        returns[slot, 2 * slot : 2 * slot + 2] = fitness - error, fitness + error
+    uids = [one.uid for one in members]
+    return PopulationView(np.nanmean(returns, axis=1), uids, (), generation, history, returns, GENERATIONS, state=state)
 
 
 def tables(all_curves: Sequence[Curves]) -> list[str]:

@@ -36,29 +36,29 @@ def view_of(generation, state, fitness=FITNESS, rates=RATES, generations=9) -> P
 
 
 def replaced(selection=None, **settings) -> list[int]:
-    """Return how many members are replaced after each of the first five generations."""
+    """Return how many members are replaced after each of the first eight generations."""
     state, found = {}, []
-    for generation in range(1, 6):
+    for generation in range(1, 9):
         view = view_of(generation, state, fitness=FITNESS + 10 * generation, **settings)
         rows = (selection or AutoSelection()).plan(view, np.random.default_rng(0))
         found.append(sum(row.weights_from != slot for slot, row in enumerate(rows)))
     return found
 
 
-def test_drawn_members_train_for_a_third_of_the_budget_before_any_is_replaced() -> None:
-    assert replaced() == [0, 0, 0, 2, 2]
-    assert replaced(AutoSelection(warm_up=0.0)) == replaced(GatedSelection()) == [2, 2, 2, 2, 2]
-    assert replaced(AutoSelection(warm_up=0.5)) == [0, 0, 0, 0, 2]
+def test_drawn_members_train_for_two_thirds_of_the_budget_before_any_is_replaced() -> None:
+    assert replaced() == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert replaced(AutoSelection(warm_up=0.0)) == replaced(GatedSelection()) == [2, 2, 2, 2, 2, 1, 1, 1]
+    assert replaced(AutoSelection(warm_up=0.5)) == [0, 0, 0, 0, 2, 1, 1, 1]
 
 
 def test_equal_members_and_runs_of_unknown_length_have_no_warm_up() -> None:
-    assert replaced(rates=[1e-4] * 4) == [2, 2, 2, 2, 2]
-    assert replaced(generations=0) == [2, 2, 2, 2, 2]
+    assert replaced(rates=[1e-4] * 4) == [2, 2, 2, 2, 2, 1, 1, 1]
+    assert replaced(generations=0) == [2, 2, 2, 2, 2, 2, 2, 2]
 
 
 def test_a_warm_up_that_has_ended_does_not_begin_again_with_a_larger_budget() -> None:
     state = {}
-    for generation, generations in [(1, 9), (4, 9), (5, 60)]:
+    for generation, generations in [(1, 9), (7, 9), (8, 60)]:
         view = view_of(generation, state, fitness=FITNESS + 10 * generation, generations=generations)
         rows = AutoSelection().plan(view, np.random.default_rng(0))
     assert sum(row.weights_from != slot for slot, row in enumerate(rows)) == 2
@@ -76,12 +76,12 @@ def test_a_diverged_member_becomes_a_clone_of_the_best_during_the_warm_up() -> N
 
 
 def test_no_further_episodes_are_played_during_the_warm_up() -> None:
-    state = {}
-    AutoSelection().plan(view_of(1, state), np.random.default_rng(0))
+    state, selection = {}, AutoSelection(gentle_from=1.0)
+    selection.plan(view_of(1, state), np.random.default_rng(0))
     noise = np.array([1.0, -1.0])
     returns = np.array([[10.0] * 2, *[(10.0 - gap + noise).tolist() for gap in (0.5, 1.5, 5.0)]])
-    views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in range(1, 5)]
-    assert [list(AutoSelection().in_doubt(view)) for view in views] == [[], [], [], [0, 2]]
+    views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in (1, 4, 6, 7)]
+    assert [list(selection.in_doubt(view)) for view in views] == [[], [], [], [0, 2]]
 
 
 def reached(toy: Toy, selection: AutoSelection | None) -> float:
@@ -98,7 +98,7 @@ def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
     toy = hasty(noise=0.01)
     assert reached(toy, None) > 0.85
     assert reached(toy, AutoSelection(warm_up=0.0)) < 0.79
-    assert reached(toy, AutoSelection()) > 0.81
+    assert reached(toy, AutoSelection()) > 0.86
 
 
 def restarted(generations: int, selection: AutoSelection) -> list[list[int]]:
@@ -129,7 +129,7 @@ def test_members_that_are_not_behind_beyond_noise_do_not_start_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("toy", "without", "least"), [(narrow(0.5), 12.8, 13.7), (patience(deceptive=True, periods=21), 1.16, 1.22)]
+    ("toy", "without", "least"), [(narrow(0.5), 9.5, 11.0), (patience(deceptive=True, periods=21), 1.12, 1.125)]
 )
 def test_second_draws_find_values_that_the_first_have_missed(toy, without, least) -> None:
     assert reached(toy, AutoSelection(restart_worse=0.0)) < without
