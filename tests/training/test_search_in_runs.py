@@ -199,7 +199,7 @@ algorithm: {learn_step: 32, batch_size: 32}
 hyperparameters: {lr: {min: 1e-5, max: 1e-1}, gamma: {min: 0.9, max: 0.999, scale: log_complement}}
 selection: {name: gated, gate: 0}
 mutation: {name: gaussian, sd: 0.3}
-training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
+training: {max_steps: 256, evo_steps: 64, eval_loop: 2}
 """
     )
     options = ["--run.dir", str(tmp_path), "--run.name", "run", "--run.plot", "false"]
@@ -219,7 +219,7 @@ environment: {id: CartPole-v1, num_envs: 2, backend: sync}
 algorithm: {learn_step: 32, batch_size: 32}
 hyperparameters: {lr: {min: 1e-5, max: 1e-1}}
 evolution: auto
-training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
+training: {max_steps: 256, evo_steps: 64, eval_loop: 2}
 seed: 2
 """
 
@@ -232,7 +232,7 @@ def test_evolution_auto_in_a_configuration(tmp_path, capsys):
     changes = [change for one in read_lineage(tmp_path / "run") for change in one.mutations]
     assert {change["operator"] for change in changes if change["kind"] == "rl_hp"} == {"gaussian"}
     assert search_state(tmp_path / "run")["selection"] == "AutoSelection"
-    assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "256"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "320"]) == 0
     capsys.readouterr()
     assert main(["train", str(file), *options, "--selection.tournament-size", "3"]) == 2
     assert "selection.tournament_size=3 has no meaning with evolution='auto'" in capsys.readouterr().err
