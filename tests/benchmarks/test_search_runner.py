@@ -95,6 +95,8 @@ def test_a_run_counts_all_steps_and_hands_over_one_tested_agent(row):
     assert row.curve[-1][2] == pytest.approx(row.test_return, abs=1e-4)
     assert all(steps <= 12_000 for steps, _, _ in row.curve)
     assert row.copies > 0  # fresh members: a quarter is one of four generations
+    assert row.schedule[0][0] == 0.0
+    assert row.lineage_steps == ENVS["cartpole"].generation_steps(Case(**row.case))  # of one generation
     assert Row.from_json(row.to_json()) == row
     assert (
         0 <= scores.auc_score(row) <= max(scores.final_score(row), *[ENVS["cartpole"].score(c[2]) for c in row.curve])
@@ -108,6 +110,22 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
     found = replay(replace(row, case=case, schedule=[(0.0, start), (0.5, {**start, "lr": 1e-3})]))
     assert len(found["returns"]) == 10
     assert all(math.isfinite(value) for value in found["returns"])
+
+
+@pytest.mark.parametrize(("begins", "lineage_steps", "steps"), [(0.0, 1_024, 1_024), (0.5, 0, 1_280), (0.0, 0, 2_592)])
+def test_replay_trains_as_long_as_the_agent_and_its_ancestors(begins, lineage_steps, steps, row, monkeypatch):
+    """In earlier rows `lineage_steps` is 0, and the schedule begins where the first ancestor did."""
+    trained, train = [], runner.train_on_policy
+
+    def observed(*arguments, **options):
+        trained.append(options["max_steps"])
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(runner, "TEST_EPISODES", 2)
+    monkeypatch.setattr(runner, "train_on_policy", observed)
+    its = replace(row, schedule=[(begins, {**protocol.BAD_POINT, "learn_step": 512})], lineage_steps=lineage_steps)
+    assert all(math.isfinite(value) for value in replay(its)["returns"])
+    assert trained == [steps]
 
 
 def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):

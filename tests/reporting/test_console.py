@@ -164,6 +164,17 @@ def test_title_has_the_number_of_processes_if_above_one():
     )
 
 
+def test_members_that_were_removed_are_reported():
+    console = a_console(terminal=False)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.generation(two_members())
+    reporter.generation(a_generation(a_member(slot=0, uid=2), number=3))
+    lines = written(console).splitlines()
+    assert lines[-2] == "1 of 2 members removed, the others train longer"
+    assert lines[-1].startswith("gen    3")
+
+
 def test_progress_line_every_ten_seconds_without_a_terminal():
     console, clock = a_console(terminal=False), Clock()
     reporter = ConsoleReporter(console, clock=clock)

@@ -199,7 +199,7 @@ algorithm: {learn_step: 32, batch_size: 32}
 hyperparameters: {lr: {min: 1e-5, max: 1e-1}, gamma: {min: 0.9, max: 0.999, scale: log_complement}}
 selection: {name: gated, gate: 0}
 mutation: {name: gaussian, sd: 0.3}
-training: {max_steps: 256, evo_steps: 64, eval_loop: 2}
+training: {max_steps: 192, evo_steps: 64, eval_loop: 2}
 """
     )
     options = ["--run.dir", str(tmp_path), "--run.name", "run", "--run.plot", "false"]
