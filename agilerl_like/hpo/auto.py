@@ -21,8 +21,8 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   draws each, in budgets from too short for most of them to enough, the agent found is better than that of eight
   independent members with probability 0.69 in Pendulum and 0.74 in CartPole, without halving 0.50 and 0.46
   (`python -m benchmarks.halving`).
-- After the warm-up, clones replace up to half of the members in each generation, a quarter in the last third of the
-  budget; only clones change.
+- Where there is no warm-up, clones replace up to half of the members in each generation; in the last third of the
+  budget, with or without one, a quarter. Only clones change.
 - Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
   bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164. None
   starts again in the last third: in toy problems that gains 24.9 instead of 23.9 and 15.0 instead of 13.6.

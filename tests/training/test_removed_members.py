@@ -190,7 +190,7 @@ def view_of(fitness, generation=5, generations=20, state=None, **more):
 AUTO = AutoSelection()
 
 
-def test_auto_ends_the_worse_half_after_each_share_of_the_budget():
+def test_auto_removes_the_worse_half_after_each_share_of_the_budget():
     state = {}
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 4, state=state)) == []
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, state=state)) == [1, 3]
@@ -200,13 +200,13 @@ def test_auto_ends_the_worse_half_after_each_share_of_the_budget():
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, generations=9)) == []
 
 
-def test_auto_ends_members_that_diverged_first_and_keeps_as_many_as_must_stay():
+def test_auto_removes_members_that_diverged_first_and_keeps_as_many_as_must_stay():
     assert AUTO.removed(view_of([np.nan, 1.0, np.nan, 2.0])) == [0, 2]
     assert AUTO.removed(view_of([np.nan, np.nan, np.nan, 2.0])) == [1, 2]
     assert AUTO.removed(view_of([5.0, 1.0, 4.0, 2.0], least_members=3)) == [1]
 
 
-def test_auto_ends_none_while_fitness_is_that_of_a_constant_policy():
+def test_auto_removes_none_while_fitness_is_that_of_a_constant_policy():
     state = {"baseline": [0.0, 100.0]}
     assert AUTO.removed(view_of([0.0, -1.0, -2.0, -3.0], state=state)) == []
     assert AUTO.removed(view_of([50.0, -1.0, -2.0, -3.0], 6, state=state)) == [2, 3]
