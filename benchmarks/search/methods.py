@@ -6,6 +6,7 @@ so that what is measured is what users get. A name that is not registered (yet) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from agilerl_like.algorithms.population import founder_draws
 from agilerl_like.hpo import AUTO, Explorer, HyperparameterConfig, Selection
+from agilerl_like.hpo.auto import LEAST_GENERATIONS, AutoSelection
 from agilerl_like.hpo.hyperparameters import Number
 from agilerl_like.registry import registered
 from agilerl_like.seeding import Purpose, generator
@@ -37,6 +39,8 @@ class Search:
     explorer: Explorer | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `train_on_policy`."""
+    evaluated: float = 1.0
+    """Mean share of the members that a generation evaluates, for which the budget of evaluation is laid out."""
     close: Callable[[], None] = lambda: None
 
 
@@ -101,6 +105,8 @@ def _registered(
         search = _population(case)
         search.selection = registered("selection")[selection](**(chosen or {}))
         search.explorer = registered("explorer")[explorer](**(explored or {}))
+        if isinstance(search.selection, AutoSelection):
+            search.evaluated = _evaluated(search.selection, case)
         return search
 
     return make
@@ -162,7 +168,16 @@ def _auto(case: Case) -> Search:
     """Return what users get by evolution="auto"; where members are drawn, by this package's own draws."""
     search = _sobol(_population(case), case)
     search.options = {"evolution": AUTO}
+    search.evaluated = _evaluated(AutoSelection(), case)
     return search
+
+
+def _evaluated(selection: AutoSelection, case: Case) -> float:
+    """Return the mean share of the members in a generation of a selection that halves the population."""
+    if case.generations < LEAST_GENERATIONS:
+        return 1.0
+    halvings = [sum(n / case.generations >= share for share in selection.halve_at) for n in range(case.generations)]
+    return float(np.mean([max(2, math.ceil(case.members / 2**count)) for count in halvings])) / case.members
 
 
 def _sobol(search: Search, case: Case) -> Search:
@@ -182,11 +197,11 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=12)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=13)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=12),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=13),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
@@ -204,7 +219,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=12,
+        (("selection", AUTO), ("explorer", AUTO)), version=13,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

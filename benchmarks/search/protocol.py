@@ -106,13 +106,15 @@ class Env:
     def is_available(self) -> bool:
         return not self.package or find_spec(self.package) is not None
 
-    def generation_steps(self, case: Case) -> int:
+    def generation_steps(self, case: Case, evaluated: float = 1.0) -> int:
         """Return the training steps of a member in a generation, so that a run spends its budget.
 
-        With shorter generations evaluation takes a larger share; training has at least half.
+        With shorter generations evaluation takes a larger share; training has at least half. `evaluated` is the mean
+        share of the members that a generation evaluates, below 1 where members are removed.
         """
         share = int(case.budget * (1 - CONFIRMATION)) // (case.members * case.generations)
-        return max(share // 2, share - self.episodes * self.episode_steps) // NUM_ENVS * NUM_ENVS
+        evaluation = int(evaluated * self.episodes * self.episode_steps)
+        return max(share // 2, share - evaluation) // NUM_ENVS * NUM_ENVS
 
     def score(self, value: float) -> float:
         """Return a return on the scale where a random policy has 0 and the target 1."""

@@ -183,7 +183,7 @@ def run(case: Case) -> Row:
     try:
         search = method.make(case)
         observer = Observer(setup, case, search.generations)
-        steps = env.generation_steps(case)
+        steps = env.generation_steps(case, search.evaluated)
         train_on_policy(
             setup,
             pop=make_population(env, setup, search.founders, search.ranges, case.seed),

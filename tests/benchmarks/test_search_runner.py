@@ -44,8 +44,25 @@ def test_tiers_name_known_methods_and_report_seeds():
 def test_generations_spend_the_budget():
     # 0.87 of 800,000 steps / 8 members / 20 generations = 4,350, of which three episodes of 500 steps are evaluation
     assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 800_000, generations=20)) == 2_848
+    assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 800_000, generations=20), 0.5) == 3_600
     # evaluation may take half: 160 steps a generation, episodes would take 1,500
     assert ENVS["cartpole"].generation_steps(Case("ours", "cartpole", "S2", 1, 29_500, generations=20)) == 80
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "generations", "evaluated"),
+    [
+        ("ours", 8, 20, 0.5),  # eight members in five generations, four in five, two in ten
+        ("ours_no_redraw", 8, 20, 0.5),
+        ("ours_no_halving", 8, 20, 1.0),
+        ("ours", 4, 20, 0.625),  # four members in five generations, two in fifteen
+        ("ours", 8, 4, 1.0),  # too few generations to remove members
+        ("no_evolution", 8, 20, 1.0),
+    ],
+)
+def test_evaluation_is_laid_out_for_the_members_that_are_left(name, members, generations, evaluated):
+    case = Case(name, "cartpole", "S2", 1, 800_000, members, generations)
+    assert METHODS[name].make(case).evaluated == evaluated
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs_venv])
