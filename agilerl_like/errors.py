@@ -140,6 +140,18 @@ def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arg
     return call
 
 
+def set_tuple_field(record: Any, name: str) -> None:
+    """Replace the list in a field of a frozen dataclass by a tuple.
+
+    Raises:
+        ConfigurationError: the value is neither a list nor a tuple.
+    """
+    value = getattr(record, name)
+    if not isinstance(value, list | tuple):
+        raise ConfigurationError(f"{name}={value!r:.100}; allowed is a list")
+    object.__setattr__(record, name, tuple(value))
+
+
 def check_number_fields(record: Any) -> None:
     """Raise ConfigurationError if a field of a dataclass that is declared as a number is something else."""
     for each in fields(record):

@@ -1,7 +1,8 @@
 """Classes that configurations, checkpoints and the command line refer to by name.
 
 Built-in classes are registered where they are defined, a script adds its own with `register`, and an installed package
-declares an entry point in the group `agilerl_like.<kind>s`, which is imported when its name is used.
+declares an entry point in the group `agilerl_like.<kinds>` (`agilerl_like.selections`, `agilerl_like.memories`), which
+is imported when its name is used.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}
-        for point in entry_points(group=f"agilerl_like.{self.kind}s"):
+        plural = f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
+        for point in entry_points(group=f"agilerl_like.{plural}"):
             if point.name in found or point.name in self._entries:
                 raise ConfigurationError(
                     f"{self.kind}={point.name!r} of the entry point {point.value!r} is already registered as "

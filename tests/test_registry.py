@@ -97,6 +97,14 @@ def test_entry_points_are_imported_when_their_name_is_used(selections, monkeypat
         selections.find("selection.name", "broken")
 
 
+def test_the_group_of_entry_points_is_the_plural_of_the_kind(monkeypatch):
+    groups = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: groups.append(group) or [])
+    for kind in ("memory", "schedule"):
+        assert not list(Registry(kind))
+    assert groups == ["agilerl_like.memories", "agilerl_like.schedules"]
+
+
 def test_an_entry_point_cannot_take_a_registered_name(selections, monkeypatch):
     register("selection", "ranks", Ranks)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry_point("ranks", "elsewhere:Ranks")])

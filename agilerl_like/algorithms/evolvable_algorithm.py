@@ -33,7 +33,7 @@ from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
 from agilerl_like.algorithms.serialization import MAX_COUNT, read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
-from agilerl_like.envs.array_backend import resolve_device
+from agilerl_like.envs.array_backend import device_from, resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.export.policy_module import PolicyModule
@@ -473,7 +473,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             CheckpointError: the folder is missing, damaged or foreign.
         """
         document, tensors = read_agent(path)
-        device = device if accelerator is None else accelerator.device
+        device = device_from(device, accelerator)
         return cls.from_documents(document, tensors, device=device, where=str(path))
 
     @classmethod

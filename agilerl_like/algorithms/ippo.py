@@ -45,6 +45,7 @@ from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_multi_agent_spec, read_space, to_builtin
 from agilerl_like.algorithms.settings import settings_to_json, validated
 from agilerl_like.algorithms.team_settings import TeamSettings
+from agilerl_like.envs.array_backend import device_from
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_critics
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards, check_agents
@@ -163,7 +164,7 @@ class IPPO(OnPolicyAlgorithm):
             index=index,
             hp_config=hp_config,
             num_envs=num_envs,
-            device=device if accelerator is None else accelerator.device,
+            device=device_from(device, accelerator),
             seed=seed,
         )
         own = own_networks_by_group(actor_networks, critic_networks, self.groups)
@@ -442,7 +443,7 @@ class IPPO(OnPolicyAlgorithm):
         own: Any = None
         if actor_networks or critic_networks:
             own = own_networks_by_group(actor_networks, critic_networks, read_multi_agent_spec(document).groups)
-        device = device if accelerator is None else accelerator.device
+        device = device_from(device, accelerator)
         return cls.from_documents(document, tensors, device=device, where=str(path), networks=own)
 
     @classmethod

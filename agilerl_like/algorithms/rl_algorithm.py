@@ -18,6 +18,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import validated
+from agilerl_like.envs.array_backend import device_from
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -113,7 +114,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             index=given["index"],
             hp_config=given["hp_config"],
             num_envs=given["num_envs"],
-            device=device if accelerator is None else accelerator.device,
+            device=device_from(device, accelerator),
             seed=given["seed"],
         )
 
@@ -277,7 +278,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
         document, tensors = read_agent(path)
-        device = device if accelerator is None else accelerator.device
+        device = device_from(device, accelerator)
         networks = custom_spec(actor_network, critic_network)
         return cls.from_documents(document, tensors, device=device, where=str(path), networks=networks)
 

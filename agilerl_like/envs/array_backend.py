@@ -191,6 +191,19 @@ def resolve_device(device: Any) -> torch.device:
     return found
 
 
+def device_from(device: Any, accelerator: Any) -> Any:
+    """Return the device of a script's `accelerate.Accelerator`, or `device` without one.
+
+    Raises:
+        ConfigurationError: `accelerator` is something else.
+    """
+    if accelerator is None:
+        return device
+    if not isinstance(getattr(accelerator, "device", None), torch.device):
+        raise ConfigurationError(f"accelerator={accelerator!r:.100} must be an accelerate.Accelerator")
+    return accelerator.device
+
+
 def array_backend_of(observations: Tree) -> ArrayBackend:
     """Return the backend for the arrays of an observation tree.
 

@@ -54,7 +54,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, set_tuple_field
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.gated_selection import GatedSelection, share_of_generations
 from agilerl_like.hpo.gaussian_steps import population_size
@@ -106,9 +106,7 @@ class AutoSelection(GatedSelection):
         for name in ("warm_up", "restart_worse"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must lie between 0 and 1")
-        if not isinstance(self.halve_at, list | tuple):
-            raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed is a list of shares of the budget")
-        object.__setattr__(self, "halve_at", tuple(self.halve_at))
+        set_tuple_field(self, "halve_at")
         if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.halve_at):
             raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed are shares of the budget between 0 and 1")
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, set_tuple_field, unknown_name
 from agilerl_like.hpo.choice import Choice, checked_when, when_to_json
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
@@ -317,7 +317,7 @@ class NumberArray:
     is_numeric: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "each", tuple(self.each))
+        set_tuple_field(self, "each")
         object.__setattr__(self, "when", checked_when(self.when))
         if not self.each or not all(isinstance(one, RLParameter) and not one.when for one in self.each):
             raise ConfigurationError(f"each={list(self.each)!r}; allowed is a list of RLParameter without conditions")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, set_tuple_field
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
@@ -33,7 +33,7 @@ class MultiFrequencySelection(Selection):
     frequencies: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "frequencies", tuple(self.frequencies))
+        set_tuple_field(self, "frequencies")
         if any(not isinstance(frequency, int) or frequency < 1 for frequency in self.frequencies):
             raise ConfigurationError(f"frequencies={self.frequencies!r} must be whole numbers of at least 1")
         if list(self.frequencies) != sorted(self.frequencies):

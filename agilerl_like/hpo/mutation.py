@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields
+from agilerl_like.errors import ConfigurationError, check_number_fields, set_tuple_field
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
 from agilerl_like.hpo.history import History
@@ -56,7 +56,7 @@ class Mutations(Explorer):
 
     def __post_init__(self) -> None:
         check_number_fields(self)
-        object.__setattr__(self, "activation_selection", tuple(self.activation_selection))
+        set_tuple_field(self, "activation_selection")
         for kind, weight in self.weights.items():
             name = "no_mutation" if kind == "none" else kind
             if not 0 <= weight < math.inf:

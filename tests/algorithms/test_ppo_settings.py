@@ -33,6 +33,7 @@ CONTRADICTIONS = [
     ({"kl_factor": 3.0, "lr_schedule": "linear"}, "kl_factor=3.0: has no meaning with lr_schedule='linear'"),
     ({"lr_end": 1e-5}, "lr_end=1e-05: has no meaning with lr_schedule=None"),
     ({"lr_end": 1e-5, "lr_schedule": "kl"}, "lr_end=1e-05: has no meaning with lr_schedule='kl'"),
+    ({"accelerator": 3}, "accelerator=3 must be an accelerate.Accelerator"),
     ({"n_step": 5}, "n_step=5: has no meaning with advantage='gae'; needed is advantage='n_step'"),
     ({"n_step": 5, "advantage": "mc"}, "n_step=5: has no meaning with advantage='mc'"),
     ({"gae_lambda": 0.9, "advantage": "n_step"}, "gae_lambda=0.9: has no meaning with advantage='n_step'"),

@@ -218,6 +218,11 @@ def test_impossible_conditions_are_refused(parameters, message: str) -> None:
         (lambda: Choice([1, 2], when="b"), r"when='b'; allowed is a mapping"),
         (lambda: Choice([1, 2], resample=2), r"resample=2 must be a probability"),
         (lambda: NumberArray([]), r"each=\[\]; allowed is a list of RLParameter"),
+        (lambda: NumberArray(3), r"each=3; allowed is a list"),
+        (lambda: BanditMutations(kinds="steps"), r"kinds='steps'; allowed is a list"),
+        (lambda: MultiFrequencySelection(frequencies=3), r"frequencies=3; allowed is a list"),
+        (lambda: Mutations(activation_selection="ReLU"), r"activation_selection='ReLU'; allowed is a list"),
+        (lambda: AutoSelection(halve_at=0.5), r"halve_at=0.5; allowed is a list"),
     ],
 )
 def test_impossible_choices_are_refused(make, message: str) -> None:
