@@ -49,8 +49,8 @@ class GatedSelection(Selection):
     others for a fifth of the budget, at least four generations (`restart_stalled`): clones of one parent that learns
     nothing cannot leave its values by small steps. None starts again from `gentle_from` of the budget on, because it
     would not have time to learn. In a population whose members have all the same hyperparameters there is nothing to
-    select, so the worse half starts again after the first generation (`spread_equals`). With `blend_training` the
-    fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
+    select, so all but the best quarter start again after the first generation (`spread_equals`). With `blend_training`
+    the fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     title: ClassVar[str] = "selection 'gated'"
@@ -174,15 +174,22 @@ class GatedSelection(Selection):
         view.state["restarted"] = earlier + [[slot, end] for slot in slots]
 
     def _to_restart(self, view: PopulationView) -> list[int]:
-        """Return the worst half of equal members, the worst quarter if the best fitness has stalled, else no slot."""
+        """Return the slots of `equals_to_restart`, the worst quarter if the best fitness has stalled, else no slot."""
         state, worst_first = view.state, ranking(view.fitness, view.uids)[:0:-1].tolist()  # without the best
-        slots = worst_first[: len(view) // 2] if self.spread_equals and are_equal(view) else []
+        slots = self.equals_to_restart(view)
         if self._has_stalled(view) and self._may_restart(view):
             slots = slots or worst_first[: len(view) // 4]
         if slots:
             state.update(stalled=0)
             self.begin_grace(view, slots)
         return slots
+
+    def equals_to_restart(self, view: PopulationView) -> list[int]:
+        """Return the slots of equal members that start again after the first generation: all but the best quarter."""
+        if not (self.spread_equals and are_equal(view)):
+            return []
+        kept = ranking(view.fitness, view.uids)[: max(1, len(view) // 4)].tolist()
+        return [slot for slot in range(len(view)) if slot not in kept]
 
     def _may_restart(self, view: PopulationView) -> bool:
         """Whether members of a stalled search may start again: with time to learn, and none that has just done so."""

@@ -197,11 +197,11 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=13)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=14)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=13),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=14),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
@@ -219,7 +219,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=13,
+        (("selection", AUTO), ("explorer", AUTO)), version=14,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

@@ -135,14 +135,14 @@ def test_without_a_rise_for_three_generations_the_worst_quarter_starts_again():
     assert restarted_slots(GatedSelection(restart_stalled=False), lucky) == [[], [], [], []]
 
 
-def test_the_worse_half_of_equal_members_starts_again_after_the_first_generation(layers):
+def test_all_but_the_best_quarter_of_equal_members_start_again_after_the_first_generation(layers):
     def found(rates, generation=1, **settings):
         members = [Genome({"lr": rate}, layers()) for rate in rates]
         ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))] * len(rates)
         view = PopulationView(np.arange(4.0), range(4), members, generation, hp_configs=ranges)
         return [slot for slot, row in enumerate(plan(view, GatedSelection(**settings))) if row.start is not None]
 
-    assert found([1e-4] * 4) == [0, 1]
+    assert found([1e-4] * 4) == [0, 1, 2]
     assert found([1e-4, 1e-4, 1e-4, 1e-3]) == []
     assert found([1e-4] * 4, generation=2) == []
     assert found([1e-4] * 4, spread_equals=False) == []

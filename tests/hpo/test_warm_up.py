@@ -13,8 +13,11 @@ from agilerl_like.hpo import (
     AutoSelection,
     GatedSelection,
     GaussianSteps,
+    Genome,
     History,
+    HyperparameterConfig,
     PopulationView,
+    RLParameter,
     SlotPlan,
     Trial,
     WeightMix,
@@ -51,9 +54,31 @@ def test_drawn_members_train_for_two_thirds_of_the_budget_before_any_is_replaced
     assert replaced(AutoSelection(warm_up=0.5)) == [0, 0, 0, 0, 2, 1, 1, 1]
 
 
-def test_equal_members_and_runs_of_unknown_length_have_no_warm_up() -> None:
+def test_equal_members_without_ranges_and_runs_of_unknown_length_have_no_warm_up() -> None:
     assert replaced(rates=[1e-4] * 4) == [2, 2, 2, 2, 2, 1, 1, 1]
     assert replaced(generations=0) == [2, 2, 2, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("fitness", [np.arange(8.0), np.array([*[np.nan] * 5, 5.0, 6.0, 7.0]), np.zeros(8)])
+def test_equal_members_draw_others_after_the_first_generation_and_warm_up_as_drawn_ones(layers, fitness) -> None:
+    """All but the best quarter, whether they diverged, differ, or earn what a constant policy does (0)."""
+    ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))] * 8
+    equals = [Genome({"lr": 1e-4}, layers())] * 8
+    state = {"baseline": (0.0, 10.0)}
+    first = replace(view_of(1, state, fitness=fitness, rates=[1e-4] * 8), genomes=equals, hp_configs=ranges)
+    rows = AutoSelection().plan(first, np.random.default_rng(0))
+    again = [slot for slot, row in enumerate(rows) if row == SlotPlan(slot, slot, True, WeightMix())]
+    assert len(again) == 6
+    assert set(range(8)) - {*again} == ({6, 7} if fitness.any() else {0, 1})
+    later = view_of(4, state, fitness=np.arange(8.0) + 40, rates=[1e-4] * 8)
+    assert AutoSelection().plan(later, np.random.default_rng(0)) == [SlotPlan(s, s, explore=False) for s in range(8)]
+
+
+def test_drawn_members_that_earn_what_a_constant_policy_does_at_first_warm_up_later() -> None:
+    state = {"baseline": (0.0, 10.0)}
+    AutoSelection().plan(view_of(1, state, fitness=np.zeros(4)), np.random.default_rng(0))
+    rows = AutoSelection().plan(view_of(3, state, fitness=FITNESS + 40), np.random.default_rng(0))
+    assert rows == [SlotPlan(slot, slot, explore=False) for slot in range(4)]
 
 
 def test_a_warm_up_that_has_ended_does_not_begin_again_with_a_larger_budget() -> None:
