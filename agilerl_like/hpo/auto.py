@@ -30,6 +30,8 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   generation, and the warm-up applies to them as to drawn members. From a bad point on Pendulum (tuning seeds 10 to 13)
   the agents found earn -150 to -169; with half of the members drawn, selection from the first generation on and
   halving, -142, -169, -330 and -1241, because differences of members that had learned nothing decided who stayed.
+  From good values it costs nothing: the area under the curve is 0.99 to 1.01 times that of independent members
+  (CartPole, Pendulum, tuning seeds 10 and 11).
 - All hyperparameters of a clone move at once.
 - They move by normal steps, and from 16 members on by proposals of a Gaussian process (`PB2`). With eight members the
   process gains 37.2 instead of 35.6 of 40 in a toy problem without noise. Where members' fitness collapses and recovers
