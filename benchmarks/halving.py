@@ -4,7 +4,8 @@ Members are drawn from the ranges of `benchmarks.search` (S2) and trained withou
 environments; their evaluations are the learning curves. A simulated search draws members from them. `AutoSelection`
 decides which start again, as other draws, which are removed, and which become clones. Those that stay continue along
 their curves, and clones along those of their parents, as if their other hyperparameters changed nothing. The result is
-the best agent on the way, by the mean of three evaluations in succession.
+the best agent on the way, by the mean of three evaluations in succession. In further searches all members begin as the
+draw that learns least.
 
     python -m benchmarks.halving                    # simulates, and replaces the section of benchmarks/README.md
     python -m benchmarks.halving --record pendulum  # trains the draws again first, about 15 minutes
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from agilerl_like.hpo import History, PopulationView, Selection, Trial
+from agilerl_like.hpo import Genome, History, HyperparameterConfig, PopulationView, RLParameter, Selection, Trial
 from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.hpo.genome import NO_PARENT
 from agilerl_like.reporting.callback import Callback, RunContext
@@ -48,11 +49,13 @@ class Recorded:
     episodes: int
     budgets: tuple[int, ...]
     """Training steps of each of eight members that all stay: from too few for most draws to enough."""
+    budgets_of_one_start: tuple[int, ...]
+    """The same where all begin as the draw that learns least."""
 
 
 RECORDED = {
-    "pendulum": Recorded(90_000, 1_536, 5, (4_600, 6_000, 9_000, 12_000, 16_000)),
-    "cartpole": Recorded(30_720, 512, 3, (1_024, 1_536, 2_048, 3_072, 4_096, 6_144)),
+    "pendulum": Recorded(90_000, 1_536, 5, (4_600, 6_000, 9_000, 12_000, 16_000), (12_000, 16_000, 24_000, 32_000)),
+    "cartpole": Recorded(30_720, 512, 3, (1_024, 1_536, 2_048, 3_072, 4_096, 6_144), (2_048, 3_072, 6_144, 10_000)),
 }
 ALLOCATIONS: dict[str, Selection | None] = {
     "independent members": None,
@@ -67,6 +70,15 @@ ALLOCATIONS: dict[str, Selection | None] = {
     "clones from 1/3, not halved": AutoSelection(warm_up=1 / 3, halve_at=()),
     "clones from 2/3, not halved": AutoSelection(halve_at=()),
 }
+FROM_ONE_START: dict[str, Selection] = {
+    "selection from the first generation on, not halved": AutoSelection(warm_up=0.0, halve_at=()),
+    "selection from the first generation on": AutoSelection(warm_up=0.0),
+    "not halved": AutoSelection(halve_at=()),
+    "**the default**": AutoSelection(),
+}
+RANGES = HyperparameterConfig(draw=RLParameter(0, DRAWS, dtype=int))
+NO_ARCHITECTURE: Any = None
+"""Of members that are learning curves."""
 
 
 @dataclass
@@ -87,6 +99,11 @@ class Curves:
         """The best mean of three evaluations in succession `[draws, T]`."""
         padded = np.pad(np.array(self.fitness), ((0, 0), (1, 1)), mode="edge")
         return np.maximum.accumulate((padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, axis=1)
+
+    @property
+    def worst(self) -> int:
+        """The draw that learns least."""
+        return int(np.argmin(self.best_so_far[:, -1]))
 
     def index(self, steps: float) -> int:
         """Return the last evaluation at or before so many env steps, at least the first."""
@@ -133,11 +150,11 @@ def record(env: str) -> Curves:
     return recorder.curves
 
 
-def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int) -> float:
-    """Return what a search finds in a budget of `MEMBERS * steps` training steps."""
+def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int, start: int | None = None) -> float:
+    """Return what a search finds in a budget of `MEMBERS * steps` training steps; `start`: all begin as this draw."""
     rng = np.random.default_rng(seed)
-    waiting = rng.permutation(len(curves.fitness)).tolist()
-    members = [_Member(waiting.pop(), 0.0, uid) for uid in range(MEMBERS)]
+    waiting = [draw for draw in rng.permutation(len(curves.fitness)).tolist() if draw != start]
+    members = [_Member(waiting.pop() if start is None else start, 0.0, uid) for uid in range(MEMBERS)]
     uids, state, history, best = count(MEMBERS), {}, History(), -np.inf
     for generation in range(1, GENERATIONS + 1):
         members = [one._replace(steps=one.steps + MEMBERS * steps / GENERATIONS / len(members)) for one in members]
@@ -172,8 +189,17 @@ def _view(
     for slot, one in enumerate(members):
         fitness, error = (its[one.draw][curves.index(one.steps)] for its in (curves.fitness, curves.standard_errors))
         returns[slot, 2 * slot : 2 * slot + 2] = fitness - error, fitness + error
-    uids = [one.uid for one in members]
-    return PopulationView(np.nanmean(returns, axis=1), uids, (), generation, history, returns, GENERATIONS, state=state)
+    return PopulationView(
+        np.nanmean(returns, axis=1),
+        [one.uid for one in members],
+        [Genome({"draw": one.draw}, NO_ARCHITECTURE) for one in members],
+        generation,
+        history,
+        returns,
+        GENERATIONS,
+        hp_configs=[RANGES] * len(members),
+        state=state,
+    )
 
 
 def tables(all_curves: Sequence[Curves]) -> list[str]:
@@ -197,8 +223,21 @@ def tables(all_curves: Sequence[Curves]) -> list[str]:
             "",
             *markdown(("steps of a member, if all stay", "mean", *(f"{steps:,}" for steps in budgets)), rows),
             "",
+            *_table_of_one_start(curves),
+            "",
         ]
     return lines[:-1]
+
+
+def _table_of_one_start(curves: Curves) -> list[str]:
+    """Return a table of searches whose members all begin as the draw that learns least."""
+    budgets, target, start = RECORDED[curves.env].budgets_of_one_start, ENVS[curves.env].target, curves.worst
+    rows = []
+    for name, its in FROM_ONE_START.items():
+        results = [np.array([simulate(curves, its, steps, n, start) for n in range(SEARCHES)]) for steps in budgets]
+        rows.append((name, *(f"{(result >= target).mean():.2f} ({result.mean():.0f})" for result in results)))
+    title = f"all begin as the draw that learns least; share of searches that reach {target:g}"
+    return markdown((title, *(f"{steps:,}" for steps in budgets)), rows)
 
 
 def _share_better(one: np.ndarray, other: np.ndarray) -> float:

@@ -45,9 +45,20 @@ def test_draws_that_start_again_are_others():
     assert np.mean(found[1]) > np.mean(found[0]) + 1
 
 
+def test_members_that_begin_as_one_draw_draw_others():
+    """The starting point earns nothing, all other draws learn: only a search whose members draw others finds more."""
+    curves = curves_of([1.0] * (DRAWS - 1) + [0.0])
+    assert curves.worst == DRAWS - 1
+    stays = AutoSelection(spread_equals=False, restart_stalled=False)
+    assert simulate(curves, stays, STEPS, 0, curves.worst) == 0.0
+    assert simulate(curves, AutoSelection(), STEPS, 0, curves.worst) > 2 * STEPS
+
+
 def test_tables_compare_with_independent_members(monkeypatch):
     monkeypatch.setattr("benchmarks.halving.SEARCHES", 3)
-    head, _, columns, _, alone, *_ = tables([curves_of([1.0] * DRAWS)])
+    lines = tables([curves_of([1.0] * DRAWS)])
+    head, _, columns, _, alone, *_ = lines
     assert head.startswith("**cartpole**, 48 draws")
     assert columns.startswith("| steps of a member, if all stay | mean | 1,024 |")
     assert alone.startswith("| independent members | 0.50 | 0.50 (")
+    assert lines[-1].startswith("| **the default** | 1.00 (")  # equal curves reach 475 of CartPole in any budget here
