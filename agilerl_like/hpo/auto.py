@@ -32,8 +32,8 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   halving, -142, -169, -330 and -1241, because differences of members that had learned nothing decided who stayed.
   From good values it costs nothing: the area under the curve is 0.99 to 1.01 times that of independent members
   (CartPole, Pendulum, tuning seeds 10 and 11). Simulated as above, with a starting point that learns nothing, the
-  warm-up raises the share of searches that reach the target of Pendulum from 0.38 to 0.60 in the shortest budget and from 0.64
-  to 0.87 in the longest, and that of CartPole from 0.09 to 0.22 and from 0.87 to 1.00.
+  warm-up raises the share of searches that reach the target of Pendulum from 0.38 to 0.60 in the shortest budget and
+  from 0.64 to 0.87 in the longest, and that of CartPole from 0.09 to 0.22 and from 0.87 to 1.00.
 - All hyperparameters of a clone move at once.
 - They move by normal steps, and from 16 members on by proposals of a Gaussian process (`PB2`). With eight members the
   process gains 37.2 instead of 35.6 of 40 in a toy problem without noise. Where members' fitness collapses and recovers
