@@ -4,7 +4,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 
 - Selection behind a gate of one standard error of the paired difference. With much noise in fitness it is better than
   the same selection without the gate; with moderate noise and eight members it equals truncation within the spread.
-- Members whose initial hyperparameters differ train for two thirds of the budget before clones replace any
+- Members whose hyperparameters differ train for two thirds of the budget before clones replace any
   (`warm_up`), because the first to earn much are often not those that would earn most, and their clones would have all
   slots within three generations. In the simulation below, clones from a third of the budget on lower the probabilities
   from 0.69 to 0.62 and from 0.74 to 0.66; in eleven pairs of short runs on Pendulum (tuning seeds 0 to 11, 320,000
@@ -89,7 +89,7 @@ class AutoSelection(GatedSelection):
     For a share `warm_up` of the budget, no clones replace members whose hyperparameters differ, unless they have
     diverged, or no member earns more than a constant policy. Selection in the first generations would prefer members
     that learn fast at first: their clones take all slots within three generations, while others that learn more slowly
-    would earn more. Where the budget is not known, or no hyperparameters are searched, there is no warm-up.
+    would earn more. Where the budget is not known, or all members keep the same hyperparameters, there is no warm-up.
 
     After a share `restart_worse` of the budget, and after twice that share, the worse half of the members starts again
     with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:

@@ -41,7 +41,7 @@ def baseline(folder):
 
 
 def test_a_run_measures_the_baseline_once_and_a_resumed_one_has_it(tmp_path):
-    # equal members have no warm-up, whose end would depend on the budget
+    # the end of the warm-up depends on the budget, but members that draw others after generation 1 stay for four more
     (tmp_path / "run.yaml").write_text(RUN.replace("{size: 4}", "{size: 4, sample_hyperparameters: false}"))
     options = ["--run.dir", str(tmp_path)]
     assert main(["train", str(tmp_path / "run.yaml"), *options, "--training.max-steps", "128"]) == 0
