@@ -40,6 +40,12 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   by itself, as that of agents does, recoveries are taken for gains, and it reaches 15.3 instead of 16.2. In the run of
   LunarLander in which this was seen, several proposals of each generation moved lr in the same direction, to the lower
   end of its range, where members learn no more: the agent found earns 80, with normal steps 161.
+- Where all members have been behind the best agent of the run for a tenth of the budget, a clone of it replaces the
+  worst member (`return_best`). In a toy problem whose fast learners lose all at times, that reaches 7.1 instead of 5.1
+  (independent members 4.2), and in seven others the same within 1 %. It was seen in MountainCarContinuous: an agent
+  found in generation 1 or 2 loses the goal in the next generation, and the run hands it over as it was then.
+- In the restarts of the warm-up, a member stays that earns more in training than any earns in the evaluation: in the
+  same runs the agent that had found the goal was thrown away, because it reached it only with noise by then.
 - Where the best member earns as much as a constant policy, clones of members that earn more in training and fresh
   members replace the oldest others in turn, and without such members the older half starts again after each tenth of
   the budget; fresh members explore more, and stay for a fifth of it. Clones alone repeat what was luck: in a toy
@@ -66,7 +72,7 @@ from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.pb2 import ENOUGH_MEMBERS, PB2
-from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking
+from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, error_of_mean, ranking
 from agilerl_like.registry import register
 
 AUTO = "auto"
@@ -100,11 +106,16 @@ class AutoSelection(GatedSelection):
     halving, until two are left, and the others take its env steps: the last two of eight members train 2.75 times as
     long. Members are removed only where fitness is of use, and in runs of at least ten generations; `halve_at=()` keeps
     all.
+
+    Where all members have been behind the best agent of the run for a tenth of the budget, by more than the gate and on
+    the same env seeds, a clone of that agent replaces the worst of them, with other hyperparameters during the warm-up
+    (`return_best`): the member that it was has trained on and lost what it could do.
     """
 
     warm_up: float = 2 / 3
     restart_worse: float = 0.1
     halve_at: tuple[float, ...] = (1 / 4, 1 / 2, 3 / 4)
+    return_best: bool = True
 
     needs_baseline = True
 
@@ -116,6 +127,21 @@ class AutoSelection(GatedSelection):
         set_tuple_field(self, "halve_at")
         if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.halve_at):
             raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed are shares of the budget between 0 and 1")
+
+    def slot_for_best(self, view: PopulationView) -> int | None:
+        """Return the slot of the worst member where all have been behind the best agent for a tenth of the budget."""
+        state = view.state
+        if not self.return_best:
+            return None
+        state["behind"] = state.get("behind", 0) + 1 if is_behind(view, self.gate) else 0
+        patience = share_of_generations(view, PATIENCE_SHARE, PATIENCE)
+        if state["behind"] < patience or view.generations < LEAST_GENERATIONS or len(view) < 2:
+            return None
+        healthy, staying = ranking(view.fitness, view.uids).tolist(), self.in_grace(view)
+        worst_first = [*(slot for slot in range(len(view)) if slot not in healthy), *reversed(healthy)]
+        found = next((slot for slot in worst_first if slot not in staying), None)
+        state.update(behind=0, returned=found is not None)
+        return found
 
     def removed(self, view: PopulationView) -> Sequence[int]:
         """Return the slots of the worse half of the members after each share `halve_at` of the budget."""
@@ -139,12 +165,13 @@ class AutoSelection(GatedSelection):
         place of selection.
         """
         warms_up = self.warms_up(view)  # which generation 1 decides, whatever happens in it
+        has_returned = view.state.pop("returned", False)
         if equals := self.equals_to_restart(view):
             return self._rows_of_restart(view, equals)
         view.state["idle"] = view.state.get("idle", 0) + 1 if is_constant(view) else 0
         if view.state["idle"]:
             return self._rows_of_failure(view)
-        return self._rows_of_warm_up(view) if warms_up else super().plan(view, rng)
+        return self._rows_of_warm_up(view, has_returned) if warms_up else super().plan(view, rng)
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise.
@@ -167,12 +194,21 @@ class AutoSelection(GatedSelection):
             view.state["warms_up"] = False
         return bool(view.state.get("warms_up"))
 
-    def _rows_of_warm_up(self, view: PopulationView) -> list[SlotPlan]:
-        """Return a row for every slot in the warm-up: all members stay, but twice the worse half starts again."""
+    def _rows_of_warm_up(self, view: PopulationView, has_returned: bool) -> list[SlotPlan]:
+        """Return a row for every slot in the warm-up: all members stay, but twice the worse half starts again.
+
+        A member stays, too, if it earns more in training than the best does in the evaluation. A clone of the best
+        agent, which leads all others on the same seeds, gets other hyperparameters.
+        """
         by_rank, period = ranking(view.fitness, view.uids).tolist(), int(self.restart_worse * view.generations)
-        is_due = view.generation in (period, 2 * period)
+        best, is_due = by_rank[0], view.generation in (period, 2 * period)
         worse = by_rank[-(len(view) // 2) :] if is_due else []
-        return self._rows_of_restart(view, [slot for slot in worse if self.differs(view, by_rank[0], slot)])
+        if view.train_returns is not None:
+            worse = [slot for slot in worse if not view.train_returns[slot] > view.fitness[best]]
+        rows = self._rows_of_restart(view, [slot for slot in worse if self.differs(view, best, slot)])
+        if has_returned:
+            rows[best] = SlotPlan(best, best, explore=True)
+        return rows
 
     def _rows_of_restart(self, view: PopulationView, slots: Sequence[int]) -> list[SlotPlan]:
         """Return a row for every slot: these start again with other hyperparameters, and all other members stay."""
@@ -223,15 +259,37 @@ class AutoSelection(GatedSelection):
         """Accept every budget."""
 
 
+def is_behind(view: PopulationView, gate: float) -> bool:
+    """Whether each member is behind the best agent of the run by more than `gate` standard errors, on equal seeds.
+
+    None is behind an agent that earns what a constant policy does.
+    """
+    if view.best_returns is None or view.returns is None or not np.isfinite(view.best_returns).any():
+        return False
+    if _is_of_constant(view, float(np.nanmean(view.best_returns)), error_of_mean(view.best_returns)):
+        return False
+    for own, score in zip(view.returns, view.fitness, strict=True):
+        gaps = view.best_returns - own[: len(view.best_returns)]
+        gaps = gaps[np.isfinite(gaps)]
+        is_known = math.isfinite(score) and len(gaps) > 0
+        if is_known and not gaps.mean() > gate * error_of_mean(gaps):
+            return False
+    return True
+
+
 def is_constant(view: PopulationView) -> bool:
-    """Whether the best member earns what a constant policy does, up to 2 % of their spread and two standard errors.
+    """Whether the best member earns what a constant policy does."""
+    best = int(ranking(view.fitness, view.uids)[0])
+    return _is_of_constant(view, view.fitness[best], view.own_error(best))
+
+
+def _is_of_constant(view: PopulationView, fitness: float, error: float) -> bool:
+    """Whether a fitness is that of a constant policy, up to 2 % of their spread and two standard errors.
 
     The standard errors count up to a tenth of the spread: returns that vary more are not those of a constant policy.
     """
     baseline, spread = view.state.get("baseline", (math.nan, math.nan))
-    best = int(ranking(view.fitness, view.uids)[0])
-    tolerance = 0.02 * spread + min(2 * view.own_error(best), 0.1 * spread)
-    return bool(abs(view.fitness[best] - baseline) <= tolerance)
+    return bool(abs(fitness - baseline) <= 0.02 * spread + min(2 * error, 0.1 * spread))
 
 
 def finders_of(view: PopulationView) -> list[int]:

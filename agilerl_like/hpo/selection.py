@@ -51,10 +51,13 @@ class PopulationView:
     same, because every process makes the same plan."""
     least_members: int = 1
     """The members that `removed` must leave: one for each process, or all where the population cannot shrink."""
+    best_returns: np.ndarray | None = None
+    """Returns of the best agent of the run on the env seeds of the first columns of `returns`; None if it did not play
+    them, because a member leads it, or if fitness is not a mean return."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))
-        for name in ("returns", "train_returns"):
+        for name in ("returns", "train_returns", "best_returns"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=float))
 
@@ -76,15 +79,15 @@ class PopulationView:
             return 0.0
         played = np.isfinite(self.returns[[one, other]])
         if played.all(0).sum() > 1:
-            return _standard_error(self.returns[one] - self.returns[other])
+            return error_of_mean(self.returns[one] - self.returns[other])
         return math.hypot(self.own_error(one), self.own_error(other)) if (played.sum(1) > 1).all() else 0.0
 
     def own_error(self, slot: int) -> float:
         """Return the standard error of a member's fitness, 0 where it cannot be estimated."""
-        return 0.0 if self.returns is None else _standard_error(self.returns[slot])
+        return 0.0 if self.returns is None else error_of_mean(self.returns[slot])
 
 
-def _standard_error(values: np.ndarray) -> float:
+def error_of_mean(values: np.ndarray) -> float:
     """Return the standard error of the mean of the finite values, 0 of fewer than two."""
     known = values[np.isfinite(values)]
     return float(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else 0.0
@@ -158,6 +161,15 @@ class Selection:
                 f"{type(self).__name__}.parents returned {found!r:.100}; allowed are whole numbers from 0 to {size - 1}"
             )
         return parents
+
+    def slot_for_best(self, view: PopulationView) -> int | None:
+        """Return the slot of a member that a clone of the best agent of the run is to replace; by default none.
+
+        It is called after each generation of a run, before `removed` and `plan`, which see the clone as a member with
+        the fitness of the best agent on the same seeds. Where `view.best_returns` is None it must be None. Runs whose
+        members keep experience do not call it, because the best agent has none.
+        """
+        return None
 
     def removed(self, view: PopulationView) -> Sequence[int]:
         """Return the slots of members to remove for good, before `plan` sees the others; by default none.
@@ -338,6 +350,18 @@ def check_removed(removed: Sequence[int], view: PopulationView, selection: Selec
     if size - len(removed) < view.least_members:
         raise ConfigurationError(
             f"{name}.removed leaves {size - len(removed)} of {size} members; allowed are at least {view.least_members}"
+        )
+
+
+def check_slot_for_best(slot: int, view: PopulationView, selection: Selection) -> None:
+    """Raise `ConfigurationError` unless a clone of the best agent can take this slot."""
+    name = type(selection).__name__
+    if not isinstance(slot, int | np.integer) or not 0 <= slot < len(view):
+        raise ConfigurationError(f"{name}.slot_for_best returned {slot!r:.100}; allowed are 0 to {len(view) - 1}, None")
+    if view.best_returns is None:
+        raise ConfigurationError(
+            f"{name}.slot_for_best returned {slot!r}; allowed is None, because the best agent has not played the seeds "
+            "of this generation (view.best_returns is None)"
         )
 
 

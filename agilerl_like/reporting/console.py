@@ -149,10 +149,14 @@ class ConsoleReporter(Reporter):
             self._print(Text(f"{before - after} of {before} members removed, the others train longer", style="dim"))
 
     def offspring(self, births: tuple[OffspringRecord, ...]) -> None:
-        """Warn of members that had to be replaced; other offspring appear in the table."""
+        """Warn of members that had to be replaced, and print clones of the best agent; others appear in the table."""
         for birth in births:
+            place = f"generation {birth.generation}, slot {birth.slot}"
             if birth.reason:
-                self.warning(f"generation {birth.generation}, slot {birth.slot}: {birth.reason}")
+                self.warning(f"{place}: {birth.reason}")
+            elif birth.parent_generation is not None and self.verbose:
+                parent = f"member {birth.parent_uid} of generation {birth.parent_generation}"
+                self._print(Text(f"{place}: a clone of the best agent ({parent}), which all are behind", style="dim"))
 
     def warning(self, text: str) -> None:
         """Print a warning above the live display."""

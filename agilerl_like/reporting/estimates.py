@@ -92,14 +92,17 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
     """Return for each mutation operator its members' fitness less that of their parents after the same generation.
 
     A parent that survives trains on as it was, on the same env seeds. So unlike `operator_gains` this has no bias from
-    the choice of parents: those that had luck are parents, and lose it again.
+    the choice of parents: those that had luck are parents, and lose it again. Clones of the best agent do not count,
+    because their parent has trained on for more than a generation.
     """
     fitness, operators = history.column(FITNESS), _operators(history)
     row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(history.rows)}
     effects: dict[str, list[float]] = {}
     for number, own in enumerate(history.rows):
         parent = row_of.get((own["generation"], own["parent_uid"]), -1)
-        if history.is_birth(number) and parent >= 0 and math.isfinite(effect := fitness[number] - fitness[parent]):
+        if not history.is_birth(number) or parent < 0 or _is_of_earlier(history, number):
+            continue
+        if math.isfinite(effect := fitness[number] - fitness[parent]):
             effects.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(effect)
     unchanged = effects.pop("None", None)
     ordered = dict(sorted(effects.items(), key=lambda item: -len(item[1])))
@@ -107,13 +110,23 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
 
 
 def _operators(history: RunHistory) -> dict[int, str]:
-    """The operators of each birth, by uid; several of one birth are one name."""
-    found: dict[int, str] = {}
+    """The operators of each birth, by uid; several of one birth are one name.
+
+    A clone of the best agent is recorded first, and its mutation by the same generation's plan after it.
+    """
+    found: dict[int, list[str]] = {}
+    born: dict[int, int] = {}
     for birth in history.births:
-        names = [_operator(change) for change in birth.mutations if change["kind"] != "none"]
         if not birth.survives and birth.parent_uid >= 0:
-            found[birth.uid] = " + ".join(dict.fromkeys(names)) or "None"
-    return found
+            found[birth.uid], born[birth.uid] = [], birth.generation
+        if born.get(birth.uid) == birth.generation:
+            found[birth.uid] += [_operator(change) for change in birth.mutations if change["kind"] != "none"]
+    return {uid: " + ".join(dict.fromkeys(names)) or "None" for uid, names in found.items()}
+
+
+def _is_of_earlier(history: RunHistory, row: int) -> bool:
+    """Whether the row before a member's first one is not of the generation just before: a clone of the best agent."""
+    return history.rows[history.before[row]]["generation"] != history.rows[row]["generation"] - 1
 
 
 def _operator(change) -> str:

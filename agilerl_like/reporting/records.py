@@ -126,6 +126,7 @@ class OffspringRecord:
     Each mutation has the keys kind, operator and details (of hyperparameters: `{"lr": [before, after]}`). A survivor
     keeps its uid and is its own parent. Initial members, of generation 0, and fresh ones have `parent_uid == NO_PARENT`
     and no parent's values. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
+    `parent_generation` is given for a clone of the best agent of the run: the generation that this agent is of.
     """
 
     generation: NonNegativeInt
@@ -140,6 +141,12 @@ class OffspringRecord:
     parent_architecture: Text
     parent_fitness: Score
     reason: Text = ""
+    parent_generation: NonNegativeInt | None = None
+
+    @property
+    def trained_from(self) -> int:
+        """The generation after which the weights that the member begins with were taken from its parent."""
+        return self.generation if self.parent_generation is None else self.parent_generation
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `from_json`; a number that is not finite is null."""

@@ -58,13 +58,21 @@ class RunHistory:
 
     @cached_property
     def before(self) -> list[int]:
-        """For each row the row of the same member, or else of its parent, in the generation before; -1: none."""
+        """For each row the row of the same member, or else of its parent, in the generation before; -1: none.
+
+        The row before that of a clone of the best agent is that agent's, of an earlier generation.
+        """
         last_seen: dict[float, int] = {}
         before: list[int] = []
+        row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(self.rows)}
+        of_best = {birth.uid: birth for birth in self.births if birth.parent_generation is not None}
+        of_best = {uid: row_of.get((its.parent_generation, its.parent_uid), -1) for uid, its in of_best.items()}
         for start, stop in self.generations:
             # parents are looked up before the new members of their slots are added
             own = self.rows[start:stop]
-            before += [last_seen.get(row["uid"], last_seen.get(row["parent_uid"], -1)) for row in own]
+            before += [
+                last_seen.get(row["uid"], of_best.get(row["uid"], last_seen.get(row["parent_uid"], -1))) for row in own
+            ]
             last_seen.update((row["uid"], index) for index, row in enumerate(own, start))
         return before
 

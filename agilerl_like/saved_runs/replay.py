@@ -35,6 +35,7 @@ from agilerl_like.reporting.estimates import (
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.saved_runs.run import Run
 from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
@@ -181,11 +182,11 @@ def replay_run(
         )
     initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
     steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
-    length, start = _generation_steps(config), steps_after[initial.generation]
+    length, trained = _generation_steps(config), steps_before(ancestry, steps_after)
     births: dict[int, list[OffspringRecord]] = {}
-    for birth in ancestry[1:]:  # where members had left the population, generations were longer than those of a replay
-        births.setdefault(-(-(steps_after[birth.generation] - start) // length), []).append(birth)
-    steps = steps_after[int(best["generation"])] - start
+    for birth, steps in zip(ancestry[1:], trained[1:], strict=True):  # where members were removed, generations were
+        births.setdefault(-(-steps // length), []).append(birth)  # longer than those of a replay
+    steps = trained[-1] + steps_after[int(best["generation"])] - steps_after[ancestry[-1].generation]
     members = {"size": 2 * seeds, "sample_hyperparameters": False, "pre_training_mutation": False}
     config = config.model_copy(
         update={

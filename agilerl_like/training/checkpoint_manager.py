@@ -98,6 +98,8 @@ class SearchState:
     """Plain data that the strategy writes and reads."""
     returns: list[list[Score]] = field(default_factory=list)
     """Returns of the last evaluation's episodes, by slot; empty lists if fitness is not a mean return."""
+    best_returns: list[Score] = field(default_factory=list)
+    """Returns of the best agent of the run on the same seeds; empty if it did not play them, because a member leads."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "search") -> SearchState:
@@ -110,7 +112,7 @@ class SearchState:
 
     def for_selection(self, name: str) -> SearchState:
         """Return the state for a strategy: without the data of another one."""
-        return self if name == self.selection else SearchState(name, {}, self.returns)
+        return self if name == self.selection else SearchState(name, {}, self.returns, self.best_returns)
 
     def paired_returns(self) -> np.ndarray | None:
         """Return the returns `[P, K]`, nan where a member did not play a seed; None if there are none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.hpo import Offspring
@@ -34,6 +35,13 @@ class Lineage:
                 member = self._births[member][0].parent_uid
         self._births = {uid: its for uid, its in self._births.items() if uid in kept}
 
+    def restore(self, ancestry: Iterable[OffspringRecord]) -> None:
+        """Add the records of an agent of which a clone is about to become a member; its line may have died out."""
+        known = {*self._births}
+        for birth in ancestry:
+            if birth.uid not in known:
+                self._births.setdefault(birth.uid, []).append(birth)
+
     def parent(self, uid: int) -> int:
         """Return the uid of a member's parent."""
         return self._births[uid][0].parent_uid if uid in self._births else NO_PARENT
@@ -55,7 +63,8 @@ class Lineage:
     def ancestry(self, uid: int) -> tuple[OffspringRecord, ...]:
         """Return the records that led to a current member, oldest first, without unchanged survivors.
 
-        A clone has the state of its parent before the mutations at the end of the same generation.
+        A clone has the state of its parent before the mutations at the end of the same generation, or of the earlier
+        one that a clone of the best agent is from.
         """
         chain: list[OffspringRecord] = []
         horizon = math.inf
@@ -64,8 +73,20 @@ class Lineage:
             chain = own + chain
             if not own or own[0].parent_uid == uid:
                 break
-            uid, horizon = own[0].parent_uid, own[0].generation
+            uid, horizon = own[0].parent_uid, own[0].trained_from
         return tuple(chain)
+
+
+def steps_before(ancestry: Sequence[OffspringRecord], steps_after: Mapping[int, int]) -> list[int]:
+    """Return how many env steps the ancestors of an agent trained before each of its records.
+
+    `steps_after` has a member's env steps at the end of each generation. A clone of the best agent has none of the
+    steps that were taken since that agent's generation.
+    """
+    found = [0]
+    for before, birth in pairwise(ancestry):
+        found.append(found[-1] + steps_after[birth.trained_from] - steps_after[before.generation])
+    return found
 
 
 def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
@@ -85,7 +106,9 @@ def initial_member(slot: int, agent: EvolvableAlgorithm) -> OffspringRecord:
     )
 
 
-def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> OffspringRecord:
+def offspring_record(
+    birth: Offspring, parent: MemberInfo, reason: str = "", parent_generation: int | None = None
+) -> OffspringRecord:
     """Return the record of offspring; `parent` is its state before evolution, and unused for a fresh member."""
     before, has_parent = parent.genome, birth.parent_uid != NO_PARENT
     return OffspringRecord(
@@ -101,6 +124,7 @@ def offspring_record(birth: Offspring, parent: MemberInfo, reason: str = "") -> 
         parent_architecture=before.architecture.describe() if has_parent else "",
         parent_fitness=parent.fitness if has_parent else math.nan,
         reason=reason,
+        parent_generation=parent_generation,
     )
 
 

@@ -24,7 +24,7 @@ from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, rep
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
-from agilerl_like.hpo.selection import check_removed
+from agilerl_like.hpo.selection import check_removed, check_slot_for_best
 from agilerl_like.reporting.records import (
     BestRecord,
     OffspringRecord,
@@ -37,7 +37,9 @@ from agilerl_like.training.checkpoint_manager import (
     INTERRUPTED,
     MAX_FAILED_SAVES,
     RunState,
+    SearchState,
 )
+from agilerl_like.training.evaluator import summary
 from agilerl_like.training.lineage import initial_member, offspring_record
 from agilerl_like.training.loop_evaluation import EvaluatingLoop
 from agilerl_like.training.loop_state import reported_metrics
@@ -313,6 +315,7 @@ class TrainingLoop(EvaluatingLoop):
         if stopped:
             self.progress.outcome = INTERRUPTED
         else:
+            self._return_best_agent()
             self._remove_members()
             self._evolve()
         return stopped
@@ -328,6 +331,40 @@ class TrainingLoop(EvaluatingLoop):
             )
         self.progress.evaluation_steps += steps
         return stopped
+
+    def _return_best_agent(self) -> None:
+        """Replace the member that the selection strategy names, if any, by a clone of the best agent of the run.
+
+        The clone has the fitness and the returns of the best agent on the seeds of this generation.
+        """
+        selection, members, best = self.selection, self.members, self._known_best()
+        if selection is None or type(selection).slot_for_best is Selection.slot_for_best:
+            return
+        if self.population.keeps_experience:
+            return
+        view = self._population_view(members.member_infos())
+        slot = selection.slot_for_best(view)
+        if slot is None:
+            return
+        check_slot_for_best(slot, view, selection)
+        with self.timer("evolve"):
+            (parent,) = members.broadcast_agents(best.rank, [best.agent])
+            generation, uid = self.progress.generation, self.progress.next_uid
+            offspring = Offspring(generation, slot, uid, best.record.uid, slot, parent.genome)
+            clone, _ = parent.make_offspring(offspring)
+            evaluated = summary(self.search.best_returns, self.evaluator.instances, self.evaluator.aggregate)
+            clone.fitness.append(evaluated.mean)
+            clone.scores.append(math.nan)
+            members.put(slot, clone)
+            if slot in members.shard.slots:
+                self.collector.reset_member(members.shard.slots.index(slot))
+            self.progress.next_uid += 1
+            self.fitness[slot], self.search.returns[slot] = evaluated.mean, list(self.search.best_returns)
+            self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]
+            self.unreplaced.discard(slot)
+        self.lineage.restore(best.ancestry)
+        record = offspring_record(offspring, MemberInfo.of(parent), parent_generation=best.record.generation)
+        self._record_offspring([record])
 
     def _remove_members(self) -> None:
         """Remove the members that the selection strategy names, and make the envs again for the others.
@@ -415,6 +452,7 @@ class TrainingLoop(EvaluatingLoop):
 
     def _population_view(self, infos: Sequence[MemberInfo]) -> PopulationView:
         """Return what the selection strategy reads of the members that `infos` describe."""
+        best_returns = self._returns_for_selection(SearchState(returns=[self.search.best_returns]))
         return PopulationView(
             np.array(self.fitness),
             [info.uid for info in infos],
@@ -427,6 +465,7 @@ class TrainingLoop(EvaluatingLoop):
             train_returns=np.array([info.train_return for info in infos]),
             state=self.search.state,
             least_members=self._least_members(),
+            best_returns=None if best_returns is None else best_returns[0],
         )
 
     def _least_members(self) -> int:

@@ -225,6 +225,7 @@ class EvaluatingLoop(LoopState):
         generation, because its fitness was measured against other opponents.
         """
         best, target = self.best, self.training_args.target
+        self.search.best_returns = []
         fresh_of_best, signal, error = None, 0, math.nan
         has_confirmation = not stopped and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
@@ -249,6 +250,7 @@ class EvaluatingLoop(LoopState):
         if agent is not None:
             agent = agent.clone()
             agent.fitness[-1] = found.fitness
+        self.search.best_returns = []  # they were those of the previous best agent
         return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
 
     def _leads_on_equal_seeds(self, candidate: MemberRecord, best: BestAgent) -> tuple[bool, int]:
@@ -261,6 +263,7 @@ class EvaluatingLoop(LoopState):
         played, signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
         if played is None:
             return False, signal
+        self.search.best_returns = played.returns[0] if played.returns else []
         returns = self.search.returns[candidate.slot][: played.episodes]
         found = summary(returns, played.instances, played.aggregate)
         error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)

@@ -178,6 +178,12 @@ class ShardedPopulation:
             self.deserialize(received[i]) if i in received else _require_agent(agents[i]) for i in range(len(agents))
         ]
 
+    def put(self, slot: int, agent: EvolvableAlgorithm) -> None:
+        """Replace a member by an agent, which every process has."""
+        agents = self.local_members()
+        if slot in agents:
+            self.population.set_members([*(agents | {slot: agent}).values()])
+
     def rebalance(self) -> None:
         """Shard again, so that members of equal architecture share a process; the envs must be reset afterwards."""
         kinds = self.all_gather_by_slot(

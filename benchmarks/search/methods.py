@@ -197,16 +197,17 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=14)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=15)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=14),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=15),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members where the search stalls", {"restart_stalled": False}),
     "ours_no_second_draw": _ours("ours: no fresh members during the warm-up", {"restart_worse": 0.0}),
+    "ours_no_return": _ours("ours: the best agent does not return", {"return_best": False}),
     "ours_no_spread": _ours("ours: equal members stay equal", {"spread_equals": False}),
     "ours_no_blend": _ours("ours: fitness of the evaluation alone", {"blend_training": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
@@ -219,7 +220,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=14,
+        (("selection", AUTO), ("explorer", AUTO)), version=15,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

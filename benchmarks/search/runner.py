@@ -37,6 +37,7 @@ from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, Su
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.checkpoint_manager import INTERRUPTED
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
 from benchmarks.search.methods import METHODS
@@ -159,12 +160,11 @@ class Observer(Callback):
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
         best, births, self.reason = summary.best, summary.ancestry, summary.reason
         if births and (best.generation, best.uid) == self._best:
-            begins = [self._member_steps[birth.generation] for birth in births]
-            row, trained = self.row, self._member_steps[best.generation] - begins[0]
-            row.lineage_steps = trained
-            row.schedule = [
-                ((at - begins[0]) / trained, dict(birth.hyperparameters))
-                for at, birth in zip(begins, births, strict=True)
+            begins, steps = steps_before(births, self._member_steps), self._member_steps
+            trained = begins[-1] + steps[best.generation] - steps[births[-1].generation]
+            self.row.lineage_steps = trained
+            self.row.schedule = [
+                (at / trained, dict(birth.hyperparameters)) for at, birth in zip(begins, births, strict=True)
             ]
 
     def close(self) -> None:

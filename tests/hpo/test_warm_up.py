@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_problems import Toy, hasty, narrow, patience, search, uniform_starts
+from toy_problems import Toy, fragile, hasty, narrow, patience, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -124,6 +124,14 @@ def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
     assert reached(toy, None) > 0.85
     assert reached(toy, AutoSelection(warm_up=0.0)) < 0.79
     assert reached(toy, AutoSelection()) > 0.86
+
+
+def test_gains_that_all_members_have_lost_come_back_with_the_best_agent() -> None:
+    """Means of the best of 8 members: 4.3 without selection, 5.2 without the return of the best agent, with it 7.1."""
+    toy = fragile()
+    assert reached(toy, None) < 4.8
+    assert reached(toy, AutoSelection(return_best=False)) < 5.8
+    assert reached(toy, AutoSelection()) > 6.3
 
 
 def restarted(generations: int, selection: AutoSelection) -> list[list[int]]:

@@ -66,7 +66,7 @@ def search(
     explorer: Explorer,
     seed: int = 0,
 ) -> Result:
-    """Run a search; selection happens between generations."""
+    """Run a search; selection happens between generations, and the best agent of the run may return before it."""
     size = len(starts)
     rng = np.random.default_rng(seed)
     genomes = [Genome(start, NoArchitecture()) for start in starts]
@@ -74,7 +74,7 @@ def search(
     uids, parents = list(range(size)), [NO_PARENT] * size
     before = [np.nan] * size
     operators = [""] * size
-    history, memory, next_uid, scores = History(), {}, size, []
+    history, memory, next_uid, scores, best = History(), {}, size, [], None
     for generation in range(1, generations + 1):
         states = [
             toy.train(state, dict(genome.hyperparameters), generation - 1, rng)
@@ -103,12 +103,22 @@ def search(
                 uids, parents, genomes, before, fitness, operators, strict=True
             )
         )
+        first = int(true.argmax())
+        leads = best is None or true[first] > best[0]
+        best = (true[first], states[first], genomes[first], uids[first]) if leads else best
         if generation == generations or selection is None:
             before = fitness.tolist()
             continue
         view = PopulationView(
-            fitness, uids, genomes, generation, history, returns=returns, generations=generations, state=memory
-        )
+            fitness, uids, genomes, generation, history, returns=returns, generations=generations, state=memory,
+            best_returns=None if leads else best[0] + errors[first],
+        )  # fmt: skip
+        slot = selection.slot_for_best(view)
+        if slot is not None:
+            returns[slot], states[slot], genomes[slot], parents[slot] = view.best_returns, *best[1:]
+            fitness[slot], uids[slot] = returns[slot].mean(), next_uid
+            next_uid += 1
+            view = replace(view, fitness=fitness, returns=returns, uids=uids, genomes=genomes)
         offspring = next_generation(
             view, [toy.ranges] * size, selection=selection, explorer=explorer, seed=seed, next_uid=next_uid
         )
@@ -262,5 +272,23 @@ def hasty(noise: float = 0.0) -> Toy:
         lambda: (0.0, 1.0),
         train,
         lambda state: state[0],
+        noise,
+    )
+
+
+def fragile(noise: float = 0.0) -> Toy:
+    """A member gains up to 1 in a generation near h = 1, and there loses all with a probability of up to 0.4."""
+    from agilerl_like.hpo import RLParameter
+
+    def train(total: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
+        h, others = hyperparameters["h"], [hyperparameters[name] - 0.5 for name in "xy"]
+        gain = h * np.exp(-np.sum(np.square(others)) / (2 * 0.3**2))
+        return 0.0 if rng.random() < 0.4 * h else total + gain
+
+    return Toy(
+        HyperparameterConfig(**{name: RLParameter(0.0, 1.0, scale="linear") for name in "hxy"}),
+        float,
+        train,
+        float,
         noise,
     )
