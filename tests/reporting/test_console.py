@@ -175,6 +175,16 @@ def test_members_that_were_removed_are_reported():
     assert lines[-1].startswith("gen    3")
 
 
+def test_clones_of_the_best_agent_are_reported():
+    console = a_console(terminal=False, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.offspring((a_birth(generation=5, parent_generation=3), a_birth()))
+    assert written(console).splitlines()[-1] == (
+        "generation 5, slot 1: a clone of the best agent (member 0 of generation 3), which all are behind"
+    )
+
+
 def test_progress_line_every_ten_seconds_without_a_terminal():
     console, clock = a_console(terminal=False), Clock()
     reporter = ConsoleReporter(console, clock=clock)
@@ -456,7 +466,7 @@ def test_verbose_false_prints_warnings_only():
     reporter.progress(100)
     reporter.generation(two_members())
     reporter.warning("something [odd]")
-    reporter.offspring((a_birth(), a_birth(reason="replaced: fitness is nan")))
+    reporter.offspring((a_birth(parent_generation=1), a_birth(reason="replaced: fitness is nan")))
     reporter.finish(a_summary())
     reporter.close()
     assert written(console) == ("warning: something [odd]\nwarning: generation 1, slot 1: replaced: fitness is nan\n")

@@ -273,6 +273,7 @@ def test_lineage_has_one_line_per_offspring_and_null_for_nan(tmp_path):
         "parent_architecture": "enc 64 | head 64 Tanh",
         "parent_fitness": 100.0,
         "reason": "replaced: fitness is nan",
+        "parent_generation": None,
     }
 
 

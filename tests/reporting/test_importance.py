@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reporting_examples import a_birth
 
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
 from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects
@@ -148,3 +149,22 @@ def test_a_mutation_is_compared_with_its_parent_after_the_same_generation():
     run = RunHistory(Path("run"), rows)
     assert operator_gains(run) == {"lr": [-1.0]}  # the parent had luck, which a generation later is gone
     assert operator_effects(run) == {"lr": [2.0]}
+
+
+def test_a_clone_of_the_best_agent_is_compared_with_that_agent_alone():
+    """Its parent has trained on, so that its fitness after the same generation tells nothing of the mutation."""
+    rows = []
+    members = ([(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 3.0), (1, -1, 5.0)], [(0, -1, 2.0), (2, 0, 12.0)])
+    for generation, found in enumerate(members, start=1):
+        for slot, (uid, parent, fitness) in enumerate(found):
+            identity = {"generation": generation, "slot": slot, "uid": uid, "parent_uid": parent}
+            rows.append({**identity, "eval/mean_reward": fitness, "mutation": ""})
+    change = {"kind": "rl_hp", "operator": "gaussian", "details": {"lr": [1e-3, 2e-3]}}
+    births = tuple(
+        a_birth(generation=2, slot=1, uid=2, parent_uid=parent, survives=parent == 2, mutations=its, **more)
+        for parent, its, more in ((0, (), {"parent_generation": 1}), (2, (change,), {}))
+    )
+    run = RunHistory(Path("run"), rows, births)
+    assert run.lineage == [0, 5]  # generation 2 of member 0 is no ancestor of the clone
+    assert operator_gains(run) == {"lr": [2.0]}
+    assert operator_effects(run) == {}

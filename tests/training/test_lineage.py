@@ -3,10 +3,10 @@
 import math
 
 from agilerl_like.reporting.records import NO_PARENT, OffspringRecord
-from agilerl_like.training.lineage import Lineage
+from agilerl_like.training.lineage import Lineage, steps_before
 
 
-def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
+def birth(uid, parent_uid, generation, *, survives=False, kind="none", parent_generation=None):
     return OffspringRecord(
         generation=generation,
         slot=0,
@@ -19,6 +19,7 @@ def birth(uid, parent_uid, generation, *, survives=False, kind="none"):
         parent_hyperparameters={},
         parent_architecture="",
         parent_fitness=math.nan,
+        parent_generation=parent_generation,
     )
 
 
@@ -45,3 +46,50 @@ def test_lineage_stays_small_in_a_long_run():
             (birth(0, 0, generation, survives=True), birth(generation + 1, 0, generation)), [0, generation + 1]
         )
     assert sum(len(births) for births in chronicle._births.values()) == 2
+
+
+def test_a_clone_of_the_best_agent_has_the_records_up_to_its_generation_though_its_line_has_died_out():
+    chronicle = Lineage()
+    initial, change = birth(0, NO_PARENT, 0), birth(0, 0, 2, survives=True, kind="rl_hp")
+    chronicle.add((initial, birth(1, NO_PARENT, 0)), members=[0, 1])
+    chronicle.add((change,), members=[0, 1])
+    best = chronicle.ancestry(0)  # as it was evaluated in generation 4
+    chronicle.add((birth(0, 0, 5, survives=True, kind="rl_hp"),), members=[0, 1])
+    chronicle.add((birth(2, 1, 6),), members=[2, 1])
+    assert chronicle.parent(0) == NO_PARENT
+    assert 0 not in chronicle._births
+    clone = birth(3, 0, 8, parent_generation=4)
+    chronicle.restore(best)
+    chronicle.add((clone,), members=[2, 3])
+    assert chronicle.ancestry(3) == (initial, change, clone)
+    assert chronicle.ancestry(3) == lineage_of(chronicle.births, [2, 3]).ancestry(3)  # as a checkpoint holds it
+
+
+def test_changes_of_the_best_agent_after_its_evaluation_are_not_those_of_its_clone():
+    chronicle = Lineage()
+    initial, clone = birth(0, NO_PARENT, 0), birth(1, 0, 8, parent_generation=4)
+    chronicle.add((initial,), members=[0])
+    for generation in (2, 4, 6):
+        chronicle.add((birth(0, 0, generation, survives=True, kind="rl_hp"),), members=[0])
+    chronicle.restore(chronicle.ancestry(0)[:2])  # already known
+    chronicle.add((clone,), members=[0, 1])
+    assert [(one.uid, one.generation) for one in chronicle.ancestry(1)] == [(0, 0), (0, 2), (1, 8)]
+    assert len(chronicle.births) == 5
+
+
+def test_the_steps_since_the_generation_of_the_best_agent_are_not_its_clones():
+    ancestry = (
+        birth(0, NO_PARENT, 0),
+        birth(0, 0, 2, survives=True),
+        birth(1, 0, 8, parent_generation=4),
+        birth(2, 1, 9),
+    )
+    steps_after = {generation: 100 * generation for generation in range(10)}
+    assert steps_before(ancestry, steps_after) == [0, 200, 400, 500]
+    assert steps_before(ancestry[:2], steps_after) == [0, 200]
+
+
+def lineage_of(births, members):
+    lineage = Lineage()
+    lineage.add(births, members)
+    return lineage
