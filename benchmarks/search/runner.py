@@ -122,14 +122,15 @@ class Observer(Callback):
         self._setup, self._env = setup, setup.adapt(setup.make_eval_env(setup.num_eval_episodes(TEST_EPISODES)))
         self._seeds = integers(TEST_EPISODES, case.seed + TEST_STREAM, Purpose.EVALUATION_ENVS)
         self._member_steps = {0: 0}  # env steps of a member by generation; those that stay train longer
-        self._tested = 0.0
+        self._tested, self._acted = 0.0, 0
         self.reason = ""
         """Why the run ended."""
         self._best: tuple[int, int] = (-1, -1)
 
     def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
-        if any(birth.generation for birth in offspring):
-            self.row.acts += 1
+        generation = max((birth.generation for birth in offspring), default=0)
+        if generation > self._acted:  # a clone of the best agent is reported before the plan of its generation
+            self.row.acts, self._acted = self.row.acts + 1, generation
         self.row.copies += sum(not birth.survives and birth.generation > 0 for birth in offspring)
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
