@@ -152,7 +152,7 @@ def test_a_mutation_is_compared_with_its_parent_after_the_same_generation():
 
 
 def test_a_clone_of_the_best_agent_is_compared_with_that_agent_alone():
-    """Its parent has trained on, so that its fitness after the same generation tells nothing of the mutation."""
+    """Its parent has trained on, so its fitness after the same generation has no bearing on the mutation."""
     rows = []
     members = ([(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 3.0), (1, -1, 5.0)], [(0, -1, 2.0), (2, 0, 12.0)])
     for generation, found in enumerate(members, start=1):
