@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_scalar_fields, set_tuple_field
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation
@@ -48,7 +48,7 @@ class BanditMutations(Explorer):
     mutation_sd: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         set_tuple_field(self, "kinds")
         for kind in self.kinds:
             if kind not in KINDS:

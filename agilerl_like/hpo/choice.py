@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields, unknown_name
+from agilerl_like.errors import ConfigurationError, check_scalar_fields, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping, frozen
 from agilerl_like.storage.validation import is_number_text
 
@@ -58,7 +58,7 @@ class Choice:
     """Number of its coordinates."""
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
             raise ConfigurationError(f"choices={self.values!r}; allowed is a list of values")
         object.__setattr__(self, "values", frozen(list(self.values)))

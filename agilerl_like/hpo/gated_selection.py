@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields
+from agilerl_like.errors import ConfigurationError, check_scalar_fields
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import (
@@ -65,7 +65,7 @@ class GatedSelection(Selection):
     blend_training: bool = True
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         for name in ("share", "final_share", "donors"):
             if not 0 < getattr(self, name) <= 0.5:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be greater than 0 and at most 0.5")

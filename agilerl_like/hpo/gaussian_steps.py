@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields
+from agilerl_like.errors import ConfigurationError, check_scalar_fields
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
@@ -48,7 +48,7 @@ class GaussianSteps(Explorer):
     new_layer_prob: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         if self.sd is not None and not 0 < self.sd <= 1:
             raise ConfigurationError(f"sd={self.sd!r} must be greater than 0 and at most 1")
         for name in ("redraw", "architecture", "new_layer_prob"):

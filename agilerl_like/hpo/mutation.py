@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_scalar_fields, set_tuple_field
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
 from agilerl_like.hpo.history import History
@@ -55,7 +55,7 @@ class Mutations(Explorer):
     mutation_kl: float = field(default=0.01, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         set_tuple_field(self, "activation_selection")
         for kind, weight in self.weights.items():
             name = "no_mutation" if kind == "none" else kind

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_number_fields
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_scalar_fields
 from agilerl_like.hpo.genome import Genome, WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -246,7 +246,7 @@ class TournamentSelection(Selection):
     eval_loop: InitVar[int] = 1
 
     def __post_init__(self, eval_loop: int) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         if eval_loop != 1:
             raise ConfigurationError(
                 f"eval_loop={eval_loop!r}; allowed is 1, because only the last fitness counts: the mean over the "
@@ -286,7 +286,7 @@ class TruncationSelection(Selection):
     fraction: float = 0.25
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         if not 0 < self.fraction <= 0.5:
             raise ConfigurationError(f"fraction={self.fraction!r} must be greater than 0 and at most 0.5")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_number_fields
+from agilerl_like.errors import ConfigurationError, check_scalar_fields
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import check_probability
 from agilerl_like.hpo.genome import Genome, Mutation
@@ -37,7 +37,7 @@ class TPE(Explorer):
     random: float = 1 / 3
 
     def __post_init__(self) -> None:
-        check_number_fields(self)
+        check_scalar_fields(self)
         if self.min_jobs < 4:
             raise ConfigurationError(f"min_jobs={self.min_jobs!r} must be at least 4")
         check_probability("random", self.random)

@@ -185,6 +185,16 @@ def test_settings_of_a_strategy_that_are_no_numbers_are_named(make: Any, name: s
         make()
 
 
+@pytest.mark.parametrize("value", ["false", 0, None])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(AutoSelection, "return_best"), (GatedSelection, "restart_stalled"), (TournamentSelection, "elitism")],
+)
+def test_switches_of_a_strategy_that_are_not_true_or_false_are_named(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{name}={value!r} must be True or False$"):
+        kind(**{name: value})
+
+
 @dataclass(frozen=True)
 class Proposed(Explorer):
     """Returns what a function makes of a genome."""
