@@ -169,6 +169,11 @@ class OffspringRecord:
                 f"{where}: parent_uid={birth.parent_uid} of uid={birth.uid}; allowed is "
                 f"{'the same' if birth.survives else 'a smaller'} one, because survives={birth.survives}"
             )
+        if birth.trained_from > birth.generation:
+            raise CheckpointError(
+                f"{where}: parent_generation={birth.parent_generation}; allowed are null and generations up to this "
+                f"record's {birth.generation}"
+            )
         return birth
 
 

@@ -355,6 +355,7 @@ def test_error_names_the_damaged_row_of_metrics(tmp_path, row, message):
         ({"mutations": [1]}, "mutations.0=1: Input should be a valid dictionary"),
         ({"mutations": [{}]}, r"mutations.0=\{\}: .*allowed is a mapping of kind"),
         ({"parent_uid": 7}, r"parent_uid=7 of uid=\d+; allowed is a smaller one"),
+        ({"parent_generation": 2}, r"parent_generation=2; allowed are null and generations up to this record's 1"),
         ({"colour": 1}, "'colour' is unknown; allowed are generation, slot, uid"),
     ],
 )
