@@ -7,7 +7,7 @@ weights.
 from agilerl_like.hpo.auto import AUTO, AutoExplorer, AutoSelection
 from agilerl_like.hpo.bandit import BanditMutations
 from agilerl_like.hpo.choice import Bool, Choice
-from agilerl_like.hpo.evolution import next_generation, pre_training_mutations
+from agilerl_like.hpo.evolution import clone_of_best, next_generation, pre_training_mutations
 from agilerl_like.hpo.explorer import Explorer, with_hyperparameters
 from agilerl_like.hpo.factor_steps import FactorSteps
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -24,6 +24,7 @@ from agilerl_like.hpo.restarting import RestartingSelection
 from agilerl_like.hpo.selection import (
     PopulationView,
     Selection,
+    SlotForBest,
     SlotPlan,
     TournamentSelection,
     TruncationSelection,
@@ -60,11 +61,13 @@ __all__ = [
     "RLParameter",
     "RestartingSelection",
     "Selection",
+    "SlotForBest",
     "SlotPlan",
     "TournamentSelection",
     "Trial",
     "TruncationSelection",
     "WeightMix",
+    "clone_of_best",
     "next_generation",
     "pre_training_mutations",
     "ranking",

@@ -42,7 +42,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
   end of its range, where members learn no more: the agent found earns 80, with normal steps 161.
 - Where all members have been behind the best agent of the run for a tenth of the budget, a clone of it replaces the
   worst member (`return_best`). In a toy problem whose fast learners lose all at times, that reaches 7.1 instead of 5.1
-  (independent members 4.2), and in seven others the same within 1 %. It was seen in MountainCarContinuous: an agent
+  (independent members 4.2), and in six others the same within 1 %. It was seen in MountainCarContinuous: an agent
   found in generation 1 or 2 loses the goal in the next generation, and the run hands it over as it was then.
 - In the restarts of the warm-up, a member stays that earns more in training than any earns in the evaluation: in the
   same runs the agent that had found the goal was thrown away, because it reached it only with noise by then.
@@ -72,7 +72,7 @@ from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.pb2 import ENOUGH_MEMBERS, PB2
-from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, error_of_mean, ranking
+from agilerl_like.hpo.selection import PopulationView, Selection, SlotForBest, SlotPlan, error_of_mean, ranking
 from agilerl_like.registry import register
 
 AUTO = "auto"
@@ -128,7 +128,7 @@ class AutoSelection(GatedSelection):
         if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.halve_at):
             raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed are shares of the budget between 0 and 1")
 
-    def slot_for_best(self, view: PopulationView) -> int | None:
+    def slot_for_best(self, view: PopulationView) -> SlotForBest | None:
         """Return the slot of the worst member where all have been behind the best agent for a tenth of the budget."""
         state = view.state
         if not self.return_best:
@@ -140,8 +140,10 @@ class AutoSelection(GatedSelection):
         healthy, staying = ranking(view.fitness, view.uids).tolist(), self.in_grace(view)
         worst_first = [*(slot for slot in range(len(view)) if slot not in healthy), *reversed(healthy)]
         found = next((slot for slot in worst_first if slot not in staying), None)
-        state.update(behind=0, returned=found is not None)
-        return found
+        if found is None:
+            return None
+        state["behind"] = 0
+        return SlotForBest(found, explore=self.warms_up(view))
 
     def removed(self, view: PopulationView) -> Sequence[int]:
         """Return the slots of the worse half of the members after each share `halve_at` of the budget."""
@@ -165,13 +167,12 @@ class AutoSelection(GatedSelection):
         place of selection.
         """
         warms_up = self.warms_up(view)  # which generation 1 decides, whatever happens in it
-        has_returned = view.state.pop("returned", False)
         if equals := self.equals_to_restart(view):
             return self._rows_of_restart(view, equals)
         view.state["idle"] = view.state.get("idle", 0) + 1 if is_constant(view) else 0
         if view.state["idle"]:
             return self._rows_of_failure(view)
-        return self._rows_of_warm_up(view, has_returned) if warms_up else super().plan(view, rng)
+        return self._rows_of_warm_up(view) if warms_up else super().plan(view, rng)
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise.
@@ -194,21 +195,17 @@ class AutoSelection(GatedSelection):
             view.state["warms_up"] = False
         return bool(view.state.get("warms_up"))
 
-    def _rows_of_warm_up(self, view: PopulationView, has_returned: bool) -> list[SlotPlan]:
+    def _rows_of_warm_up(self, view: PopulationView) -> list[SlotPlan]:
         """Return a row for every slot in the warm-up: all members stay, but twice the worse half starts again.
 
-        A member stays, too, if it earns more in training than the best does in the evaluation. A clone of the best
-        agent, which leads all others on the same seeds, gets other hyperparameters.
+        A member stays, too, if it earns more in training than the best does in the evaluation.
         """
         by_rank, period = ranking(view.fitness, view.uids).tolist(), int(self.restart_worse * view.generations)
         best, is_due = by_rank[0], view.generation in (period, 2 * period)
         worse = by_rank[-(len(view) // 2) :] if is_due else []
         if view.train_returns is not None:
             worse = [slot for slot in worse if not view.train_returns[slot] > view.fitness[best]]
-        rows = self._rows_of_restart(view, [slot for slot in worse if self.differs(view, best, slot)])
-        if has_returned:
-            rows[best] = SlotPlan(best, best, explore=True)
-        return rows
+        return self._rows_of_restart(view, [slot for slot in worse if self.differs(view, best, slot)])
 
     def _rows_of_restart(self, view: PopulationView, slots: Sequence[int]) -> list[SlotPlan]:
         """Return a row for every slot: these start again with other hyperparameters, and all other members stay."""
@@ -262,7 +259,7 @@ class AutoSelection(GatedSelection):
 def is_behind(view: PopulationView, gate: float) -> bool:
     """Whether each member is behind the best agent of the run by more than `gate` standard errors, on equal seeds.
 
-    None is behind an agent that earns what a constant policy does.
+    No member is behind an agent that earns what a constant policy does.
     """
     if view.best_returns is None or view.returns is None or not np.isfinite(view.best_returns).any():
         return False

@@ -17,7 +17,14 @@ from agilerl_like.hpo.explorer import Explorer, Repair, checked_proposal, unchan
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
-from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, check_plan, ranking
+from agilerl_like.hpo.selection import (
+    PopulationView,
+    Selection,
+    SlotForBest,
+    SlotPlan,
+    check_plan,
+    ranking,
+)
 from agilerl_like.seeding import Purpose, generator
 
 
@@ -67,6 +74,27 @@ def next_generation(
         if explores or is_fresh:
             history = history.with_pending(_pending(offspring, hp_configs[parent_slot], view))
     return tuple(found)
+
+
+def clone_of_best(
+    row: SlotForBest,
+    parent_uid: int,
+    genome: Genome,
+    hp_config: HyperparameterConfig,
+    *,
+    view: PopulationView,
+    explorer: Explorer,
+    seed: int,
+    uid: int,
+    repair: Repair = unchanged,
+) -> Offspring:
+    """Return the clone of the best agent of the run, with this genome and ranges, that takes a slot."""
+    changes: tuple[Mutation, ...] = ()
+    if row.explore:
+        rng = generator(seed, Purpose.MUTATION, view.generation, uid)
+        proposal = explorer.propose(genome, view.history, rng, hp_config=hp_config, repair=repair)
+        genome, changes = checked_proposal(explorer, proposal, genome)
+    return Offspring(view.generation, int(row.slot), uid, parent_uid, int(row.slot), genome, changes)
 
 
 def _inherited(view: PopulationView, row: SlotPlan, repair: Repair) -> tuple[Genome, tuple[Mutation, ...]]:

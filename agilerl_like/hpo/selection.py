@@ -112,6 +112,14 @@ class SlotPlan(NamedTuple):
     """Whether what governs exploration is drawn from the upper half of its ranges (see `exploration`)."""
 
 
+class SlotForBest(NamedTuple):
+    """The slot that a clone of the best agent of the run takes."""
+
+    slot: int
+    explore: bool
+    """Whether the explorer changes the clone's genome."""
+
+
 class Selected(NamedTuple):
     """The result of selection by hand: the best agent, and the next population; with elitism it comes first."""
 
@@ -162,7 +170,7 @@ class Selection:
             )
         return parents
 
-    def slot_for_best(self, view: PopulationView) -> int | None:
+    def slot_for_best(self, view: PopulationView) -> SlotForBest | None:
         """Return the slot of a member that a clone of the best agent of the run is to replace; by default none.
 
         It is called after each generation of a run, before `removed` and `plan`, which see the clone as a member with
@@ -353,14 +361,18 @@ def check_removed(removed: Sequence[int], view: PopulationView, selection: Selec
         )
 
 
-def check_slot_for_best(slot: int, view: PopulationView, selection: Selection) -> None:
+def check_slot_for_best(row: SlotForBest, view: PopulationView, selection: Selection) -> None:
     """Raise `ConfigurationError` unless a clone of the best agent can take this slot."""
     name = type(selection).__name__
-    if not isinstance(slot, int | np.integer) or not 0 <= slot < len(view):
-        raise ConfigurationError(f"{name}.slot_for_best returned {slot!r:.100}; allowed are 0 to {len(view) - 1}, None")
+    is_row = isinstance(row, SlotForBest) and isinstance(row.slot, int | np.integer)
+    if not is_row or not 0 <= row.slot < len(view):
+        raise ConfigurationError(
+            f"{name}.slot_for_best returned {row!r:.100}; allowed are SlotForBest with a slot from 0 to "
+            f"{len(view) - 1}, and None"
+        )
     if view.best_returns is None:
         raise ConfigurationError(
-            f"{name}.slot_for_best returned {slot!r}; allowed is None, because the best agent has not played the seeds "
+            f"{name}.slot_for_best returned {row!r}; allowed is None, because the best agent has not played the seeds "
             "of this generation (view.best_returns is None)"
         )
 

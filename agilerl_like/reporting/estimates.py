@@ -110,18 +110,13 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
 
 
 def _operators(history: RunHistory) -> dict[int, str]:
-    """The operators of each birth, by uid; several of one birth are one name.
-
-    A clone of the best agent is recorded first, and its mutation by the same generation's plan after it.
-    """
-    found: dict[int, list[str]] = {}
-    born: dict[int, int] = {}
+    """The operators of each birth, by uid; several of one birth are one name."""
+    found: dict[int, str] = {}
     for birth in history.births:
+        names = [_operator(change) for change in birth.mutations if change["kind"] != "none"]
         if not birth.survives and birth.parent_uid >= 0:
-            found[birth.uid], born[birth.uid] = [], birth.generation
-        if born.get(birth.uid) == birth.generation:
-            found[birth.uid] += [_operator(change) for change in birth.mutations if change["kind"] != "none"]
-    return {uid: " + ".join(dict.fromkeys(names)) or "None" for uid, names in found.items()}
+            found[birth.uid] = " + ".join(dict.fromkeys(names)) or "None"
+    return found
 
 
 def _is_of_earlier(history: RunHistory, row: int) -> bool:

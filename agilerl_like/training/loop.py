@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from time import perf_counter
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from tensordict import TensorDict
 from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.errors import PopulationDivergedError
-from agilerl_like.hpo import Offspring, PopulationView, Selection, next_generation
+from agilerl_like.hpo import Offspring, PopulationView, Selection, clone_of_best, next_generation
 from agilerl_like.hpo.selection import check_removed, check_slot_for_best
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -343,15 +344,25 @@ class TrainingLoop(EvaluatingLoop):
         if self.population.keeps_experience:
             return
         view = self._population_view(members.member_infos())
-        slot = selection.slot_for_best(view)
-        if slot is None:
+        row = selection.slot_for_best(view)
+        if row is None:
             return
-        check_slot_for_best(slot, view, selection)
+        check_slot_for_best(row, view, selection)
         with self.timer("evolve"):
             (parent,) = members.broadcast_agents(best.rank, [best.agent])
-            generation, uid = self.progress.generation, self.progress.next_uid
-            offspring = Offspring(generation, slot, uid, best.record.uid, slot, parent.genome)
-            clone, _ = parent.make_offspring(offspring)
+            planned = clone_of_best(
+                row,
+                best.record.uid,
+                parent.genome,
+                parent.hp_config,
+                view=view,
+                explorer=self.mutations,
+                seed=members.first.seed,
+                uid=self.progress.next_uid,
+                repair=self.population.repair,
+            )
+            clone, mutations = parent.make_offspring(planned)
+            offspring, slot = replace(planned, genome=clone.genome, mutations=mutations), planned.slot
             evaluated = summary(self.search.best_returns, self.evaluator.instances, self.evaluator.aggregate)
             clone.fitness.append(evaluated.mean)
             clone.scores.append(math.nan)

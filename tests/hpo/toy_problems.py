@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, PopulationView, Selection, Trial
-from agilerl_like.hpo.evolution import next_generation
+from agilerl_like.hpo.evolution import clone_of_best, next_generation
 from agilerl_like.hpo.genome import NO_PARENT
 
 
@@ -113,11 +113,13 @@ def search(
             fitness, uids, genomes, generation, history, returns=returns, generations=generations, state=memory,
             best_returns=None if leads else best[0] + errors[first],
         )  # fmt: skip
-        slot = selection.slot_for_best(view)
-        if slot is not None:
-            returns[slot], states[slot], genomes[slot], parents[slot] = view.best_returns, *best[1:]
-            fitness[slot], uids[slot] = returns[slot].mean(), next_uid
-            next_uid += 1
+        row = selection.slot_for_best(view)
+        if row is not None:
+            _, state, genome, uid = best
+            clone = clone_of_best(row, uid, genome, toy.ranges, view=view, explorer=explorer, seed=seed, uid=next_uid)
+            slot, next_uid = clone.slot, next_uid + 1
+            returns[slot], states[slot], genomes[slot] = view.best_returns, state, clone.genome
+            fitness[slot], uids[slot], parents[slot] = returns[slot].mean(), clone.uid, uid
             view = replace(view, fitness=fitness, returns=returns, uids=uids, genomes=genomes)
         offspring = next_generation(
             view, [toy.ranges] * size, selection=selection, explorer=explorer, seed=seed, next_uid=next_uid

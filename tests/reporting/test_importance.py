@@ -160,11 +160,8 @@ def test_a_clone_of_the_best_agent_is_compared_with_that_agent_alone():
             identity = {"generation": generation, "slot": slot, "uid": uid, "parent_uid": parent}
             rows.append({**identity, "eval/mean_reward": fitness, "mutation": ""})
     change = {"kind": "rl_hp", "operator": "gaussian", "details": {"lr": [1e-3, 2e-3]}}
-    births = tuple(
-        a_birth(generation=2, slot=1, uid=2, parent_uid=parent, survives=parent == 2, mutations=its, **more)
-        for parent, its, more in ((0, (), {"parent_generation": 1}), (2, (change,), {}))
-    )
-    run = RunHistory(Path("run"), rows, births)
+    birth = a_birth(generation=2, slot=1, uid=2, parent_uid=0, mutations=(change,), parent_generation=1)
+    run = RunHistory(Path("run"), rows, (birth,))
     assert run.lineage == [0, 5]  # generation 2 of member 0 is no ancestor of the clone
     assert operator_gains(run) == {"lr": [2.0]}
     assert operator_effects(run) == {}

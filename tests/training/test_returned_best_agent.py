@@ -9,7 +9,7 @@ from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, Run, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import PopulationView, SlotPlan, WeightMix, ranking
+from agilerl_like.hpo import PopulationView, SlotForBest, SlotPlan, WeightMix, ranking
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
 from agilerl_like.hpo.selection import Selection, check_slot_for_best
 from agilerl_like.reporting.callback import Callback
@@ -23,21 +23,23 @@ ENVS, STEPS = 2, 80
 
 @dataclass(frozen=True)
 class BestReturns(Selection):
-    """The best agent returns in place of the worst member wherever no member leads it; the clone is mutated."""
+    """The best agent returns in place of the worst member wherever no member leads it; all others stay."""
+
+    explore: bool = False
 
     def slot_for_best(self, view):
-        view.state["returned"] = view.best_returns is not None
-        return int(ranking(view.fitness, view.uids)[-1]) if view.state["returned"] else None
+        worst = int(ranking(view.fitness, view.uids)[-1])
+        return None if view.best_returns is None else SlotForBest(worst, self.explore)
 
     def plan(self, view, rng):
-        best = int(ranking(view.fitness, view.uids)[0])
-        return [SlotPlan(slot, slot, slot == best and view.state["returned"]) for slot in range(len(view))]
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
 
 
 class Watch(Callback):
     """Compares each clone of the best agent with that agent as it was evaluated."""
 
-    def __init__(self):
+    def __init__(self, mutates):
+        self.mutates = mutates
         self.agents, self.fitness, self.compared = {}, {}, []
 
     def on_generation(self, run, record):
@@ -49,7 +51,8 @@ class Watch(Callback):
                 clone, parent = run.population[birth.slot], self.agents[birth.parent_generation, birth.parent_uid]
                 assert clone.index == birth.uid
                 assert clone.steps[-1] == parent.steps[-1]
-                assert clone.hyperparameters == parent.hyperparameters
+                assert (clone.hyperparameters == parent.hyperparameters) != self.mutates
+                assert [*birth.parent_hyperparameters.values()] == [parent.lr]
                 self.compared.append(weights_of(clone) == weights_of(parent))
 
 
@@ -74,9 +77,10 @@ def returned(births):
     return [birth for birth in births if birth.parent_generation is not None]
 
 
-def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path):
-    watch, records = Watch(), Records()
-    pop, fitness = train(BestReturns(), callbacks=[watch], reporters=[records], run_dir=tmp_path / "run")
+@pytest.mark.parametrize("explore", [False, True])
+def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path, explore):
+    watch, records = Watch(explore), Records()
+    pop, fitness = train(BestReturns(explore), callbacks=[watch], reporters=[records], run_dir=tmp_path / "run")
     births = returned(records.births)
     assert watch.compared
     assert all(watch.compared)
@@ -87,8 +91,7 @@ def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path)
         assert birth.parent_generation < birth.generation
         assert not birth.survives
         assert birth.reason == ""
-        plan = [one for one in records.births if one.generation == birth.generation and one.survives]
-        assert [one.slot for one in plan if one.uid == birth.uid] == [birth.slot]  # which mutates the clone
+        assert ([change["kind"] for change in birth.mutations] == ["rl_hp"]) == explore
         if any(one.generation == birth.generation + 1 for one in records.generations):
             assert birth.uid in [m.uid for m in records.generations[birth.generation].members]
     assert len(pop) == len(fitness) == 3
@@ -99,7 +102,7 @@ def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path)
             before = history.rows[history.before[rows[birth.uid]]]
             assert (before["uid"], before["generation"]) == (birth.parent_uid, birth.parent_generation)
     assert operator_effects(history) == {}  # their parents have trained on for longer
-    assert "clone, unchanged" not in operator_gains(history)
+    assert {*operator_gains(history)} == {"lr" if explore else "clone, unchanged"}
 
 
 @pytest.mark.parametrize("copied", [3, 5])
@@ -137,9 +140,6 @@ def test_members_that_keep_experience_stay():
             def slot_for_best(self, view):
                 raise AssertionError
 
-            def plan(self, view, rng):
-                return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
-
         pop, _ = train_off_policy(
             env, pop=pop, max_steps=3 * STEPS, evo_steps=STEPS, eval_loop=1, selection_strategy=Asked(), verbose=False
         )
@@ -147,17 +147,22 @@ def test_members_that_keep_experience_stay():
 
 
 @pytest.mark.parametrize(
-    ("slot", "best_returns", "message"),
+    ("row", "best_returns", "message"),
     [
-        (3, [1.0], r"BestReturns\.slot_for_best returned 3; allowed are 0 to 2, None"),
-        (-1, [1.0], r"BestReturns\.slot_for_best returned -1; allowed are 0 to 2, None"),
-        (0.5, [1.0], r"BestReturns\.slot_for_best returned 0\.5; allowed are 0 to 2, None"),
-        (1, None, r"BestReturns\.slot_for_best returned 1; allowed is None, because the best agent has not played"),
+        (
+            SlotForBest(3, False),
+            [1.0],
+            r"returned SlotForBest\(slot=3, .*; allowed are SlotForBest with a slot from 0 to 2",
+        ),
+        (SlotForBest(-1, False), [1.0], r"returned SlotForBest\(slot=-1, .*; allowed are"),
+        (SlotForBest(0.5, False), [1.0], r"returned SlotForBest\(slot=0\.5, .*; allowed are"),
+        (1, [1.0], r"returned 1; allowed are SlotForBest"),
+        (SlotForBest(1, False), None, r"allowed is None, because the best agent has not played"),
     ],
 )
-def test_wrong_slots_are_refused(slot, best_returns, message):
+def test_wrong_slots_are_refused(row, best_returns, message):
     with pytest.raises(ConfigurationError, match=message):
-        check_slot_for_best(slot, view_of([1.0, 2.0, 3.0], best_returns=best_returns), BestReturns())
+        check_slot_for_best(row, view_of([1.0, 2.0, 3.0], best_returns=best_returns), BestReturns())
 
 
 # -- evolution="auto"
@@ -177,7 +182,8 @@ def view_of(means, generation=5, generations=20, state=None, best_returns=(9.0, 
 
 def slots(means, generations=20, state=None, **more):
     state = {} if state is None else state
-    return [AUTO.slot_for_best(view_of(means, one, generations, state=state, **more)) for one in (3, 4, 5, 6)]
+    found = [AUTO.slot_for_best(view_of(means, one, generations, state=state, **more)) for one in (3, 4, 5, 6)]
+    return [None if row is None else row.slot for row in found]
 
 
 def test_auto_returns_the_best_agent_once_all_members_are_behind_it_for_a_tenth_of_the_budget():
@@ -194,7 +200,7 @@ def test_auto_counts_generations_in_succession():
     found = [
         AUTO.slot_for_best(view_of([5.0, mean], one, state=state)) for one, mean in enumerate([8.0, 10.0, 8.0, 8.0], 3)
     ]
-    assert found == [None, None, None, 0]
+    assert found == [None, None, None, SlotForBest(0, explore=False)]
 
 
 def test_auto_counts_no_differences_that_may_be_noise():
@@ -216,13 +222,10 @@ def test_members_that_started_again_a_short_time_ago_stay():
     assert slots([5.0, 3.0, 8.0], state={"restarted": every}) == [None] * 4
 
 
-def test_the_clone_gets_other_hyperparameters_during_the_warm_up_alone():
-    rng = np.random.default_rng(0)
-    for warms_up in (True, False):
-        state = {"warms_up": warms_up, "returned": True}
-        rows = AUTO.plan(view_of([5.0, 3.0, 10.0], state=state), rng)
-        assert rows[2] == SlotPlan(2, 2, explore=warms_up)
-        assert "returned" not in state
+@pytest.mark.parametrize("warms_up", [True, False])
+def test_the_clone_gets_other_hyperparameters_during_the_warm_up_alone(warms_up):
+    view = view_of([5.0, 3.0, 8.0], state={"warms_up": warms_up, "behind": 1})
+    assert AUTO.slot_for_best(view) == SlotForBest(1, explore=warms_up)
 
 
 def test_a_member_that_earns_more_in_training_than_the_best_does_in_the_evaluation_does_not_start_again():
