@@ -21,6 +21,7 @@ from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Replay, marl_eval_results, replay_run, train_initial_members
 from agilerl_like.saved_runs.replay import with_mutation
 from agilerl_like.storage.run_lock import RunLock, is_locked
+from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.provenance import git_state
 
 TINY = """
@@ -35,6 +36,17 @@ network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]},
 mutation: {architecture: 0.5, rl_hp: 0.5}
 training: {max_steps: 640, evo_steps: 128, eval_loop: 2}
 """
+
+AUTO = """
+environment: {id: CartPole-v1, num_envs: 2, wrappers: [{name: TimeLimit, max_episode_steps: 40}]}
+algorithm: {learn_step: 40, batch_size: 20, lr: 1e-2, update_epochs: 8}
+network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 16}
+population: {size: 3, sample_hyperparameters: true}
+hyperparameters: {lr: {min: 1e-3, max: 5e-2}}
+evolution: auto
+training: {max_steps: 1600, evo_steps: 80, eval_loop: 3}
+"""
+"""In some of its runs the best agent descends from a clone of an earlier best agent."""
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +239,28 @@ class TestReplay:
         replay_run(run, seeds=4, seed=seed + 1, callbacks=[last])
         other = last.members[initial.slot].to_documents()[1]
         assert not all(torch.equal(other[name], tensor) for name, tensor in best.items())
+
+    def test_an_agent_from_a_clone_of_the_best_agent_trains_as_long_as_its_line_did(self, tmp_path):
+        (tmp_path / "auto.yaml").write_text(AUTO)
+        options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet"]
+        for seed in range(4, 30):
+            assert (
+                main(["train", str(tmp_path / "auto.yaml"), "--seed", str(seed), "--run.name", str(seed), *options])
+                == 0
+            )
+            run = Run.open(tmp_path / str(seed))
+            ancestry = run.ancestry()
+            if any(birth.parent_generation is not None for birth in ancestry):
+                break
+        steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
+        best, trained = run.records.rows[run.records.best_row], run.best().steps[-1]
+        last = steps_after[int(best["generation"])] - steps_after[ancestry[-1].generation]
+        assert trained == steps_before(ancestry, steps_after)[-1] + last
+        assert trained < steps_after[int(best["generation"])] - steps_after[ancestry[0].generation]
+        result = replay_run(run, seeds=1, seed=1)
+        assert result.changes == len(ancestry) - 1
+        assert result.generations == -(-trained // 80)
+        assert result.hyperparameters["lr"] == ancestry[-1].hyperparameters["lr"]
 
     def test_command_states_whether_the_find_transfers(self, runs, capsys):
         assert main(["replay", str(runs / "s3"), "--seeds", "2", "--seed", "1", "--quiet"]) == 0
