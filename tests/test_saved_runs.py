@@ -268,6 +268,28 @@ class TestReplay:
         assert result.generations == -(-trained // 128)
         assert result.hyperparameters["lr"] == ancestry[-1].hyperparameters["lr"]
 
+    def test_a_replay_follows_the_schedule_of_the_selection_up_to_where_the_best_agent_was_found(self, tmp_path):
+        lines = [line for line in TINY.splitlines() if not line.startswith(("mutation", "training"))]
+        lines += [
+            "selection: {name: auto, anneal_from: 0.0}",
+            "training: {max_steps: 1280, evo_steps: 128, eval_loop: 2}",
+        ]
+        (tmp_path / "auto.yaml").write_text("\n".join(lines))
+        options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet", "--run.name", "auto", "--seed", "1"]
+        assert main(["train", str(tmp_path / "auto.yaml"), *options]) == 0
+        run, found = Run.open(tmp_path / "auto"), []
+
+        class Rates(Callback):
+            def on_update(self, context, metrics):
+                agents = context.population
+                found.extend((agents[slot].progress, its["lr"] / agents[slot].lr) for slot, its in metrics.items())
+
+        replay_run(run, seeds=1, seed=1, callbacks=[Rates()])
+        share = int(run.records.rows[run.records.best_row]["generation"]) / 10
+        assert 0 < share < 1  # of the budget
+        assert [rate for _, rate in found] == pytest.approx([1 - 0.95 * share * progress for progress, _ in found])
+        assert len(found) >= 2
+
     def test_command_states_whether_the_find_transfers(self, runs, capsys):
         assert main(["replay", str(runs / "s3"), "--seeds", "2", "--seed", "1", "--quiet"]) == 0
         assert "the find" in capsys.readouterr().out.splitlines()[-1]

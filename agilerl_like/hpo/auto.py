@@ -60,7 +60,7 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,7 @@ from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.pb2 import ENOUGH_MEMBERS, PB2
+from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotForBest, SlotPlan, error_of_mean, ranking
 from agilerl_like.registry import register
 
@@ -79,6 +80,8 @@ AUTO = "auto"
 """The value of `evolution` that selects both classes."""
 LEAST_GENERATIONS = 10
 """Generations of a run from which on members are removed after shares of the budget."""
+FINAL_LR = 0.05
+"""Factor of the learning rate at the end of a run."""
 PATIENCE, PATIENCE_SHARE = 2, 0.1
 """Generations without more than a constant policy after which members start again, and between two such starts: at
 least 2, and in longer runs a share of them."""
@@ -110,23 +113,32 @@ class AutoSelection(GatedSelection):
     Where all members have been behind the best agent of the run for a tenth of the budget, by more than the gate and on
     the same env seeds, a clone of that agent replaces the worst of them, with other hyperparameters during the warm-up
     (`return_best`): the member that it was has trained on and lost what it could do.
+
+    The learning rate of members without a schedule of their own falls from the share `anneal_from` of the budget on, in
+    a straight line to a twentieth at the end; 1 leaves it constant. It is a factor on each member's hyperparameter
+    `lr`, which evolution changes as before.
     """
 
     warm_up: float = 2 / 3
     restart_worse: float = 0.1
     halve_at: tuple[float, ...] = (1 / 4, 1 / 2, 3 / 4)
     return_best: bool = True
+    anneal_from: float = 1 / 2
 
     needs_baseline = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("warm_up", "restart_worse"):
+        for name in ("warm_up", "restart_worse", "anneal_from"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must lie between 0 and 1")
         set_tuple_field(self, "halve_at")
         if not all(isinstance(share, int | float) and 0 < share < 1 for share in self.halve_at):
             raise ConfigurationError(f"halve_at={self.halve_at!r}; allowed are shares of the budget between 0 and 1")
+
+    def schedules(self) -> Mapping[str, Schedule]:
+        """Return the schedule of lr: constant up to `anneal_from` of the budget, then a line down to a twentieth."""
+        return {"lr": ((self.anneal_from, 1.0), (1.0, FINAL_LR))} if self.anneal_from < 1 else {}
 
     def slot_for_best(self, view: PopulationView) -> SlotForBest | None:
         """Return the slot of the worst member where all have been behind the best agent for a tenth of the budget."""

@@ -8,7 +8,7 @@ no tournament, is never a parent, and never survives.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -19,6 +19,7 @@ from agilerl_like.errors import ConfigurationError, PopulationDivergedError, che
 from agilerl_like.hpo.genome import Genome, WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
+from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.registry import register
 from agilerl_like.seeding import Purpose, fresh_seed, generator
 
@@ -191,6 +192,13 @@ class Selection:
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
         return ()
+
+    def schedules(self) -> Mapping[str, Schedule]:
+        """Return schedules by hyperparameter for members that have none of their own; by default none.
+
+        Runs whose members keep experience do not call it.
+        """
+        return {}
 
     needs_baseline: ClassVar[bool] = False
     """Whether `view.state["baseline"]` is to have the largest return of a constant policy and the spread of several,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from agilerl_like.config.run_config import Experiment
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, PopulationView, Selection
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
+from agilerl_like.hpo.schedules import Schedule, factor
 from agilerl_like.hpo.selection import SlotPlan
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.networks.network_mutation import UNIT_COUNT_ARGUMENTS, UNLIMITED
@@ -103,6 +104,12 @@ class AllSurvive(Selection):
     """Keeps every member in its slot; the first `explored` are changed by the explorer."""
 
     explored: int = 0
+    given_schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """The schedules of the selection strategy whose run is replayed."""
+
+    def schedules(self) -> Mapping[str, Schedule]:
+        """Return the schedules of the run."""
+        return self.given_schedules
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         return [SlotPlan(slot, slot, explore=slot < self.explored) for slot in range(len(view))]
@@ -167,8 +174,10 @@ def replay_run(
 ) -> Replay:
     """Train agents from new weights with the schedule of a run's best agent, and as many without it.
 
-    With the run's own seed, an initial member that became the best agent without a change is that agent again in its
-    slot: to the bit, where matrix products round equally (always with `per_member`).
+    Both follow the schedules that the selection gives, such as that of lr in `evolution="auto"`, up to the share of the
+    budget at which the best agent was found. With the run's own seed, an initial member that became the best agent
+    without a change is that agent again in its slot: to the bit, where matrix products round equally (always with
+    `per_member`) and the selection gives no schedule.
 
     Raises:
         ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
@@ -183,6 +192,7 @@ def replay_run(
     initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
     steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
     length, trained = _generation_steps(config), steps_before(ancestry, steps_after)
+    share_of_budget = min(1.0, int(best["generation"]) * length / config.training.max_steps)
     births: dict[int, list[OffspringRecord]] = {}
     for birth, steps in zip(ancestry[1:], trained[1:], strict=True):  # where members were removed, generations were
         births.setdefault(-(-steps // length), []).append(birth)  # longer than those of a replay
@@ -202,7 +212,8 @@ def replay_run(
                 f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
                 f"configuration with {shown!r}; a replay needs a run without population.pre_training_mutation"
             )
-        plan = RunPlan(config.training, AllSurvive(seeds), ScheduleExplorer(births), name=f"replay of {run.name}")
+        selection = AllSurvive(seeds, _schedules_up_to(share_of_budget, experiment.selection))
+        plan = RunPlan(config.training, selection, ScheduleExplorer(births), name=f"replay of {run.name}")
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
         generations=-(-steps // length),
@@ -225,6 +236,16 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
     with contextlib.closing(experiment.env):
         plan = RunPlan(config.training, None, NO_MUTATION, name=f"{run.name} without evolution")
         return _trained(experiment, config, plan, callbacks)[1]
+
+
+def _schedules_up_to(share: float, selection: Selection | None) -> dict[str, Schedule]:
+    """Return the schedules that the selection of a run gives, as they were in this first share of its budget."""
+    given = {} if selection is None else selection.schedules()
+    return {name: partial(_factor_of_run, name, schedule, share) for name, schedule in given.items()}
+
+
+def _factor_of_run(name: str, schedule: Schedule, share: float, progress: float) -> float:
+    return factor(name, schedule, progress * share)
 
 
 def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Config:

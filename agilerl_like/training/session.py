@@ -32,6 +32,7 @@ from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo.schedules import check_schedules
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -224,6 +225,7 @@ class ProcessRun:
             self.plan.mutations.validate(members.size)
             self.plan.mutations.check_ranges(members.first.hp_config)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
+            self._set_schedules(members.population)
         self._check_members(members)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
@@ -287,6 +289,16 @@ class ProcessRun:
                     "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
                 )
         return {**saved, SELECTION: selection}
+
+    def _set_schedules(self, population: BasePopulation) -> None:
+        """Give members the schedules of the selection strategy for hyperparameters that have none of their own."""
+        if self.plan.selection is None or population.keeps_experience:
+            return
+        for agent in population:
+            given = self.plan.selection.schedules()
+            own = {*agent.schedules, *([] if agent.lr_schedule is None else ["lr"])}
+            missing = {name: schedule for name, schedule in given.items() if name not in own}
+            agent.schedules = check_schedules({**agent.schedules, **missing})
 
     def _check_members(self, members: ShardedPopulation) -> None:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""

@@ -1,0 +1,76 @@
+"""Schedules that a selection strategy gives to members without one of their own."""
+
+import pytest
+from small_runs import SMALL
+
+from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
+from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.auto import AutoSelection
+from agilerl_like.reporting.callback import Callback
+from agilerl_like.training.off_policy import train_off_policy
+
+ENVS, STEPS, MAX_STEPS = 2, 40, 400
+PPO_SETTINGS = {"learn_step": 20, "batch_size": 10}
+
+
+class Rates(Callback):
+    """Collects where each update's rollout began, and the share of the member's learning rate that it used."""
+
+    def __init__(self):
+        self.progress, self.shares = [], []
+
+    def on_update(self, run, metrics):
+        for slot, reported in metrics.items():
+            agent = run.population[slot]
+            self.progress.append(agent.progress)
+            self.shares.append(reported.get("lr", agent.lr) / agent.lr)
+
+
+def trained(kind=PPO, train=train_on_policy, selection=None, **settings):
+    """Train two members; return what `Rates` collected, and the population."""
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="vector")
+    settings |= {"net_config": SMALL, "hp_config": HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))}
+    pop = kind.population(2, env.single_observation_space, env.single_action_space, num_envs=ENVS, seed=1, **settings)
+    rates, search = Rates(), {"evolution": "auto"} if selection is None else {"selection_strategy": selection}
+    sizes = {"max_steps": MAX_STEPS, "evo_steps": STEPS, "eval_loop": 1}
+    pop, _ = train(env, pop=pop, verbose=False, callbacks=[rates], **sizes, **search)
+    env.close()
+    return rates, pop
+
+
+def test_the_learning_rate_falls_in_the_second_half_of_the_budget_and_the_hyperparameter_stays():
+    rates, pop = trained(**PPO_SETTINGS)
+    expected = [1 - 0.95 * max(0.0, (progress - 0.5) / 0.5) for progress in rates.progress]
+    assert rates.shares == pytest.approx(expected)
+    assert max(rates.progress) == 0.95  # where the last rollout begins
+    assert all(agent.schedules == {"lr": ((0.5, 1.0), (1.0, 0.05))} for agent in pop)
+    assert all(1e-4 <= agent.lr <= 1e-2 for agent in pop)
+
+
+def test_it_stays_with_anneal_from_1_and_falls_from_the_beginning_with_0():
+    assert trained(selection=AutoSelection(anneal_from=1), **PPO_SETTINGS)[0].shares == pytest.approx([1.0] * 40)
+    rates, _ = trained(selection=AutoSelection(anneal_from=0), **PPO_SETTINGS)
+    assert rates.shares == pytest.approx([1 - 0.95 * progress for progress in rates.progress])
+
+
+@pytest.mark.parametrize("own", [{"schedules": {"lr": "linear"}}, {"lr_schedule": "linear"}, {"lr_schedule": "kl"}])
+def test_a_schedule_of_the_members_own_stays(own):
+    pop = trained(**PPO_SETTINGS, **own)[1]
+    given = {name: getattr(pop[0], name) for name in ("schedules", "lr_schedule")}
+    assert given == {"schedules": {}, "lr_schedule": None} | own
+
+
+def test_another_schedule_of_the_members_own_stays_beside_it():
+    pop = trained(**PPO_SETTINGS, schedules={"ent_coef": "linear"})[1]
+    assert pop[0].schedules == {"ent_coef": "linear", "lr": ((0.5, 1.0), (1.0, 0.05))}
+
+
+def test_off_policy_members_keep_their_learning_rate():
+    pop = trained(DQN, train_off_policy, batch_size=8, learning_starts=8)[1]
+    assert all(agent.schedules == {} for agent in pop)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_anneal_from_is_a_share_of_the_budget(share):
+    with pytest.raises(ConfigurationError, match=f"anneal_from={share}"):
+        AutoSelection(anneal_from=share)
