@@ -57,24 +57,26 @@ RECORDED = {
     "pendulum": Recorded(90_000, 1_536, 5, (4_600, 6_000, 9_000, 12_000, 16_000), (12_000, 16_000, 24_000, 32_000)),
     "cartpole": Recorded(30_720, 512, 3, (1_024, 1_536, 2_048, 3_072, 4_096, 6_144), (2_048, 3_072, 6_144, 10_000)),
 }
+THRICE = (1 / 4, 1 / 2, 3 / 4)
 ALLOCATIONS: dict[str, Selection | None] = {
     "independent members": None,
     "the worse half starts again twice": AutoSelection(warm_up=1.0, halve_at=()),
-    "halved": AutoSelection(warm_up=1.0, restart_worse=0.0),
-    "both": AutoSelection(warm_up=1.0),
-    "both, halved at 1/3, 2/3": AutoSelection(warm_up=1.0, halve_at=(1 / 3, 2 / 3)),
-    "both, halved at 0.4, 0.7": AutoSelection(warm_up=1.0, halve_at=(0.4, 0.7)),
-    "**both, clones from 2/3 (the default)**": AutoSelection(),
-    "both, clones from 1/2": AutoSelection(warm_up=1 / 2),
-    "both, clones from 1/3": AutoSelection(warm_up=1 / 3),
-    "clones from 1/3, not halved": AutoSelection(warm_up=1 / 3, halve_at=()),
-    "clones from 2/3, not halved": AutoSelection(halve_at=()),
+    "halved once": AutoSelection(warm_up=1.0, restart_worse=0.0),
+    "halved three times": AutoSelection(warm_up=1.0, restart_worse=0.0, halve_at=THRICE),
+    "both, halved once": AutoSelection(warm_up=1.0),
+    "both, halved three times": AutoSelection(warm_up=1.0, halve_at=THRICE),
+    "**both, halved once, clones from 1/2 (the default)**": AutoSelection(),
+    "both, halved once, clones from 2/3": AutoSelection(warm_up=2 / 3),
+    "both, halved three times, clones from 1/2": AutoSelection(halve_at=THRICE),
+    "both, halved three times, clones from 2/3": AutoSelection(warm_up=2 / 3, halve_at=THRICE),
+    "clones from 1/2, not halved": AutoSelection(halve_at=()),
 }
 FROM_ONE_START: dict[str, Selection] = {
     "selection from the first generation on, not halved": AutoSelection(warm_up=0.0, halve_at=()),
     "selection from the first generation on": AutoSelection(warm_up=0.0),
     "not halved": AutoSelection(halve_at=()),
     "**the default**": AutoSelection(),
+    "halved three times, clones from 2/3": AutoSelection(warm_up=2 / 3, halve_at=THRICE),
 }
 RANGES = HyperparameterConfig(draw=RLParameter(0, DRAWS, dtype=int))
 NO_ARCHITECTURE: Any = None

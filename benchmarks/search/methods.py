@@ -197,11 +197,11 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=15)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=16)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=15),
+    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=16),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
@@ -211,7 +211,9 @@ METHODS = {
     "ours_no_spread": _ours("ours: equal members stay equal", {"spread_equals": False}),
     "ours_no_blend": _ours("ours: fitness of the evaluation alone", {"blend_training": False}),
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
-    "ours_half": _ours("ours: half may be replaced to the end", {"final_share": 0.5}),
+    "ours_gentle": _ours("ours: at most a quarter is replaced in the last third", {"final_share": 0.25}),
+    "ours_no_annealing": _ours("ours: lr stays", {"anneal_from": 1.0}),
+    "ours_halved_thrice": _ours("ours: half of the members removed three times", {"halve_at": (1 / 4, 1 / 2, 3 / 4)}),
     "ours_no_redraw": _ours("ours: normal steps, no new draws", {}, {"redraw": 0.0}),
     "ours_no_architecture": _ours("ours: architectures stay", {}, {"architecture": 0.0}),
     "ours_process": _ours("ours: PB2 in place of normal steps", explorer="pb2"),
@@ -220,7 +222,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=15,
+        (("selection", AUTO), ("explorer", AUTO)), version=16,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

@@ -52,8 +52,8 @@ def test_generations_spend_the_budget():
 @pytest.mark.parametrize(
     ("name", "members", "generations", "evaluated"),
     [
-        ("ours", 8, 20, 0.5),  # eight members in five generations, four in five, two in ten
-        ("ours_no_redraw", 8, 20, 0.5),
+        ("ours", 8, 20, 0.625),  # eight members in five generations, four in fifteen
+        ("ours_no_redraw", 8, 20, 0.625),
         ("ours_no_halving", 8, 20, 1.0),
         ("ours", 4, 20, 0.625),  # four members in five generations, two in fifteen
         ("ours", 8, 4, 1.0),  # too few generations to remove members

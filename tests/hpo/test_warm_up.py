@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_problems import Toy, fragile, hasty, narrow, patience, search, uniform_starts
+from toy_problems import Toy, fragile, hasty, narrow, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
     AutoSelection,
-    GatedSelection,
     GaussianSteps,
     Genome,
     History,
@@ -48,15 +47,15 @@ def replaced(selection=None, **settings) -> list[int]:
     return found
 
 
-def test_drawn_members_train_for_two_thirds_of_the_budget_before_any_is_replaced() -> None:
-    assert replaced() == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert replaced(AutoSelection(warm_up=0.0)) == replaced(GatedSelection()) == [2, 2, 2, 2, 2, 1, 1, 1]
-    assert replaced(AutoSelection(warm_up=0.5)) == [0, 0, 0, 0, 2, 1, 1, 1]
+def test_drawn_members_train_for_half_of_the_budget_before_any_is_replaced() -> None:
+    assert replaced() == [0, 0, 0, 0, 2, 2, 2, 2]
+    assert replaced(AutoSelection(warm_up=2 / 3)) == [0, 0, 0, 0, 0, 0, 2, 2]
+    assert replaced(AutoSelection(warm_up=0.0)) == [2] * 8
+    assert replaced(AutoSelection(final_share=0.25)) == [0, 0, 0, 0, 2, 1, 1, 1]
 
 
 def test_equal_members_without_ranges_and_runs_of_unknown_length_have_no_warm_up() -> None:
-    assert replaced(rates=[1e-4] * 4) == [2, 2, 2, 2, 2, 1, 1, 1]
-    assert replaced(generations=0) == [2, 2, 2, 2, 2, 2, 2, 2]
+    assert replaced(rates=[1e-4] * 4) == replaced(generations=0) == [2] * 8
 
 
 @pytest.mark.parametrize("fitness", [np.arange(8.0), np.array([*[np.nan] * 5, 5.0, 6.0, 7.0]), np.zeros(8)])
@@ -105,7 +104,7 @@ def test_no_further_episodes_are_played_during_the_warm_up() -> None:
     selection.plan(view_of(1, state), np.random.default_rng(0))
     noise = np.array([1.0, -1.0])
     returns = np.array([[10.0] * 2, *[(10.0 - gap + noise).tolist() for gap in (0.5, 1.5, 5.0)]])
-    views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in (1, 4, 6, 7)]
+    views = [replace(view_of(one, state, fitness=returns.mean(axis=1)), returns=returns) for one in (1, 3, 4, 5)]
     assert [list(selection.in_doubt(view)) for view in views] == [[], [], [], [0, 2]]
 
 
@@ -119,19 +118,19 @@ def reached(toy: Toy, selection: AutoSelection | None) -> float:
 
 
 def test_the_warm_up_keeps_members_that_learn_slowly_and_reach_more() -> None:
-    """Means of the best of 8 members: 0.87 without selection, 0.77 with it from the first generation on."""
+    """Means of the best of 8 members: 0.88 without selection, 0.78 with it from the first generation on, else 0.86."""
     toy = hasty(noise=0.01)
     assert reached(toy, None) > 0.85
     assert reached(toy, AutoSelection(warm_up=0.0)) < 0.79
-    assert reached(toy, AutoSelection()) > 0.86
+    assert reached(toy, AutoSelection()) > 0.85
 
 
 def test_gains_that_all_members_have_lost_come_back_with_the_best_agent() -> None:
-    """Means of the best of 8 members: 4.4 without selection, 4.9 without the return of the best agent, with it 7.3."""
+    """Means of the best of 8 members: 4.4 without selection, 8.7 without the return of the best agent, with it 9.5."""
     toy = fragile()
     assert reached(toy, None) < 4.8
-    assert reached(toy, AutoSelection(return_best=False)) < 5.8
-    assert reached(toy, AutoSelection()) > 6.3
+    assert reached(toy, AutoSelection(return_best=False)) < 9.0
+    assert reached(toy, AutoSelection()) > 9.2
 
 
 def restarted(generations: int, selection: AutoSelection) -> list[list[int]]:
@@ -161,12 +160,10 @@ def test_members_that_are_not_behind_beyond_noise_do_not_start_again() -> None:
     assert [slot for slot, row in enumerate(rows) if row.start is not None] == [1]
 
 
-@pytest.mark.parametrize(
-    ("toy", "without", "least"), [(narrow(0.5), 9.5, 11.0), (patience(deceptive=True, periods=21), 1.12, 1.125)]
-)
-def test_second_draws_find_values_that_the_first_have_missed(toy, without, least) -> None:
-    assert reached(toy, AutoSelection(restart_worse=0.0)) < without
-    assert reached(toy, AutoSelection()) > least
+def test_second_draws_find_values_that_the_first_have_missed() -> None:
+    """Means of the best of 8 members: 10.6 without second draws, 13.0 with them."""
+    assert reached(narrow(0.5), AutoSelection(restart_worse=0.0)) < 11.5
+    assert reached(narrow(0.5), AutoSelection()) > 12.0
 
 
 @pytest.mark.parametrize("name", ["warm_up", "restart_worse"])

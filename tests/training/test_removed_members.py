@@ -191,11 +191,14 @@ AUTO = AutoSelection()
 
 
 def test_auto_removes_the_worse_half_after_each_share_of_the_budget():
-    state = {}
-    assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 4, state=state)) == []
-    assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, state=state)) == [1, 3]
-    assert AUTO.removed(view_of([3.0, 4.0], 6, state=state)) == []
-    assert AUTO.removed(view_of([3.0, 4.0], 10, state=state)) == []  # two stay
+    state, thrice = {}, AutoSelection(halve_at=(1 / 4, 1 / 2, 3 / 4))
+    members = [3.0, 1.0, 4.0, 2.0, 8.0, 7.0, 6.0, 5.0]
+    assert AUTO.removed(view_of(members, 4)) == []
+    assert AUTO.removed(view_of(members, 5, state=state)) == [0, 1, 2, 3]
+    assert AUTO.removed(view_of([8.0, 7.0, 6.0, 5.0], 19, state=state)) == []  # once
+    assert thrice.removed(view_of([8.0, 7.0, 6.0, 5.0], 9, state=state)) == []
+    assert thrice.removed(view_of([8.0, 7.0, 6.0, 5.0], 10, state=state)) == [2, 3]
+    assert thrice.removed(view_of([8.0, 7.0], 15, state=state)) == []  # two stay
     assert AutoSelection(halve_at=()).removed(view_of([3.0, 1.0, 4.0, 2.0])) == []
     assert AUTO.removed(view_of([3.0, 1.0, 4.0, 2.0], 5, generations=9)) == []
 
@@ -226,5 +229,5 @@ def test_shares_outside_the_budget_are_refused(shares):
 
 def test_auto_shrinks_a_population_in_a_run():
     watch = Watch()
-    train(AUTO, size=8, generations=12, callbacks=[watch])
+    train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=8, generations=12, callbacks=[watch])
     assert [*map(len, watch.uids)] == [8] * 3 + [4] * 3 + [2] * 6
