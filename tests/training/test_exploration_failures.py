@@ -41,9 +41,10 @@ def baseline(folder):
 
 
 def test_a_run_measures_the_baseline_once_and_a_resumed_one_has_it(tmp_path):
-    # the end of the warm-up depends on the budget, but members that draw others after generation 1 stay for four more
+    # the end of the warm-up depends on the budget, but members that draw others after generation 1 stay for four more;
+    # the learning rate would depend on it, too
     (tmp_path / "run.yaml").write_text(RUN.replace("{size: 4}", "{size: 4, sample_hyperparameters: false}"))
-    options = ["--run.dir", str(tmp_path)]
+    options = ["--run.dir", str(tmp_path), "--algorithm.schedules.lr", "constant"]
     assert main(["train", str(tmp_path / "run.yaml"), *options, "--training.max-steps", "128"]) == 0
     assert baseline(tmp_path / "run") is None  # two generations
     assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "256"]) == 0
