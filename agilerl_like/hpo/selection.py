@@ -196,7 +196,8 @@ class Selection:
     def schedules(self) -> Mapping[str, Schedule]:
         """Return schedules by hyperparameter for members that have none of their own; by default none.
 
-        Runs whose members keep experience do not call it.
+        They are points or registered names, which checkpoints can hold. Runs whose members keep experience do not call
+        it.
         """
         return {}
 

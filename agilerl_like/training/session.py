@@ -294,8 +294,8 @@ class ProcessRun:
         """Give members the schedules of the selection strategy for hyperparameters that have none of their own."""
         if self.plan.selection is None or population.keeps_experience:
             return
+        given = check_schedules(self.plan.selection.schedules())
         for agent in population:
-            given = self.plan.selection.schedules()
             own = {*agent.schedules, *([] if agent.lr_schedule is None else ["lr"])}
             missing = {name: schedule for name, schedule in given.items() if name not in own}
             agent.schedules = check_schedules({**agent.schedules, **missing})

@@ -1,10 +1,14 @@
 """Schedules that a selection strategy gives to members without one of their own."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 from small_runs import SMALL
 
 from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import Selection, SlotPlan
 from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting.callback import Callback
 from agilerl_like.training.off_policy import train_off_policy
@@ -68,6 +72,37 @@ def test_another_schedule_of_the_members_own_stays_beside_it():
 def test_off_policy_members_keep_their_learning_rate():
     pop = trained(DQN, train_off_policy, batch_size=8, learning_starts=8)[1]
     assert all(agent.schedules == {} for agent in pop)
+
+
+@dataclass(frozen=True)
+class Scheduled(Selection):
+    """All members stay, and get these schedules."""
+
+    given: Any = None
+
+    def schedules(self):
+        return self.given
+
+    def plan(self, view, rng):
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+
+def test_a_selection_of_a_users_own_gives_schedules_by_name():
+    pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)[1]
+    assert all(agent.schedules == {"lr": "linear", "ent_coef": "cosine"} for agent in pop)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("linear", "schedules='linear'; allowed is a mapping"),
+        ({"lr": "fast"}, "lr='fast'"),
+        ({"gamma": "linear"}, "gamma"),
+    ],
+)
+def test_schedules_that_no_member_can_have_are_errors(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        trained(selection=Scheduled(given), **PPO_SETTINGS)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
