@@ -194,7 +194,7 @@ class Selection:
         return ()
 
     def schedules(self) -> Mapping[str, Schedule]:
-        """Return schedules by hyperparameter for members that have none of their own; by default none.
+        """Return schedules by hyperparameter, during a run, for members that have none of their own; by default none.
 
         They are points or registered names, which checkpoints can hold. Runs whose members keep experience do not call
         it.

@@ -241,7 +241,9 @@ class ProcessRun:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
-                    return loop.run(stop_requests)
+                    result = loop.run(stop_requests)
+                    self._remove_schedules(result.population)
+                    return result
                 except PopulationDivergedError as end:
                     if diverged is None and (saved_run is not None or loop.progress.saved_at):
                         raise RetryFromCheckpoint(str(end)) from end
@@ -299,6 +301,18 @@ class ProcessRun:
             own = {*agent.schedules, *([] if agent.lr_schedule is None else ["lr"])}
             missing = {name: schedule for name, schedule in given.items() if name not in own}
             agent.schedules = check_schedules({**agent.schedules, **missing})
+
+    def _remove_schedules(self, population: BasePopulation) -> None:
+        """Take the schedules of the selection strategy from the members and the best agent that a run returns.
+
+        They belong to the run: a learning rate that has fallen would slow down further training of these agents.
+        """
+        if self.plan.selection is None or population.keeps_experience:
+            return
+        given = check_schedules(self.plan.selection.schedules())
+        for agent in {*population, population.best}:
+            kept = {name: schedule for name, schedule in agent.schedules.items() if schedule != given.get(name)}
+            agent.schedules = check_schedules(kept)
 
     def _check_members(self, members: ShardedPopulation) -> None:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""

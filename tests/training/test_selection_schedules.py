@@ -21,12 +21,13 @@ class Rates(Callback):
     """Collects where each update's rollout began, and the share of the member's learning rate that it used."""
 
     def __init__(self):
-        self.progress, self.shares = [], []
+        self.progress, self.shares, self.schedules = [], [], []
 
     def on_update(self, run, metrics):
         for slot, reported in metrics.items():
             agent = run.population[slot]
             self.progress.append(agent.progress)
+            self.schedules.append(agent.schedules)
             self.shares.append(reported.get("lr", agent.lr) / agent.lr)
 
 
@@ -47,7 +48,8 @@ def test_the_learning_rate_falls_in_the_second_half_of_the_budget_and_the_hyperp
     expected = [1 - 0.95 * max(0.0, (progress - 0.5) / 0.5) for progress in rates.progress]
     assert rates.shares == pytest.approx(expected)
     assert max(rates.progress) == 0.95  # where the last rollout begins
-    assert all(agent.schedules == {"lr": ((0.5, 1.0), (1.0, 0.05))} for agent in pop)
+    assert all(its == {"lr": ((0.5, 1.0), (1.0, 0.05))} for its in rates.schedules)
+    assert all(agent.schedules == {} for agent in (*pop, pop.best))  # for further training
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in pop)
 
 
@@ -65,8 +67,9 @@ def test_a_schedule_of_the_members_own_stays(own):
 
 
 def test_another_schedule_of_the_members_own_stays_beside_it():
-    pop = trained(**PPO_SETTINGS, schedules={"ent_coef": "linear"})[1]
-    assert pop[0].schedules == {"ent_coef": "linear", "lr": ((0.5, 1.0), (1.0, 0.05))}
+    rates, pop = trained(**PPO_SETTINGS, schedules={"ent_coef": "linear"})
+    assert all(its == {"ent_coef": "linear", "lr": ((0.5, 1.0), (1.0, 0.05))} for its in rates.schedules)
+    assert all(agent.schedules == {"ent_coef": "linear"} for agent in (*pop, pop.best))
 
 
 def test_off_policy_members_keep_their_learning_rate():
@@ -88,8 +91,9 @@ class Scheduled(Selection):
 
 
 def test_a_selection_of_a_users_own_gives_schedules_by_name():
-    pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)[1]
-    assert all(agent.schedules == {"lr": "linear", "ent_coef": "cosine"} for agent in pop)
+    rates, pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)
+    assert all(its == {"lr": "linear", "ent_coef": "cosine"} for its in rates.schedules)
+    assert all(agent.schedules == {} for agent in pop)
 
 
 @pytest.mark.parametrize(
