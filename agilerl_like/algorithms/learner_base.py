@@ -177,7 +177,7 @@ class LearnerBase:
     def scheduled(self) -> tuple[str, ...]:
         """Names of the settings that a schedule changes during the run."""
         host = self.algorithm
-        return tuple(dict.fromkeys((*host.schedules, *([] if host.lr_schedule is None else ["lr"]))))
+        return tuple(dict.fromkeys((*host.active_schedules, *([] if host.lr_schedule is None else ["lr"]))))
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         """Raise ConfigurationError if a run of `max_steps` env steps of each member is illegal with the settings.

@@ -79,6 +79,8 @@ class LearnerHost:
     per_member: bool = False
     schedules: Mapping[str, Schedule] = FrozenMapping()
     lr_schedule: Schedule | None = None
+    run_schedules: Mapping[str, Schedule] = FrozenMapping()
+    """Schedules that the run gives to hyperparameters without one of the member's own; no setting, so not saved."""
     num_steps: int | None = None
     num_minibatches: int | None = None
     random_steps: int = 0
@@ -89,6 +91,12 @@ class LearnerHost:
     state_dependent_std: bool = False
     optimizer_name: OptimizerName = "adam"
     """The setting `optimizer`, since the attribute `optimizer` has the moments."""
+
+    @property
+    def active_schedules(self) -> Mapping[str, Schedule]:
+        """The factors that the next update has: the member's own schedules, and those of the run for all others."""
+        own = {*self.schedules, *([] if self.lr_schedule is None else ["lr"])}
+        return {**self.schedules, **{name: its for name, its in self.run_schedules.items() if name not in own}}
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

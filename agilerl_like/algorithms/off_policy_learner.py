@@ -49,7 +49,7 @@ class OffPolicyLearner(Learner):
     def hyperparams(self) -> tuple[float, ...]:
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
         values = {name: self.hyperparam(name, getattr(self.host, name)) for name in self.hyperparam_names}
-        for name, schedule in self.algorithm.schedules.items():  # `check_replay` allows lr alone
+        for name, schedule in self.algorithm.active_schedules.items():  # `check_replay` allows lr alone
             share = factor(name, schedule, self.algorithm.progress)
             values |= {rate: values[rate] * share for rate in LEARNING_RATES if rate in values}
         return tuple(values.values())
@@ -177,7 +177,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             update = self.make_update(learners, together, experience, steps)
             metrics = self.cohort.learn(together, update)
             healthy = metrics.get("healthy").tolist()
-            for name in {name for learner in learners for name in learner.algorithm.schedules}:
+            for name in {name for learner in learners for name in learner.scheduled}:
                 metrics.set(name, update.hyperparams[name])  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates

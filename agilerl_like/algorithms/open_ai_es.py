@@ -35,8 +35,8 @@ class OpenAIESLearner(EvolutionStrategyLearner):
     @property
     def lr(self) -> float:
         """The present learning rate."""
-        host = self.algorithm
-        return host.lr * factor("lr", host.schedules["lr"], host.progress) if "lr" in host.schedules else host.lr
+        host, schedules = self.algorithm, self.algorithm.active_schedules
+        return host.lr * factor("lr", schedules["lr"], host.progress) if "lr" in schedules else host.lr
 
     @property
     def sigma(self) -> float:

@@ -40,7 +40,7 @@ class PPOLearner(Learner):
         """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
         host, settings = self.algorithm, self.algorithm.settings()
         values = {name: math.inf if settings.get(name) is None else settings[name] for name in HYPERPARAM_NAMES}
-        for name, schedule in host.schedules.items():
+        for name, schedule in host.active_schedules.items():
             values[name] *= factor(name, schedule, host.progress)
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)

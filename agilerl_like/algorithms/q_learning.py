@@ -94,7 +94,7 @@ class QLearningLearner(Learner):
     @property
     def learning_rate(self) -> float:
         """The learning rate at the run's present progress."""
-        schedule = self.algorithm.schedules.get("lr")
+        schedule = self.algorithm.active_schedules.get("lr")
         return self.host.lr * (1.0 if schedule is None else factor("lr", schedule, self.algorithm.progress))
 
     @classmethod
@@ -168,7 +168,7 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
             if learner.updates % REPORT_EVERY == 0:
                 reports[place] = metrics[i : i + 1].cpu()
                 learner.learned_with_masks |= experience.masks is not None
-        for name in {name for learner in learners for name in learner.algorithm.schedules}:
+        for name in {name for learner in learners for name in learner.scheduled}:
             for place, report in reports.items():
                 report.set(name, torch.tensor([self[place].learning_rate]))  # as scheduled
         return reports

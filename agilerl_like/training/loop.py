@@ -25,6 +25,7 @@ from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, rep
 from agilerl_like.distributed.signals import StopRequests, first_signal
 from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, clone_of_best, next_generation
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.selection import check_removed, check_slot_for_best
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -120,6 +121,8 @@ class TrainingLoop(EvaluatingLoop):
         best = self._known_best()
         summary = self._summary(best, resumes=bool(stopped))
         self.callbacks.on_run_end(self.context, summary)
+        for agent in self.population:  # a learning rate that has fallen would slow down further training
+            agent.run_schedules = FrozenMapping()
         population = self.members.gather_all()
         population.fitness = list(self.fitness)
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
@@ -196,6 +199,7 @@ class TrainingLoop(EvaluatingLoop):
         for agent in self.population:
             ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
             agent.progress = ticks * envs / (max_steps * self.initial_size)
+            agent.run_schedules = self.run_schedules
         for learner in self.population.all_learners():
             learner.max_steps = max_steps
 

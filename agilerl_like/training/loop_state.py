@@ -15,6 +15,8 @@ from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.hpo import History
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import Schedule, check_schedules
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -59,6 +61,10 @@ class LoopState:
         self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
         self.context, self._remake_envs = RunContext(record, members.population), remake_envs
+        self.run_schedules: FrozenMapping[Schedule] = FrozenMapping()
+        """Schedules for hyperparameters of members that have none of their own."""
+        if plan.selection is not None and not members.population.keeps_experience:
+            self.run_schedules = check_schedules(plan.selection.schedules())
         self._calls_on_step = callbacks.overrides("on_step")
         self.timer = PhaseTimer(TIMED_PHASES)
         self.collector = env_setup.make_collector(members.population, env, self.timer)

@@ -32,7 +32,6 @@ from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo.schedules import check_schedules
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -225,7 +224,6 @@ class ProcessRun:
             self.plan.mutations.validate(members.size)
             self.plan.mutations.check_ranges(members.first.hp_config)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
-            self._set_schedules(members.population)
         self._check_members(members)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
@@ -241,9 +239,7 @@ class ProcessRun:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
-                    result = loop.run(stop_requests)
-                    self._remove_schedules(result.population)
-                    return result
+                    return loop.run(stop_requests)
                 except PopulationDivergedError as end:
                     if diverged is None and (saved_run is not None or loop.progress.saved_at):
                         raise RetryFromCheckpoint(str(end)) from end
@@ -291,28 +287,6 @@ class ProcessRun:
                     "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
                 )
         return {**saved, SELECTION: selection}
-
-    def _set_schedules(self, population: BasePopulation) -> None:
-        """Give members the schedules of the selection strategy for hyperparameters that have none of their own."""
-        if self.plan.selection is None or population.keeps_experience:
-            return
-        given = check_schedules(self.plan.selection.schedules())
-        for agent in population:
-            own = {*agent.schedules, *([] if agent.lr_schedule is None else ["lr"])}
-            missing = {name: schedule for name, schedule in given.items() if name not in own}
-            agent.schedules = check_schedules({**agent.schedules, **missing})
-
-    def _remove_schedules(self, population: BasePopulation) -> None:
-        """Take the schedules of the selection strategy from the members and the best agent that a run returns.
-
-        They belong to the run: a learning rate that has fallen would slow down further training of these agents.
-        """
-        if self.plan.selection is None or population.keeps_experience:
-            return
-        given = check_schedules(self.plan.selection.schedules())
-        for agent in {*population, population.best}:
-            kept = {name: schedule for name, schedule in agent.schedules.items() if schedule != given.get(name)}
-            agent.schedules = check_schedules(kept)
 
     def _check_members(self, members: ShardedPopulation) -> None:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""

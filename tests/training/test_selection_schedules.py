@@ -27,18 +27,19 @@ class Rates(Callback):
         for slot, reported in metrics.items():
             agent = run.population[slot]
             self.progress.append(agent.progress)
-            self.schedules.append(agent.schedules)
+            self.schedules.append(agent.active_schedules)
             self.shares.append(reported.get("lr", agent.lr) / agent.lr)
 
 
-def trained(kind=PPO, train=train_on_policy, selection=None, **settings):
+def trained(kind=PPO, train=train_on_policy, selection=None, run_dir=None, **settings):
     """Train two members; return what `Rates` collected, and the population."""
     env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="vector")
     settings |= {"net_config": SMALL, "hp_config": HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))}
     pop = kind.population(2, env.single_observation_space, env.single_action_space, num_envs=ENVS, seed=1, **settings)
     rates, search = Rates(), {"evolution": "auto"} if selection is None else {"selection_strategy": selection}
     sizes = {"max_steps": MAX_STEPS, "evo_steps": STEPS, "eval_loop": 1}
-    pop, _ = train(env, pop=pop, verbose=False, callbacks=[rates], **sizes, **search)
+    files = {"checkpoint": None if run_dir is None else STEPS, "run_dir": run_dir}
+    pop, _ = train(env, pop=pop, verbose=False, callbacks=[rates], **sizes, **search, **files)
     env.close()
     return rates, pop
 
@@ -49,7 +50,7 @@ def test_the_learning_rate_falls_in_the_second_half_of_the_budget_and_the_hyperp
     assert rates.shares == pytest.approx(expected)
     assert max(rates.progress) == 0.95  # where the last rollout begins
     assert all(its == {"lr": ((0.5, 1.0), (1.0, 0.05))} for its in rates.schedules)
-    assert all(agent.schedules == {} for agent in (*pop, pop.best))  # for further training
+    assert all(agent.active_schedules == {} for agent in (*pop, pop.best))  # for further training
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in pop)
 
 
@@ -61,20 +62,34 @@ def test_it_stays_with_anneal_from_1_and_falls_from_the_beginning_with_0():
 
 @pytest.mark.parametrize("own", [{"schedules": {"lr": "linear"}}, {"lr_schedule": "linear"}, {"lr_schedule": "kl"}])
 def test_a_schedule_of_the_members_own_stays(own):
-    pop = trained(**PPO_SETTINGS, **own)[1]
+    rates, pop = trained(**PPO_SETTINGS, **own)
     given = {name: getattr(pop[0], name) for name in ("schedules", "lr_schedule")}
     assert given == {"schedules": {}, "lr_schedule": None} | own
+    assert all(its == pop[0].active_schedules for its in rates.schedules)
 
 
 def test_another_schedule_of_the_members_own_stays_beside_it():
     rates, pop = trained(**PPO_SETTINGS, schedules={"ent_coef": "linear"})
     assert all(its == {"ent_coef": "linear", "lr": ((0.5, 1.0), (1.0, 0.05))} for its in rates.schedules)
-    assert all(agent.schedules == {"ent_coef": "linear"} for agent in (*pop, pop.best))
+    assert all(agent.active_schedules == {"ent_coef": "linear"} for agent in (*pop, pop.best))
+
+
+def test_a_schedule_of_the_members_own_that_equals_that_of_the_selection_stays_after_the_run():
+    given = {"lr": ((0.5, 1.0), (1.0, 0.05))}
+    _, pop = trained(**PPO_SETTINGS, schedules=given)
+    assert all(agent.schedules == given for agent in (*pop, pop.best))
+
+
+def test_agents_in_the_folder_of_a_run_have_no_schedule_of_its_selection(tmp_path):
+    trained(**PPO_SETTINGS, run_dir=tmp_path / "run")
+    for folder in (tmp_path / "run", tmp_path / "run" / "best"):
+        assert PPO.load(folder).schedules == {}
 
 
 def test_off_policy_members_keep_their_learning_rate():
-    pop = trained(DQN, train_off_policy, batch_size=8, learning_starts=8)[1]
-    assert all(agent.schedules == {} for agent in pop)
+    rates, _ = trained(DQN, train_off_policy, batch_size=8, learning_starts=8)
+    assert rates.schedules
+    assert all(its == {} for its in rates.schedules)
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,7 @@ class Scheduled(Selection):
 def test_a_selection_of_a_users_own_gives_schedules_by_name():
     rates, pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)
     assert all(its == {"lr": "linear", "ent_coef": "cosine"} for its in rates.schedules)
-    assert all(agent.schedules == {} for agent in pop)
+    assert all(agent.active_schedules == {} for agent in pop)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +124,7 @@ def test_schedules_that_no_member_can_have_are_errors(given, message):
         trained(selection=Scheduled(given), **PPO_SETTINGS)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1])
+@pytest.mark.parametrize("share", [-0.1, 1.1, True])
 def test_anneal_from_is_a_share_of_the_budget(share):
     with pytest.raises(ConfigurationError, match=f"anneal_from={share}"):
         AutoSelection(anneal_from=share)
