@@ -156,7 +156,8 @@ def check_scalar_fields(record: Any) -> None:
     """Raise ConfigurationError if a field of a dataclass that is declared as a number or a bool is something else."""
     for each in fields(record):
         kinds, value = str(each.type).split(" | "), getattr(record, each.name)
-        if kinds[0] in ("int", "float") and not isinstance(value, Real) and not (value is None and "None" in kinds):
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if kinds[0] in ("int", "float") and not is_number and not (value is None and "None" in kinds):
             allowed = "a number or None" if "None" in kinds else "a number"
             raise ConfigurationError(f"{each.name}={value!r:.100} must be {allowed}")
         if each.type == "bool" and not isinstance(value, bool):
