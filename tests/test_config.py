@@ -198,6 +198,15 @@ class TestReading:
     def test_empty_section_is_ignored(self, read):
         assert read(CARTPOLE + "mutation:\n  # rl_hp: 0.5\ntraining:\n").mutation == MutationConfig()
 
+    def test_values_need_not_lie_in_the_ranges_that_members_are_drawn_from(self, read):
+        ranges = "{lr: {min: 1e-3, max: 1e-2}, gamma: {min: 0.9, max: 0.95}, target_kl: {min: 0.01, max: 1}}"
+        config = read(CARTPOLE + f"algorithm: {{lr: 0.5}}\nhyperparameters: {ranges}\nseed: 1")
+        experiment = build(config)
+        experiment.env.close()
+        first, *drawn = experiment.population
+        assert (first.lr, first.gamma, first.target_kl) == (1e-2, 0.95, 0.01)  # the nearest values of the ranges
+        assert all(1e-3 < agent.lr < 1e-2 for agent in drawn)
+
     def test_dtype_of_a_range_is_that_of_its_setting(self, read):
         ranges = "{lr: {min: 1e-4, max: 1}, update_epochs: {min: 1, max: 8}, target_kl: {min: 0.01, max: 1}}"
         hp_config = read(CARTPOLE + f"algorithm: {{target_kl: 0.02}}\nhyperparameters: {ranges}").agent_arguments()
@@ -223,7 +232,10 @@ class TestRefusing:
                 "hyperparameters: {lr: {min: 1, max: 2, mim: 3}}",
                 "hyperparameters.lr key='mim' is unknown; did you mean 'min'",
             ),
-            ("hyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside its range [0.1, 1.0]"),
+            (
+                "population: {sample_hyperparameters: false}\nhyperparameters: {lr: {min: 0.1, max: 1}}",
+                "algorithm.lr=0.0001 lies outside its range [0.1, 1.0]",
+            ),
             ("network: {encoder_config: {hidden_sizes: [8]}}", "'hidden_sizes' is unknown; did you mean 'hidden_size'"),
             ("network: {encoder_config: {activation: Relu}}", "'Relu' is unknown; did you mean 'ReLU'"),
             ("network: {latent_dim: wide}", "latent_dim='wide'"),
@@ -314,7 +326,7 @@ class TestRefusing:
     def test_problem_caused_by_an_option_is_located_at_the_option(self, read, options, said):
         text = (
             "environment: {id: CartPole-v1, num_envs: 4}\nalgorithm: {learn_step: 64, batch_size: 32}\n"
-            "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}"
+            "population: {sample_hyperparameters: false}\nhyperparameters: {lr: {min: 1e-5, max: 1e-2}}"
         )
         assert said in refusal(read, text, *options.split())
         assert "run.yaml" not in refusal(read, text, *options.split())

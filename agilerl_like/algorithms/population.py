@@ -490,9 +490,8 @@ def make_members(
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
     if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
-    if sample:  # values that are given may be outside of their ranges
-        ranges = settings.get("hp_config") or {}
-        settings = settings | {name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}
+    if sample:
+        settings = in_ranges(settings)
     make = cast("Callable[..., AlgorithmT]", kind)
     token = planned_members.set(size)
     try:
@@ -523,6 +522,12 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
         return [{} for _ in range(count)]
     engine = SobolEngine(hp_config.size, scramble=True, seed=integer(seed, Purpose.INITIAL_HYPERPARAMETERS))
     return [hp_config.sampled_at(shares) for shares in engine.draw(count, dtype=torch.float64).tolist()]
+
+
+def in_ranges(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an agent's arguments with each value moved into its range of `hp_config`: the initial draws include it."""
+    ranges = settings.get("hp_config") or {}
+    return {**settings, **{name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}}
 
 
 def _start_in(parameter: Parameter, value: Any) -> Any:

@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.population import BasePopulation, check_members_fit
+from agilerl_like.algorithms.population import BasePopulation, check_members_fit, in_ranges
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.presets import with_preset
 from agilerl_like.config.schema import (
@@ -189,7 +189,10 @@ class Config(Section, frozen=True):
         """An agent with the smallest spaces: a lower bound of the memory of any."""
         group = self.algorithm_class.group_class
         spaces = group.placeholder_observation, group.placeholder_action
-        return self.algorithm_class(*spaces, **self.agent_arguments(without_env=True))
+        arguments = self.agent_arguments(without_env=True)
+        return self.algorithm_class(
+            *spaces, **(in_ranges(arguments) if self.population.sample_hyperparameters else arguments)
+        )
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""

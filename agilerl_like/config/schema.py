@@ -191,7 +191,7 @@ class PopulationConfig(Section, frozen=True):
     """Number of members, in all generations."""
     sample_hyperparameters: bool = True
     """Draw the initial `hyperparameters` of all members except the first from their ranges; the first has the settings
-    of `algorithm`. false: all members start with the settings of `algorithm`."""
+    of `algorithm`, moved into the ranges. false: all members start with the settings of `algorithm`."""
     pre_training_mutation: bool = False
     """Mutate every member once before the first generation."""
 

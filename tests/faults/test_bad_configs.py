@@ -20,7 +20,7 @@ from agilerl_like.cli import main
 
 GOOD = {
     "environment": {"id": "Untouched-v0", "num_envs": 4},
-    "population": {"size": 4},
+    "population": {"size": 4, "sample_hyperparameters": False},  # which would move values into their ranges
     "algorithm": {"learn_step": 256, "batch_size": 64},
     "training": {"max_steps": 256, "evo_steps": 256, "eval_loop": 1},
     "run": {"plot": False},
