@@ -87,7 +87,9 @@ def _head(rows: Sequence[Row]) -> list[str]:
         "evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison with candidates; "
         "evaluation episodes are expected to last 250 steps in Acrobot, 600 in LunarLander and 820 in "
         "MountainCarContinuous (before: 150, 400 and 600). "
-        "Evaluation episodes are few where they are long: all methods have the same noise.",
+        "Evaluation episodes are few where they are long: all methods have the same noise. Even so they are more "
+        "than a tenth of the steps, which is the protocol's goal: of CartPole's budget 21 evaluations of eight "
+        "members, each of three episodes of 500 steps, are 32 %.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
         "from four parallel workers. Optuna and SMAC decide themselves, in their own interpreter. Ray's and AgileRL's "
