@@ -42,15 +42,21 @@ class ReportedException(NamedTuple):
 
 def describe_exception(error: BaseException) -> str:
     """Return type and message of an exception, and the last line of the environment's own code in its traceback."""
+    error = _of_worker(error)
     message = " ".join(str(error).split())
     if isinstance(error, EnvStepError):
         return message
-    name, place = type(error).__name__, _innermost_place(error)
+    name, place = type(error).__name__, _noted_place(error) or _innermost_place(error)
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         # of a source file: the line that cannot be read is no frame of the traceback
         message, place = error.msg, f'File "{error.filename}", line {error.lineno}'
     what = f"{name}: {message}" if message else name
     return f"{what} ({place})" if place else what
+
+
+def note_place(error: BaseException) -> None:
+    """Add the last line of the environment's own code in its traceback to an exception, as a note."""
+    error.add_note(_innermost_place(error))
 
 
 @contextmanager
@@ -177,11 +183,12 @@ def _mismatch_in(env: Any) -> str:
 
 
 def _row_of(error: BaseException) -> str:
-    """Return "env ROW: " for an exception in a SyncVectorEnv's step or reset, by their loop variable; else ""."""
+    """Return "env ROW: " for an exception in a step or reset of gymnasium's vector envs, by a local; else ""."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         local = frame.f_locals
-        if isinstance(local.get("self"), gym.vector.SyncVectorEnv) and isinstance(local.get("i"), int):
-            return f"env {local['i']}: "
+        for kind, name in ((gym.vector.SyncVectorEnv, "i"), (gym.vector.AsyncVectorEnv, "index")):
+            if isinstance(local.get("self"), kind) and isinstance(local.get(name), int):
+                return f"env {local[name]}: "
     return ""
 
 
@@ -192,6 +199,16 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
     ]
     last = max((index for index, (file, *_) in enumerate(frames) if file.startswith(_PACKAGE)), default=-1)
     return frames[last + 1 :] or frames
+
+
+def _of_worker(error: BaseException) -> BaseException:
+    """Return the exception of a worker of gymnasium's AsyncVectorEnv, which raises another of its type around it."""
+    inner = error.args[0] if len(error.args) == 1 else None
+    return inner if isinstance(inner, BaseException) and type(inner) is type(error) else error
+
+
+def _noted_place(error: BaseException) -> str:
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith('File "')), "")
 
 
 def _innermost_place(error: BaseException) -> str:

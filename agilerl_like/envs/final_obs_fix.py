@@ -15,6 +15,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from agilerl_like.envs.env_errors import note_place
+
 
 def copy_final_obs_in(env: SyncVectorEnv) -> SyncVectorEnv:
     """Make a SyncVectorEnv copy last observations from now on, and return it; a subclass is left unchanged.
@@ -38,11 +40,26 @@ def _add_copied_info(
 
 
 class CopyFinalObs(gym.Wrapper):
-    """Returns a copy of an episode's last observation and info; for the envs of an AsyncVectorEnv."""
+    """Returns a copy of an episode's last observation and info; for the envs of an AsyncVectorEnv.
+
+    Exceptions get their place as a note, because its workers send them without their traceback.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        try:
+            return self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            note_place(error)
+            raise
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            note_place(error)
+            raise
         if terminated or truncated:
             observation, info = deepcopy((observation, info))
         return observation, reward, terminated, truncated, info

@@ -602,6 +602,26 @@ def test_an_exception_of_an_env_in_this_process_names_env_row_and_line(defect, m
     assert error.value.__cause__ is not None
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's logger prints the worker's traceback
+@pytest.mark.parametrize(("defect", "message"), IN_SYNC[:2])
+def test_an_exception_of_an_env_in_a_worker_of_gymnasium_names_env_row_and_line(defect, message):
+    env = VecEnvAdapter(make_vect_envs(failing_envs.FailingEnv, 3, backend="async"))
+    env.reset([1, 2, 3])
+    with pytest.raises(EnvStepError, match=f"^FailingEnv: env 1: {message}"):
+        env.step(np.array([0, defect, 0]))
+    env.close()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_exception_at_a_reset_in_a_worker_of_gymnasium_names_env_row_and_line():
+    env = VecEnvAdapter(make_vect_envs(failing_envs.BrokenAtReset, 1, backend="async"))
+    with pytest.raises(
+        EnvStepError, match=r"^BrokenAtReset: env 0: reset failed with ZeroDiv.* no episode .*failing_env"
+    ):
+        env.reset([1])
+    env.close()
+
+
 def test_an_exception_at_a_reset_names_env_row_and_line():
     env = VecEnvAdapter(SyncVectorEnv([failing_envs.FailingEnv, failing_envs.BrokenAtReset]))
     with pytest.raises(EnvStepError, match=r"^FailingEnv: env 1: reset failed with ZeroDivisionError: no episode can"):
