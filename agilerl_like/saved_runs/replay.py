@@ -212,7 +212,7 @@ def replay_run(
                 f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
                 f"configuration with {shown!r}; a replay needs a run without population.pre_training_mutation"
             )
-        selection = AllSurvive(seeds, _schedules_up_to(share_of_budget, experiment.selection))
+        selection = AllSurvive(seeds, schedules_up_to(share_of_budget, experiment.selection))
         plan = RunPlan(config.training, selection, ScheduleExplorer(births), name=f"replay of {run.name}")
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
@@ -238,7 +238,7 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
         return _trained(experiment, config, plan, callbacks)[1]
 
 
-def _schedules_up_to(share: float, selection: Selection | None) -> dict[str, Schedule]:
+def schedules_up_to(share: float, selection: Selection | None) -> dict[str, Schedule]:
     """Return the schedules that the selection of a run gives, as they were in this first share of its budget."""
     given = {} if selection is None else selection.schedules()
     return {name: partial(_factor_of_run, name, schedule, share) for name, schedule in given.items()}

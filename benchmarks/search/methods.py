@@ -43,6 +43,11 @@ class Search:
     """Mean share of the members that a generation evaluates, for which the budget of evaluation is laid out."""
     close: Callable[[], None] = lambda: None
 
+    @property
+    def strategy(self) -> Selection | None:
+        """The selection strategy, also where `options` name it."""
+        return AutoSelection() if self.options.get("evolution") == AUTO else self.selection
+
 
 @dataclass(frozen=True)
 class Method:

@@ -26,14 +26,12 @@ from agilerl_like.hpo import (
     History,
     HyperparameterConfig,
     Mutation,
-    PopulationView,
-    Selection,
-    SlotPlan,
 )
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.hyperparameters import Number
 from agilerl_like.reporting.callback import Callback, RunContext
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, SummaryRecord
+from agilerl_like.saved_runs.replay import AllSurvive, schedules_up_to
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.checkpoint_manager import INTERRUPTED
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
@@ -245,14 +243,6 @@ def make_population(
 
 
 @dataclass(frozen=True)
-class Frozen(Selection):
-    """Every member survives, and the explorer sets its hyperparameters."""
-
-    def plan(self, view: PopulationView, rng: Any) -> Sequence[SlotPlan]:
-        return [SlotPlan(slot, slot, explore=True) for slot in range(len(view))]
-
-
-@dataclass(frozen=True)
 class Replayed(Explorer):
     """Sets the hyperparameters of a schedule, each from a share of the run on."""
 
@@ -281,13 +271,15 @@ REPLAY_SEEDS = 10
 def replay(row: Row) -> dict[str, Any]:
     """Train ten new members by the schedule that a run found, without selection; return their test returns.
 
-    Each trains as long as the agent and its ancestors, with the initial architecture; as one population, because
-    members do not influence one another.
+    Each trains as long as the agent and its ancestors, with the initial architecture, and with the schedules that the
+    selection gives, such as a falling learning rate, up to the share of the run at which the agent was found; as one
+    population, because members do not influence one another.
     """
     torch.set_num_threads(1)
     case = Case(**row.case)
-    env = ENVS[case.env]
-    setup = make_setup(env)
+    env, search = ENVS[case.env], METHODS[case.method].make(case)
+    search.close()
+    selection, setup = search.strategy, make_setup(env)
     ranges, start = hp_config(case.start, powers_of_two=False), [row.schedule[0][1]] * REPLAY_SEEDS
     first = row.schedule[0][0]  # above 0 in earlier rows of members that were not there from the beginning
     schedule = tuple(((begins - first) / (1 - first), values) for begins, values in row.schedule)
@@ -299,7 +291,7 @@ def replay(row: Row) -> dict[str, Any]:
         max_steps=steps * case.generations,
         evo_steps=steps,
         eval_loop=1,
-        selection_strategy=Frozen(),
+        selection_strategy=AllSurvive(REPLAY_SEEDS, schedules_up_to(row.curve[-1][0] / row.steps, selection)),
         mutation=Replayed(schedule, case.generations),
         verbose=False,
     )

@@ -145,6 +145,22 @@ def test_replay_trains_as_long_as_the_agent_and_its_ancestors(begins, lineage_st
     assert trained == [steps]
 
 
+def test_replay_follows_the_schedule_of_lr_up_to_the_share_at_which_the_agent_was_found(row, monkeypatch):
+    class Observed(Exception):
+        pass
+
+    def observed(*arguments, selection_strategy, **options):
+        factor_at = selection_strategy.schedules()["lr"]
+        raise Observed(factor_at(0.5), factor_at(1.0))
+
+    monkeypatch.setattr(runner, "train_on_policy", observed)
+    case = {**row.case, "method": "ours", "generations": 21}
+    its = replace(row, case=case, steps=2_000, curve=[(1_500, 1.0, 9.0)])  # at three quarters
+    with pytest.raises(Observed) as found:
+        replay(its)
+    assert found.value.args == pytest.approx((1.0, 1 - 0.95 / 2))
+
+
 def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):
     path = tmp_path / "replays.jsonl"
     results.append(path, json.dumps({"case": row.case, "returns": [1.0], "found": row.test_return}))
