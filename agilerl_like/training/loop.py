@@ -156,7 +156,7 @@ class TrainingLoop(EvaluatingLoop):
         self._total_before = self.total_steps
         progress.generation += 1
         progress.evolved = False
-        self._set_progress()  # agents that were loaded or received have none
+        self._set_progress()
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
@@ -194,7 +194,10 @@ class TrainingLoop(EvaluatingLoop):
         return stop if group.num_ranks == 1 else bool(group.all_reduce_(torch.tensor([float(stop)])).item())
 
     def _set_progress(self) -> None:
-        """Set each member's progress to that at the beginning of its next update's rollout."""
+        """Set each member's progress to that at the beginning of its next update's rollout, and the run's schedules.
+
+        Agents that were loaded or received from another process have neither, and clones have no schedules.
+        """
         envs, max_steps, size = self.members.first.num_envs, self.training_args.max_steps, self.members.size
         for agent in self.population:
             ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
