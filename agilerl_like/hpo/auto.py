@@ -24,9 +24,9 @@ Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/se
 - Warm-up, halving, share and falling rate were measured together, in pairs of short runs on Pendulum (tuning seeds 40
   to 46 and 49 to 51, 320,000 steps): the agents found earn -163 in the mean, -187 in the worst run. With members halved
   three times, clones from two thirds on, a quarter of them replaced and constant rates that is -189 and -343; with
-  constant rates alone -169 and -225. In five of these seeds (41, 43, 45, 50, 51) they earn -170 and -187, without clones
-  -210 and -353, without clones and halved three times -217 and -313; in three (41, 43, 51) -167, and where the rate
-  falls from the beginning -207. The simulation of `python -m benchmarks.halving` prefers three halvings and clones
+  constant rates alone -169 and -225. In five of these seeds (41, 43, 45, 50, 51) they earn -170 and -187, without
+  clones -210 and -353, without clones and halved three times -217 and -313; in three (41, 43, 51) -167, and where the
+  rate falls from the beginning -207. The simulation of `python -m benchmarks.halving` prefers three halvings and clones
   from two thirds on: the agent found is better than that of eight independent members with probability 0.69 instead of
   0.58 in Pendulum and 0.74 instead of 0.56 in CartPole. But its clones learn as their parents do, whatever their
   hyperparameters are, so it shows what their slots cost and not what they bring. Where the budget is a few updates for
