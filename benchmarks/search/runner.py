@@ -277,9 +277,12 @@ def replay(row: Row) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     case = Case(**row.case)
-    env, search = ENVS[case.env], METHODS[case.method].make(case)
-    search.close()
-    selection, setup = search.strategy, make_setup(env)
+    env, method, selection = ENVS[case.env], METHODS[case.method], None
+    if not method.needs_venv:  # Optuna and SMAC give no schedules
+        search = method.make(case)
+        search.close()
+        selection = search.strategy
+    setup = make_setup(env)
     ranges, start = hp_config(case.start, powers_of_two=False), [row.schedule[0][1]] * REPLAY_SEEDS
     first = row.schedule[0][0]  # above 0 in earlier rows of members that were not there from the beginning
     schedule = tuple(((begins - first) / (1 - first), values) for begins, values in row.schedule)
