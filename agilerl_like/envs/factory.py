@@ -35,7 +35,7 @@ from agilerl_like.envs.env_ids import (
     with_valid_time_limit,
 )
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.final_obs_fix import copy_final_obs_in, with_copied_final_obs
+from agilerl_like.envs.gymnasium_vector_fixes import copy_final_obs_in, with_copied_final_obs
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
     BatchedObservationWrapper,

@@ -27,7 +27,7 @@ from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.distinct_envs import BUILT_FROM_ENV_FNS
 from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.final_obs_fix import copy_final_obs_in
+from agilerl_like.envs.gymnasium_vector_fixes import copy_final_obs_in
 from agilerl_like.envs.jax_envs import GymnaxVectorEnv
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv

@@ -14,7 +14,7 @@ from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, ro
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fns_of
-from agilerl_like.envs.final_obs_fix import lacks_copied_final_obs
+from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward

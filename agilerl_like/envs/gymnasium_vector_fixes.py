@@ -1,8 +1,10 @@
-"""Copies the last observations of episodes in gymnasium's vector envs that reset in the same step.
+"""Fixes two defects of gymnasium's vector envs: last observations that change, exceptions without their place.
 
-Those envs store only a reference to the last observation and then reset. If an env writes all observations into one
-array, the stored observation becomes the first of the next episode. Copies are made at episode ends only, so other
-steps take no longer.
+Vector envs that reset in the same step store only a reference to the last observation of an episode and then reset. If
+an env writes all observations into one array, the stored observation becomes the first of the next episode. Copies are
+made at episode ends only, so other steps take no longer.
+
+The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note.
 """
 
 from __future__ import annotations
@@ -40,10 +42,7 @@ def _add_copied_info(
 
 
 class CopyFinalObs(gym.Wrapper):
-    """Returns a copy of an episode's last observation and info; for the envs of an AsyncVectorEnv.
-
-    Exceptions get their place as a note, because its workers send them without their traceback.
-    """
+    """Copies an episode's last observation and info, and notes where exceptions are raised, in an AsyncVectorEnv."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
