@@ -209,6 +209,7 @@ METHODS = {
     "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=16),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
+    "ours_late_clones": _ours("ours: clones from two thirds of the budget on", {"warm_up": 2 / 3}),
     "ours_no_gate": _ours("ours: every difference counts", {"gate": 0.0}),
     "ours_no_restart": _ours("ours: no fresh members where the search stalls", {"restart_stalled": False}),
     "ours_no_second_draw": _ours("ours: no fresh members during the warm-up", {"restart_worse": 0.0}),

@@ -6,12 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from toy_problems import NoArchitecture, moving_optimum, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import BanditMutations, GatedSelection, Genome, History, HyperparameterConfig, RLParameter, Trial
 from agilerl_like.hpo.bandit import crossover, kind_of, kind_values
 from agilerl_like.hpo.explorer import unchanged
+from benchmarks.toy_problems import NoArchitecture, moving_optimum, search, uniform_starts
 
 RANGES = HyperparameterConfig(x=RLParameter(0.0, 1.0), lr=RLParameter(1e-5, 1e-1))
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_problems import Toy, search
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -38,6 +37,7 @@ from agilerl_like.hpo import (
 )
 from agilerl_like.hpo.pb2 import encoded
 from agilerl_like.hpo.tpe import Density
+from benchmarks.toy_problems import Toy, search
 
 seeds = st.integers(0, 2**32 - 1)
 MIXED = HyperparameterConfig(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_problems import escape, moving_optimum, plateau, quadratic, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -27,6 +26,7 @@ from agilerl_like.hpo import (
     WeightMix,
     next_generation,
 )
+from benchmarks.toy_problems import escape, moving_optimum, plateau, quadratic, search, uniform_starts
 
 PLAIN = GatedSelection(final_share=0.5, restart_stalled=False)
 

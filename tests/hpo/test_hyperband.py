@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from toy_problems import Toy, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -20,6 +19,7 @@ from agilerl_like.hpo import (
     Trial,
 )
 from agilerl_like.hpo.tpe import Density, ranked_jobs
+from benchmarks.toy_problems import Toy, search, uniform_starts
 
 
 def run(selection: HyperbandSelection, fitness_of, slots: int, generations: int):

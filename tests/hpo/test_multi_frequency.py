@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_problems import patience, search
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import FactorSteps, MultiFrequencySelection, PopulationView, SlotPlan, TruncationSelection
+from benchmarks.toy_problems import patience, search
 
 MF = MultiFrequencySelection((1, 5))
 

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 from test_gated_selection import PLAIN, mean_best
-from toy_problems import moving_optimum, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -23,6 +22,7 @@ from agilerl_like.hpo import (
 )
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.pb2 import is_reliable
+from benchmarks.toy_problems import moving_optimum, search, uniform_starts
 
 
 def test_the_posterior_is_that_of_the_formula():

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_problems import Toy, fragile, hasty, narrow, search, uniform_starts
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import (
@@ -21,6 +20,7 @@ from agilerl_like.hpo import (
     Trial,
     WeightMix,
 )
+from benchmarks.toy_problems import Toy, fragile, hasty, narrow, search, uniform_starts
 
 FITNESS = np.arange(4.0)
 RATES = [1e-5, 1e-4, 1e-3, 1e-2]

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, PopulationView, Selection, Trial
+from agilerl_like.hpo import (
+    Explorer,
+    Genome,
+    History,
+    HyperparameterConfig,
+    PopulationView,
+    RLParameter,
+    Selection,
+    Trial,
+)
 from agilerl_like.hpo.evolution import clone_of_best, next_generation
 from agilerl_like.hpo.genome import NO_PARENT
 
@@ -47,6 +56,8 @@ class Toy:
 
 @dataclass
 class Result:
+    """The members of the last generation, and the course of the search."""
+
     states: list[Any]
     genomes: list[Genome]
     history: History
@@ -147,7 +158,6 @@ def moving_optimum(dimensions: int = 1, noise: float = 0.0, length: int = 40) ->
 
     Of the best constant, 1 dimension: 17.346 of 40; of 0.5 everywhere in 4 dimensions: 25.98.
     """
-    from agilerl_like.hpo import RLParameter
 
     def gain(values: np.ndarray, t: int) -> float:
         rising = 0.2 + 0.6 * t / (length - 1)
@@ -169,8 +179,6 @@ def moving_optimum(dimensions: int = 1, noise: float = 0.0, length: int = 40) ->
 
 def escape() -> Toy:
     """Fitness is the distance of the learning rate from 3e-4, in decades; weights do not matter."""
-    from agilerl_like.hpo import RLParameter
-
     return Toy(
         HyperparameterConfig(lr=RLParameter(1e-5, 1e-2, scale="log")),
         lambda: 0.0,
@@ -185,7 +193,6 @@ def patience(deceptive: bool, periods: int = 40) -> Toy:
     `theta` starts at 0.9; the score is -ln(theta / 0.9). With `deceptive`, a high h pays only as far as the lineage's h
     has fallen linearly from 1 to 0: the linear schedule gains 2.980, h = 0 gains 0.496.
     """
-    from agilerl_like.hpo import RLParameter
 
     def train(state: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
         gained, debt = state
@@ -212,7 +219,6 @@ def quadratic(steps: int = 10) -> Toy:
 
     With h = (1, 0) or (0, 1) alone Q is 0.39 - 0.81 * 0.98^(2 t) after t steps, at most 0.39.
     """
-    from agilerl_like.hpo import RLParameter
 
     def train(theta: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
         a, b = (value * (1 - 0.02 * hyperparameters[name]) ** steps for value, name in zip(theta, "ab", strict=True))
@@ -228,7 +234,6 @@ def quadratic(steps: int = 10) -> Toy:
 
 def plateau(threshold: float) -> Toy:
     """A member near x = 0.7 gains up to 1 a generation, which its fitness shows from a threshold on."""
-    from agilerl_like.hpo import RLParameter
 
     def train(gained: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
         return gained + max(0.0, 1 - ((hyperparameters["x"] - 0.7) / 0.15) ** 2)
@@ -243,7 +248,6 @@ def plateau(threshold: float) -> Toy:
 
 def narrow(noise: float = 0.1) -> Toy:
     """A member gains up to 1 in a generation where all of four values are near 0.7; most draws gain nothing."""
-    from agilerl_like.hpo import RLParameter
 
     def train(total: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
         distances = (np.array(list(hyperparameters.values())) - 0.7) / 0.25
@@ -260,7 +264,6 @@ def narrow(noise: float = 0.1) -> Toy:
 
 def hasty(noise: float = 0.0) -> Toy:
     """A high h gains fast but lowers what a lineage can reach, for good: 1 - 0.3 h, at the largest h it ever had."""
-    from agilerl_like.hpo import RLParameter
 
     def train(state: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
         score, limit = state
@@ -280,7 +283,6 @@ def hasty(noise: float = 0.0) -> Toy:
 
 def fragile(noise: float = 0.0) -> Toy:
     """A member gains up to 1 in a generation near h = 1, and there loses all with a probability of up to 0.4."""
-    from agilerl_like.hpo import RLParameter
 
     def train(total: float, hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> float:
         h, others = hyperparameters["h"], [hyperparameters[name] - 0.5 for name in "xy"]
