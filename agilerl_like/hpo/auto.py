@@ -1,69 +1,12 @@
 """`evolution="auto"`: the selection and the explorer that need no settings, because they adapt to members and budget.
 
-Its parts, with the evidence (`tests/hpo` holds the toy problems, `benchmarks/search.md` runs on real environments):
+In the first half of the budget members with different hyperparameters train side by side, without clones: twice the
+worse half starts again with other hyperparameters, and after a quarter the worse half is removed. In the second half
+clones of better members replace worse ones, and the learning rate falls. The best agent returns where all members have
+lost what it can do, and fresh members replace others where no member earns more than a constant policy.
 
-- Selection behind a gate of one standard error of the paired difference. With much noise in fitness it is better than
-  the same selection without the gate; with moderate noise and eight members it equals truncation within the spread.
-- Members whose hyperparameters differ train for half of the budget before clones replace any (`warm_up`), because the
-  first to earn much are often not those that would earn most, and their clones would have all slots within three
-  generations. In toy problems, 40 searches with eight members each, clones from half of the budget on reach 0.86 where
-  haste costs later gains (from two thirds on 0.87, from the beginning 0.77, independent members 0.87). Where the best
-  values move they reach 32.5 and 25.4 (from two thirds on 26.2 and 21.4, from the beginning 38.3 and 30.4).
-- During the warm-up the worse half starts again twice, with other hyperparameters (`restart_worse`), so that more of
-  the ranges is tried. In toy problems that reaches 13.4 instead of 11.0 where most draws learn nothing, and up to 4 %
-  more in the others.
-- The worse half is removed after a quarter of the budget (`halve_at`), because a budget that is divided among all
-  members is often too short for each of them: of eight members the last four train 1.75 times as long. Four are left
-  to be selected from: of two, the agent found was often one of the first half of the run.
-- Clones replace up to half of the members in a generation, to the end. Only clones change. In toy problems a quarter
-  in the last third reaches 8.1 instead of 8.8, 9.0 instead of 9.7, 24.1 instead of 25.4, and elsewhere the same
-  within 1 %.
-- From half of the budget on the learning rate of all members falls in a straight line to a twentieth (`anneal_from`),
-  unless they have a schedule of their own. Policies that are updated in large steps to the end fluctuate, so that the
-  agent found is the one that happened to be evaluated at a good moment.
-- Warm-up, halving, share and falling rate were measured together, in pairs of short runs on Pendulum (tuning seeds 40
-  to 46 and 49 to 51, 320,000 steps): the agents found earn -163 in the mean, -187 in the worst run. With members halved
-  three times, clones from two thirds on, a quarter of them replaced and constant rates that is -189 and -343; with
-  constant rates alone -169 and -225. In five of these seeds (41, 43, 45, 50, 51) they earn -170 and -187, without
-  clones -210 and -353, without clones and halved three times -217 and -313; in three (41, 43, 51) -167, and where the
-  rate falls from the beginning -207. The simulation of `python -m benchmarks.halving` prefers three halvings and clones
-  from two thirds on: the agent found is better than that of eight independent members with probability 0.69 instead of
-  0.58 in Pendulum and 0.74 instead of 0.56 in CartPole. But its clones learn as their parents do, whatever their
-  hyperparameters are, so it shows what their slots cost and not what they bring. Where the budget is a few updates for
-  each member, set `halve_at=(1 / 4, 1 / 2, 3 / 4)`.
-- Where the best fitness does not rise, the worst quarter starts again with other hyperparameters. On Pendulum, from one
-  bad point for all members (tuning seeds 2 to 5), the one seed of four that had learned nothing reached -164. None
-  starts again in the last third: in toy problems that gains 24.9 instead of 23.9 and 15.0 instead of 13.6.
-- Where all members begin with the same hyperparameters, all but the best quarter draw others after the first
-  generation, and the warm-up applies to them as to drawn members. From a bad point on Pendulum (tuning seeds 10 to 13,
-  members halved three times, constant rates) the agents found earn -150 to -169; with half of the members drawn and
-  selection from the first generation on, -142, -169, -330 and -1241, because differences of members that had learned
-  nothing decided who stayed. From good values it costs nothing: the area under the curve is 0.99 to 1.01 times that of
-  independent members (CartPole, Pendulum, tuning seeds 10 and 11). Simulated as above, with a starting point that
-  learns nothing, the warm-up raises the share of searches that reach the target of Pendulum from 0.26 to 0.36 in the
-  shortest budget and from 0.72 to 0.86 in the longest, and that of CartPole from 0.90 to 0.99 in the longest.
-- All hyperparameters of a clone move at once.
-- They move by normal steps, and from 16 members on by proposals of a Gaussian process (`PB2`). With eight members the
-  process gains 37.2 instead of 35.6 of 40 in a toy problem without noise. Where members' fitness collapses and recovers
-  by itself, as that of agents does, recoveries are taken for gains, and it reaches 15.3 instead of 16.2. In the run of
-  LunarLander in which this was seen, several proposals of each generation moved lr in the same direction, to the lower
-  end of its range, where members learn no more: the agent found earns 80, with normal steps 161.
-- Where all members have been behind the best agent of the run for a tenth of the budget, a clone of it replaces the
-  worst member (`return_best`). In a toy problem whose fast learners lose all at times, that reaches 9.7 instead of 8.6,
-  with noise 8.8 instead of 7.9 (independent members 4.2), and in six others the same. It was seen in
-  MountainCarContinuous: an agent found in generation 1 or 2 loses the goal in the next generation, and the run hands it
-  over as it was then.
-- In the restarts of the warm-up, a member stays that earns more in training than any earns in the evaluation: in the
-  same runs the agent that had found the goal was thrown away, because it reached it only with noise by then.
-- Where the best member earns as much as a constant policy, clones of members that earn more in training and fresh
-  members replace the oldest others in turn, and without such members the older half starts again after each tenth of
-  the budget; fresh members explore more, and stay for a fifth of it. Clones alone repeat what was luck: in a toy
-  problem where no clone of an initial member can learn, 14 of 20 searches find no member that learns in 17
-  generations, with fresh members 1 (Acrobot from lr 0.03, the search in which it was seen: -83 instead of -373). With
-  60 shorter generations, of which a member needs 9 to learn, 16 of 20 find none where fresh members stay for four
-  generations, and all find one where they stay for a fifth of the budget.
-- The same env seeds for all members, new ones in each generation; more episodes for members in doubt.
-- Fitness blended with the training return, whose weight is at most a quarter (`blended_fitness`).
+`tutorials/why_auto.md` has the measurements for and against each part; `python -m benchmarks.auto_parts` repeats those
+on toy problems.
 """
 
 from __future__ import annotations
