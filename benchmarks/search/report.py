@@ -177,6 +177,7 @@ def _section(
     )
     lines += ["", *_warning(final), "### By environment", ""]
     lines += _by_env(rows, methods)
+    lines += _better_by_env(final, methods)
     lines += ["", "### Cost, acts and bias", "", *_costs(rows, methods)]
     lines += _replay_table(rows, methods, replays)
     name = FIGURE.format(f"{start}_{members}x{generations}")
@@ -224,7 +225,7 @@ def _warning(final: Mapping[str, stats.Scores]) -> list[str]:
 
 
 def _by_env(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
-    envs = list(dict.fromkeys(row.case["env"] for row in rows))
+    envs = [env for env in ENVS if any(row.case["env"] == env for row in rows)]
     table = []
     for name in methods:
         cells = [f"`{name}`"]
@@ -250,6 +251,36 @@ def _by_env(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
         "",
         *markdown(("method", *envs), table),
     ]
+
+
+def _better_by_env(final: Mapping[str, stats.Scores], methods: Sequence[str]) -> list[str]:
+    """Return the probability that a run of ours is better than one of each other method, for each environment."""
+    ours = final.get(OURS, {})
+    tasks = sorted(ours, key=lambda task: list(ENVS).index(_env_of(task)))
+    table = [
+        (f"`{name}`", *(_better_in(task, ours, final[name]) for task in tasks))
+        for name in methods
+        if name != OURS and set(ours) & set(final[name])
+    ]
+    if not table:
+        return []
+    return [
+        "",
+        "P(ours is better) in each environment (runs of ours and of the method); a tie counts half:",
+        "",
+        *markdown(("method", *map(_env_of, tasks)), table),
+    ]
+
+
+def _env_of(task: str) -> str:
+    return task.partition(" ")[0]
+
+
+def _better_in(task: str, ours: stats.Scores, theirs: stats.Scores) -> str:
+    if task not in theirs:
+        return ""
+    better = stats.probability_of_improvement({task: ours[task]}, {task: theirs[task]})
+    return f"{better:.2f} ({len(ours[task])}, {len(theirs[task])})"
 
 
 def _costs(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:

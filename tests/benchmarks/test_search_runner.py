@@ -243,6 +243,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "-999" not in text
     assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
     assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) | 1.0 | 0.00 |" in text
+    assert "| `no_evolution` | 1.00 (1, 1) |" in text
     assert "| smoke | 0 of 20 | not run |" in text
     assert "claims need 10" in text
     assert "Machines: a laptop, 2 cores (2 rows); not recorded (1 rows)." in text  # tuning seeds are not counted
