@@ -85,7 +85,8 @@ def search(
     uids, parents = list(range(size)), [NO_PARENT] * size
     before = [np.nan] * size
     operators = [""] * size
-    history, memory, next_uid, scores, best = History(), {}, size, [], None
+    history, memory, next_uid, scores = History(), {}, size, []
+    best: Any = None  # true score, state, genome and uid of the best agent so far
     for generation in range(1, generations + 1):
         states = [
             toy.train(state, dict(genome.hyperparameters), generation - 1, rng)

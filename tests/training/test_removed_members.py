@@ -229,5 +229,5 @@ def test_shares_outside_the_budget_are_refused(shares):
 
 def test_auto_shrinks_a_population_in_a_run():
     watch = Watch()
-    train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=8, generations=12, callbacks=[watch])
+    train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=8, generations=12, eval_steps=60, callbacks=[watch])
     assert [*map(len, watch.uids)] == [8] * 3 + [4] * 3 + [2] * 6

@@ -351,16 +351,17 @@ class Watching(Selection):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_expected_generations_are_those_until_the_first_limit(tmp_path, processes):
     """A generation of 64 steps has two updates of 32, so ten updates end the run after five generations."""
-    run(tmp_path / "run", 10**6, Watching(), max_updates=10, processes=processes)
+    run(tmp_path / "run", 10**6, Watching(), max_updates=10, processes=processes, eval_steps=5)
     assert search_state(tmp_path / "run")["state"]["expected"] == [5, 5, 5, 5]
-    run(tmp_path / "run", 256, Watching(), max_updates=10**6, max_seconds=10**6, processes=processes, overwrite=True)
+    limits = {"max_updates": 10**6, "max_seconds": 10**6}
+    run(tmp_path / "run", 256, Watching(), **limits, processes=processes, eval_steps=5, overwrite=True)
     assert search_state(tmp_path / "run")["state"]["expected"] == [4, 4, 4]
 
 
 def test_a_time_limit_predicts_the_generations(monkeypatch, tmp_path):
     """Each generation lasts a tenth of `max_seconds` by this clock."""
     monkeypatch.setattr(LoopState, "_seconds", lambda self: 5.0 * self.progress.generation)
-    run(tmp_path / "run", 10**6, Watching(), max_seconds=50)
+    run(tmp_path / "run", 10**6, Watching(), max_seconds=50, eval_steps=5)
     assert search_state(tmp_path / "run")["state"]["expected"] == [10] * 9
 
 
