@@ -1,10 +1,10 @@
 """What each part of `evolution="auto"` brings in toy problems: the search with it and without it, on the same seeds.
 
 In a toy problem a member's gain in a generation is computed from its hyperparameters, so a search takes a fraction of
-a second. Parts that need more than fitness (members that are removed, the falling learning rate, training returns,
-constant policies) do nothing there.
+a second, and all of them some minutes. Parts that need more than fitness (members that are removed, the falling
+learning rate, training returns, constant policies) do nothing there.
 
-    python -m benchmarks.auto_parts  # searches, and replaces the section of benchmarks/README.md: 5 minutes
+    python -m benchmarks.auto_parts  # searches, and replaces the section of benchmarks/README.md
 """
 
 import argparse
@@ -124,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
     parser.add_argument("--output", default=str(README), help="file with the section to replace, or -")
     options = parser.parse_args(arguments)
+    if options.searches < 2:
+        parser.error(f"--searches={options.searches}; allowed are at least 2, since one has no standard error")
     rows = {}
     with multiprocessing.get_context("spawn").Pool(options.jobs, torch.set_num_threads, (1,)) as pool:
         for name in VARIANTS:
