@@ -1,6 +1,7 @@
 """Law 12: imports go down only, also those for types, and never inside functions; optional packages are in one file."""
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -174,3 +175,9 @@ def test_nothing_is_executed_on_loading_and_no_global_generator_is_touched(trees
         # -O would take users' checks away
         problems += [f"{path}:{node.lineno}: assert" for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     assert not problems, "\n".join(problems)
+
+
+def test_each_test_file_has_a_name_of_its_own():
+    """`pytest` imports test files by their names alone, so two of one name end its collection with an error."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
+    assert not [name for name, count in names.items() if count > 1]
