@@ -1,4 +1,4 @@
-"""Short runs for the golden record: `run_all` returns their digests.
+"""Short runs for the golden record: `digest_of` returns the digest of one.
 
 A digest covers every file that a run leaves: weights, optimizer moments and normalizers of the last population and of
 the best agent, their JSON documents, lineage.jsonl and metrics.csv without its times. The runs are configured by YAML
@@ -89,8 +89,10 @@ RUNS = {
     ),
 }
 """Configurations that are trained by `agilerl-like train`."""
-RESUMED = ("mlp discrete", "team")
-"""Runs that are also stopped after half of their steps and resumed; both must have one digest."""
+VARIANTS = ("mlp discrete, resumed", "team, resumed", "mlp per member, two processes")
+"""Runs that are stopped after half of their steps and resumed, or trained by two processes: their digests must be those
+of the plain runs."""
+NAMES = (*RUNS, *VARIANTS, "custom networks")
 
 
 def digest(folder):
@@ -219,11 +221,11 @@ def custom(folder):
     return folder
 
 
-def run_all(folder):
-    """Run everything in an empty folder, with one thread; return digests by name."""
-    digests = {name: digest(train(folder / name, settings)) for name, settings in RUNS.items()}
-    digests |= {f"{name}, resumed": digest(resumed(folder / f"{name} resumed", RUNS[name])) for name in RESUMED}
-    two = changed(RUNS["mlp per member"], run={"processes": 2})
-    digests["mlp per member, two processes"] = digest(train(folder / "two processes", two))
-    digests["custom networks"] = digest(custom(folder / "custom"))
-    return digests
+def digest_of(name, folder):
+    """Run what a name of `NAMES` stands for in an empty folder, with one thread; return its digest."""
+    plain, _, variant = name.partition(", ")
+    if variant == "resumed":
+        return digest(resumed(folder / "run", RUNS[plain]))
+    if variant == "two processes":
+        return digest(train(folder / "run", changed(RUNS[plain], run={"processes": 2})))
+    return digest(custom(folder / "run") if name == "custom networks" else train(folder / "run", RUNS[name]))

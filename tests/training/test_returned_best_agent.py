@@ -68,8 +68,9 @@ def train(selection, *, size=3, generations=6, resume=None, **options):
             hp_config=RANGES, per_member=True,
         )  # fmt: skip
         return train_on_policy(
-            env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS, eval_loop=2,
-            selection_strategy=selection, mutation=AutoExplorer(), resume=resume, verbose=False, **options,
+            env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS,
+            eval_loop=2, eval_steps=60, selection_strategy=selection, mutation=AutoExplorer(),
+            resume=resume, verbose=False, **options,
         )  # fmt: skip
 
 
