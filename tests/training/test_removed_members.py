@@ -68,8 +68,9 @@ def train(selection, *, size=4, generations=4, env=None, resume=None, **options)
             per_member=True,
         )  # fmt: skip
         return train_on_policy(
-            env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS, eval_loop=2,
-            selection_strategy=selection, mutation=AutoExplorer(), resume=resume, verbose=False, **options,
+            env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS,
+            eval_loop=2, eval_steps=60, selection_strategy=selection, mutation=AutoExplorer(),
+            resume=resume, verbose=False, **options,
         )  # fmt: skip
 
 
@@ -229,5 +230,5 @@ def test_shares_outside_the_budget_are_refused(shares):
 
 def test_auto_shrinks_a_population_in_a_run():
     watch = Watch()
-    train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=8, generations=12, eval_steps=60, callbacks=[watch])
+    train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=8, generations=12, callbacks=[watch])
     assert [*map(len, watch.uids)] == [8] * 3 + [4] * 3 + [2] * 6
