@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics as basic
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -148,11 +147,11 @@ def _section(
         "",
     ]
     final, auc = scores(rows, final_score), scores(rows, auc_score)
-    methods = sorted(final, key=lambda name: -stats.iqm(final[name]))
-    ranks = stats.mean_ranks(_complete(final))
+    ranks = stats.mean_ranks(stats.with_runs(final, goals.RANKED_SEEDS))
+    methods = sorted(final, key=lambda name: (name not in ranks, -stats.iqm(final[name])))
     lines += [
-        "Over the tasks that each method has; intervals are 95 % stratified bootstrap. Rank: over the tasks and seeds "
-        "that all methods have.",
+        "Over the tasks that each method has; intervals are 95 % stratified bootstrap. Rank: among the methods that "
+        f"have {goals.RANKED_SEEDS} runs or more in each task; they stand first.",
         "",
     ]
     table = []
@@ -160,7 +159,7 @@ def _section(
         table.append((
             f"`{name}`", f"{sum(map(len, final[name].values()))} in {len(final[name])}",
             _with_interval(stats.iqm, final[name]), _with_interval(stats.iqm, auc[name]),
-            _decimals(ranks.get(name, math.nan)), f"{stats.optimality_gap(final[name]):.2f}",
+            f"{ranks[name]:.2f}" if name in ranks else "", f"{stats.optimality_gap(final[name]):.2f}",
             _versus(final, name),
         ))  # fmt: skip
     lines += markdown(
@@ -184,12 +183,6 @@ def _section(
     if draw(rows, page.parent / name):
         lines += ["", f"![Best-so-far curves]({name})"]
     return [*lines, ""]
-
-
-def _complete(final: Mapping[str, stats.Scores]) -> Mapping[str, stats.Scores]:
-    """Return scores of the tasks that all methods have; of no method if there are none."""
-    tasks = set.intersection(*(set(its) for its in final.values())) if final else set()
-    return {name: {task: its[task] for task in sorted(tasks)} for name, its in final.items()} if tasks else {}
 
 
 def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> str:
@@ -218,8 +211,8 @@ def _warning(final: Mapping[str, stats.Scores]) -> list[str]:
     if fewest >= FEW_SEEDS:
         return []
     return [
-        f"**The fewest runs of a method in a task are {fewest}; claims need {FEW_SEEDS}. No ranking of methods follows "
-        "from this table.**",
+        f"**The fewest runs of a method in a task are {fewest}; claims need {FEW_SEEDS}. Nothing follows from the "
+        "lines of methods with fewer.**",
         "",
     ]
 
@@ -380,7 +373,3 @@ def _sampled(row: Row, grid: np.ndarray) -> np.ndarray:
     for steps, _, value in row.curve if not row.failure else ():
         values[grid >= steps] = env.score(value)
     return values
-
-
-def _decimals(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.1f}"

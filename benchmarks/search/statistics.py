@@ -7,6 +7,7 @@ normalised. `Scores` maps each task to the scores of its runs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -82,6 +83,15 @@ def area_under_curve(points: Sequence[tuple[float, float]], budget: float, befor
         steps = min(steps, budget)
         area, at, value = area + value * (steps - at), steps, score
     return (area + value * (budget - at)) / budget
+
+
+def with_runs(scores: Mapping[str, Scores], least: int) -> dict[str, Scores]:
+    """Return the scores of methods that have `least` runs in each task in which two methods or more have as many."""
+    full = {method: {task for task, runs in its.items() if len(runs) >= least} for method, its in scores.items()}
+    counts = Counter(task for tasks in full.values() for task in tasks)
+    tasks = sorted(task for task, count in counts.items() if count >= 2)
+    found = [method for method in scores if tasks and full[method].issuperset(tasks)]
+    return {method: {task: scores[method][task] for task in tasks} for method in found}
 
 
 def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -242,7 +243,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     text = page.read_text()
     assert "-999" not in text
     assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
-    assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) | 1.0 | 0.00 |" in text
+    assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) |  | 0.00 |" in text  # no rank
     assert "| `no_evolution` | 1.00 (1, 1) |" in text
     assert "| smoke | 0 of 20 | not run |" in text
     assert "claims need 10" in text
@@ -268,6 +269,25 @@ def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
     assert "| 0.90 (" in line(10)
     assert line(10).endswith("7 environments | yes |")
     assert line(9).endswith("| undecided: too few runs |")
+
+
+def test_the_rank_is_that_among_methods_with_five_runs_and_decided_by_all_methods():
+    def line(counts, ours):
+        rows = []
+        for method, count in counts.items():
+            for seed, env in product(range(count), protocol.TIERS["main"].envs):
+                value = ENVS[env].random + (ours if method == "ours" else 1.0)
+                case = json.loads(Case(method, env, "S2", 1000 + seed, 800_000).key)
+                rows.append(Row(case, "", value, 1.0, value, value, [], 800_000, 1000, 9.0, 9.0, 0.1, 20, 4))
+        return next(line for line in goals.table(rows, {}) if line.startswith("| S2: mean rank"))
+
+    methods = protocol.TIERS["main"].methods
+    some = {"ours": 10, "no_evolution": 10, "tpe_hyperband": 5, "asha": 4}
+    assert "| 1.00, place 1 of 3 with 5 runs or more in 7 environments | undecided" in line(some, 2.0)
+    assert "| 3.00, place 3 of 3 with" in line(some, 0.5)
+    assert "place 1 of 12 with 5 runs or more in 7 environments | yes |" in line(dict.fromkeys(methods, 10), 2.0)
+    assert "| undecided" in line(dict.fromkeys(methods, 9), 2.0)
+    assert line({"ours": 10}, 2.0) == "| S2: mean rank among all methods | 1st | not run | undecided: too few runs |"
 
 
 def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):

@@ -71,6 +71,18 @@ def test_mean_ranks_share_ties():
     assert ranks == {"a": (1 + 1.5) / 2, "b": (2 + 1.5) / 2, "c": 3.0}
 
 
+def test_methods_are_ranked_on_the_tasks_of_which_two_have_enough_runs():
+    few, many = [1.0, 2.0], [1.0, 2.0, 3.0]
+    scores = {
+        "a": {"x": many, "y": many, "z": many},
+        "b": {"x": many, "y": many},
+        "c": {"x": many, "y": few, "z": few},
+        "d": {"x": many},
+    }
+    assert stats.with_runs(scores, 3) == {"a": {"x": many, "y": many}, "b": {"x": many, "y": many}}
+    assert stats.with_runs({"a": {"x": many}, "b": {"x": few}}, 3) == {}
+
+
 def test_restricted_mean_counts_censored_runs_with_the_horizon():
     assert stats.restricted_mean([10, None, 40, 200], 100) == (10 + 100 + 40 + 100) / 4
 
