@@ -70,6 +70,13 @@ class TrainingLoop(EvaluatingLoop):
 
     def run(self, stop_requests: StopRequests) -> RunResult:
         """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""
+        try:
+            return self._run(stop_requests)
+        finally:
+            for agent in self.population:  # a learning rate that has fallen would slow down further training
+                agent.run_schedules = FrozenMapping()
+
+    def _run(self, stop_requests: StopRequests) -> RunResult:
         self.stop_requests = stop_requests
         self.callbacks.on_run_begin(self._update_context())
         stopped = self._start()
@@ -121,8 +128,6 @@ class TrainingLoop(EvaluatingLoop):
         best = self._known_best()
         summary = self._summary(best, resumes=bool(stopped))
         self.callbacks.on_run_end(self.context, summary)
-        for agent in self.population:  # a learning rate that has fallen would slow down further training
-            agent.run_schedules = FrozenMapping()
         population = self.members.gather_all()
         population.fitness = list(self.fitness)
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]

@@ -21,22 +21,22 @@ class Rates(Callback):
     """Collects where each update's rollout began, and the share of the member's learning rate that it used."""
 
     def __init__(self):
-        self.progress, self.shares, self.schedules = [], [], []
+        self.progress, self.shares, self.schedules, self.agents = [], [], [], {}
 
     def on_update(self, run, metrics):
         for slot, reported in metrics.items():
-            agent = run.population[slot]
+            agent = self.agents[slot] = run.population[slot]
             self.progress.append(agent.progress)
             self.schedules.append(agent.active_schedules)
             self.shares.append(reported.get("lr", agent.lr) / agent.lr)
 
 
-def trained(kind=PPO, train=train_on_policy, selection=None, run_dir=None, **settings):
+def trained(kind=PPO, train=train_on_policy, selection=None, run_dir=None, rates=None, **settings):
     """Train two members; return what `Rates` collected, and the population."""
     env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="vector")
     settings |= {"net_config": SMALL, "hp_config": HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))}
     pop = kind.population(2, env.single_observation_space, env.single_action_space, num_envs=ENVS, seed=1, **settings)
-    rates, search = Rates(), {"evolution": "auto"} if selection is None else {"selection_strategy": selection}
+    rates, search = rates or Rates(), {"evolution": "auto"} if selection is None else {"selection_strategy": selection}
     sizes = {"max_steps": MAX_STEPS, "evo_steps": STEPS, "eval_loop": 1}
     files = {"checkpoint": None if run_dir is None else STEPS, "run_dir": run_dir}
     pop, _ = train(env, pop=pop, verbose=False, callbacks=[rates], **sizes, **search, **files)
@@ -109,6 +109,18 @@ def test_a_selection_of_a_users_own_gives_schedules_by_name():
     rates, pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)
     assert all(its == {"lr": "linear", "ent_coef": "cosine"} for its in rates.schedules)
     assert all(agent.active_schedules == {} for agent in pop)
+
+
+def test_no_schedule_of_the_selection_stays_after_an_error():
+    class Broken(Scheduled):
+        def plan(self, view, rng):
+            raise RuntimeError("broken")
+
+    rates = Rates()
+    with pytest.raises(RuntimeError, match="broken"):
+        trained(selection=Broken({"lr": "linear"}), rates=rates, **PPO_SETTINGS)
+    assert all(its == {"lr": "linear"} for its in rates.schedules)
+    assert [agent.active_schedules for agent in rates.agents.values()] == [{}, {}]
 
 
 @pytest.mark.parametrize(
