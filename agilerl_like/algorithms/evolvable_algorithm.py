@@ -302,7 +302,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         proposal = mutations.propose(
             before, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
         )
-        self.apply_genome(*checked_proposal(mutations, proposal, before))
+        self.apply_genome(*checked_proposal(mutations, proposal, before, self.hp_config))
         return self
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:

@@ -62,7 +62,7 @@ def next_generation(
             rng = generator(seed, Purpose.MUTATION, view.generation, uid)
             propose = explorer.draw if is_fresh else explorer.propose
             proposal = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
-            genome, more = checked_proposal(explorer, proposal, genome)
+            genome, more = checked_proposal(explorer, proposal, genome, hp_configs[parent_slot])
             changes += more
         if row.wider:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
@@ -93,7 +93,7 @@ def clone_of_best(
     if row.explore:
         rng = generator(seed, Purpose.MUTATION, view.generation, uid)
         proposal = explorer.propose(genome, view.history, rng, hp_config=hp_config, repair=repair)
-        genome, changes = checked_proposal(explorer, proposal, genome)
+        genome, changes = checked_proposal(explorer, proposal, genome, hp_config)
     return Offspring(view.generation, int(row.slot), uid, parent_uid, int(row.slot), genome, changes)
 
 
@@ -140,7 +140,7 @@ def pre_training_mutations(
         proposal = explorer.propose(
             genomes[slot], History(), rng, hp_config=hp_configs[slot], repair=repair, pre_training=True
         )
-        genome, changes = checked_proposal(explorer, proposal, genomes[slot])
+        genome, changes = checked_proposal(explorer, proposal, genomes[slot], hp_configs[slot])
         return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
     return tuple(make_offspring(slot) for slot in range(len(genomes)))

@@ -107,12 +107,14 @@ def with_hyperparameters(
     return genome.replace(hyperparameters=new), record
 
 
-def checked_proposal(explorer: Explorer, proposal: Any, genome: Genome) -> tuple[Genome, tuple[Mutation, ...]]:
+def checked_proposal(
+    explorer: Explorer, proposal: Any, genome: Genome, hp_config: HyperparameterConfig
+) -> tuple[Genome, tuple[Mutation, ...]]:
     """Return what an explorer made of a genome.
 
     Raises:
         ConfigurationError: it is no genome with records of its changes, or the genome has other hyperparameters or a
-            new value that is not finite.
+            new value that is not finite, or not in its range or choices.
     """
     name = type(explorer).__name__
     parts = proposal if isinstance(proposal, tuple) and len(proposal) == 2 else (None, None)
@@ -127,4 +129,11 @@ def checked_proposal(explorer: Explorer, proposal: Any, genome: Genome) -> tuple
     for key, value in new.items():
         if isinstance(value, float) and not math.isfinite(value) and value != old[key]:
             raise ConfigurationError(f"{name} proposed {key}={value!r}; allowed are finite numbers")
+    for key, parameter in hp_config.items():
+        is_new = new[key] != old[key] or not hp_config.is_active(key, old)
+        if is_new and hp_config.is_active(key, new):
+            try:
+                parameter.check(key, new[key])
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
     return parts[0], parts[1]

@@ -126,9 +126,9 @@ def test_the_order_of_members_does_not_change_offspring(layers, fitness: list[fl
 
 def test_repair_is_applied_last(layers) -> None:
     mutations = Mutations(0, 0, parameters=0, rl_hp=1)
-    offspring = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.5})
+    offspring = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.05})
     assert {child.survives for child in offspring} == {True, False}
-    assert all(child.survives or child.genome.hyperparameters["lr"] == 0.5 for child in offspring)
+    assert all(child.survives or child.genome.hyperparameters["lr"] == 0.05 for child in offspring)
 
 
 def test_a_diverged_or_too_small_population_is_refused(layers) -> None:

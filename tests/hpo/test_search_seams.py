@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ from agilerl_like.hpo import (
     next_generation,
     ranking,
 )
-from agilerl_like.hpo.explorer import with_hyperparameters
+from agilerl_like.hpo.explorer import checked_proposal, with_hyperparameters
 
 CONFIG = HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
 FITNESS = [1.0, 4.0, 3.0, 2.0]
@@ -220,8 +221,39 @@ class Proposed(Explorer):
             lambda genome: (genome.replace(hyperparameters={"lr": float("nan")}), ()),
             "Proposed proposed lr=nan; allowed are finite numbers",
         ),
+        (
+            lambda genome: (genome.replace(hyperparameters={"lr": 0.5}), ()),
+            r"Proposed proposed a value that is not allowed: lr=0\.5 lies outside its range \[1e-05, 0\.1\]",
+        ),
     ],
 )
-def test_a_proposal_that_is_no_genome_of_these_hyperparameters_is_refused(layers, change: Any, message: str) -> None:
+def test_a_proposal_that_is_no_genome_with_these_ranges_is_refused(layers, change: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         evolve(a_view(layers), BestReplacesWorst(), Proposed(change))
+
+
+def test_a_proposal_may_leave_a_given_value_outside_of_its_range(layers) -> None:
+    genomes = [Genome({"lr": 0.5}, layers((1,)))] * 4
+    view = PopulationView(np.array(FITNESS), [50, 51, 52, 53], genomes, 6, History())
+    offspring = evolve(view, BestReplacesWorst(), Proposed(lambda genome: (genome, ())))
+    assert [child.genome.hyperparameters["lr"] for child in offspring] == [0.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_allowed"),
+    [
+        (("linear", 0.05), ("linear", 0.5), True),  # not in use
+        (("kl", 0.05), ("kl", 0.5), False),
+        (("linear", 0.5), ("kl", 0.5), False),  # in use from now on
+        (("kl", 0.5), ("kl", 0.5), True),  # as it was given
+    ],
+)
+def test_values_in_use_are_checked_where_the_explorer_changes_them(layers, before: Any, after: Any, is_allowed) -> None:
+    ranges = HyperparameterConfig(
+        lr_schedule=Choice(["linear", "kl"]), target_kl=RLParameter(0.01, 0.1, when={"lr_schedule": "kl"})
+    )
+    old, new = (
+        Genome(dict(zip(("lr_schedule", "target_kl"), its, strict=True)), layers((1,))) for its in (before, after)
+    )
+    with nullcontext() if is_allowed else pytest.raises(ConfigurationError, match=r"target_kl=0\.5 lies outside"):
+        checked_proposal(Proposed(), (new, ()), old, ranges)
