@@ -107,7 +107,7 @@ class AutoSelection(GatedSelection):
         found = next((slot for slot in worst_first if slot not in staying), None)
         if found is None:
             return None
-        state["behind"] = 0
+        state["behind"], state["returned"] = 0, [found, view.generation]
         return SlotForBest(found, explore=self.warms_up(view))
 
     def removed(self, view: PopulationView) -> Sequence[int]:
@@ -123,6 +123,8 @@ class AutoSelection(GatedSelection):
         self.in_grace(view)
         noted = view.state["restarted"]
         view.state["restarted"] = [[kept.index(slot), *more] for slot, *more in noted if slot in kept]
+        if (clone := returned_clone(view)) in kept:
+            view.state["returned"] = [kept.index(clone), view.generation]
         return [slot for slot in range(len(view)) if slot not in kept]
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
@@ -240,9 +242,19 @@ def is_behind(view: PopulationView, gate: float) -> bool:
 
 
 def is_constant(view: PopulationView) -> bool:
-    """Whether the best member earns what a constant policy does."""
-    best = int(ranking(view.fitness, view.uids)[0])
-    return _is_of_constant(view, view.fitness[best], view.own_error(best))
+    """Whether the best member earns what a constant policy does.
+
+    A clone of the best agent that has just taken a slot does not count: it has that agent's fitness, and no member of
+    this generation has earned it.
+    """
+    by_rank = [slot for slot in ranking(view.fitness, view.uids).tolist() if slot != returned_clone(view)]
+    return bool(by_rank) and _is_of_constant(view, float(view.fitness[by_rank[0]]), view.own_error(by_rank[0]))
+
+
+def returned_clone(view: PopulationView) -> int | None:
+    """Return the slot that a clone of the best agent has taken in this generation; None if there is none."""
+    slot, generation = view.state.get("returned", (None, 0))
+    return slot if generation == view.generation else None
 
 
 def _is_of_constant(view: PopulationView, fitness: float, error: float) -> bool:

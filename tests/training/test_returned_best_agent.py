@@ -10,7 +10,7 @@ from small_runs import SMALL, CopyFolder, Records
 from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, Run, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import PopulationView, SlotForBest, SlotPlan, WeightMix, ranking
-from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
+from agilerl_like.hpo.auto import AutoExplorer, AutoSelection, returned_clone
 from agilerl_like.hpo.selection import Selection, check_slot_for_best
 from agilerl_like.reporting.callback import Callback
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
@@ -215,6 +215,31 @@ def test_auto_counts_no_differences_that_may_be_noise():
 def test_auto_does_not_return_an_agent_that_earns_what_a_constant_policy_does():
     assert slots([5.0, 3.0, 8.0], state={"baseline": [10.0, 20.0]}) == [None] * 4
     assert slots([5.0, 3.0, 8.0], state={"baseline": [-50.0, 20.0]}) == [None, 1, None, 1]
+
+
+def test_fresh_members_come_though_a_clone_of_the_best_agent_earns_more_than_a_constant_policy():
+    """As in Acrobot, where an untrained policy may earn much by luck, and its clones lose it in a generation."""
+    state, rng, found = {"baseline": [-500.0, 0.0]}, np.random.default_rng(0), []
+    for generation in range(3, 7):
+        fitness, returns, lucky = np.full(4, -500.0), np.full((4, 3), -500.0), [-120.0, -130.0, -140.0]
+        uids = [*range(10 * generation, 10 * generation + 4)]
+        view = PopulationView(
+            fitness, uids, (), generation, returns=returns, generations=20, state=state, best_returns=lucky
+        )
+        row = AUTO.slot_for_best(view)
+        if row is not None:
+            fitness[row.slot], returns[row.slot] = -130.0, lucky
+        assert AUTO.removed(view) == []  # after a quarter of the budget, too
+        plan = AUTO.plan(view, rng)
+        found.append((None if row is None else row.slot, [slot for slot, its in enumerate(plan) if its.wider]))
+    assert found == [(None, []), (3, [0, 1]), (None, []), (3, [2])]  # 0 and 1 have time to learn
+
+
+def test_the_slot_of_a_clone_of_the_best_agent_is_known_after_others_are_removed():
+    state = {"returned": [3, 5]}
+    assert AUTO.removed(view_of([1.0, 6.0, 2.0, 9.0], state=state)) == [0, 2]
+    assert returned_clone(view_of([6.0, 9.0], state=state)) == state["returned"][0] == 1
+    assert returned_clone(view_of([6.0, 9.0], 6, state=state)) is None
 
 
 def test_members_that_started_again_a_short_time_ago_stay():
