@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = [row for row in rows if row.key not in known and row.schedule and not row.failure]
         tasks = [(row.key, "--replay-one", row.to_json()) for row in found]
         return _in_processes(tasks, options.jobs, lambda line: results.append(results.REPLAYS, line))
-    done = {row.key for row in results.rows(options.rows)}
+    done = {row.key for row in results.rows(options.rows) if row.is_current}
     cases = [case for case in available(selected(options)) if case.key not in done]
     print(f"{len(cases)} runs to do, {len(done)} rows exist", file=sys.stderr, flush=True)
     tasks = [(f"{case.method} {case.env} {case.start} {case.seed}", "--one", case.key) for case in cases]

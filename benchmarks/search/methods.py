@@ -60,6 +60,8 @@ class Method:
     needs_venv: bool = False
     version: int = 3
     """Raised when the method changes, or the training loop for all methods, so that earlier rows are run again."""
+    also_counts: Mapping[int, str] = field(default_factory=dict)
+    """Earlier versions whose rows count until they are run again, and in which runs they differ from this one."""
 
     def missing(self) -> str:
         """Return why the method cannot run, "" if it can."""
@@ -202,11 +204,16 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=16)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=17)
 
 
 METHODS = {
-    "ours": Method('evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=16),
+    "ours": Method(
+        'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=17, also_counts={
+            16: "no fresh members came where all members earned what a constant policy does, while a clone of the best "
+            "agent of the run had returned",
+        },
+    ),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
     "ours_no_warm_up": _ours("ours: selection from the first generation on", {"warm_up": 0.0}),
     "ours_late_clones": _ours("ours: clones from two thirds of the budget on", {"warm_up": 2 / 3}),
@@ -228,7 +235,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=16,
+        (("selection", AUTO), ("explorer", AUTO)), version=17,
     ),
     "pb2": Method(
         "PB2: truncation, this package's process without its rule for noise",

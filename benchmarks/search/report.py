@@ -117,7 +117,8 @@ def _coverage(rows: Sequence[Row]) -> list[str]:
         if failed
         else f"{len(rows)} rows; no run failed.",
         "",
-        "Runs of earlier versions of a method do not count; earlier commits of this page have their results.",
+        "Runs of earlier versions of a method do not count; earlier commits of this page have their results."
+        + _earlier_versions(rows),
         "",
     ]
     lines += [
@@ -125,6 +126,16 @@ def _coverage(rows: Sequence[Row]) -> list[str]:
         for row in failed
     ]
     return [*lines, ""] if failed else lines
+
+
+def _earlier_versions(rows: Sequence[Row]) -> str:
+    """Return the exceptions: rows of earlier versions that count until they are run again."""
+    counts = Counter((row.case["method"], row.method_version) for row in rows if row.counts and not row.is_current)
+    return "".join(
+        f" {count} runs of `{method}` are of version {version} instead of {METHODS[method].version}, and count until "
+        f"they are run again: in version {version} {METHODS[method].also_counts[version]}."
+        for (method, version), count in sorted(counts.items())
+    )
 
 
 def _by_setting(rows: Sequence[Row]) -> dict[tuple[Start, int, int], list[Row]]:

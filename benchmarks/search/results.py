@@ -36,8 +36,9 @@ def lines(path: Path) -> Iterable[str]:
 
 
 def rows(path: Path = ROWS) -> list[Row]:
-    """Return all rows of methods as they are now; of a case that ran twice, the later one."""
-    return list({row.key: row for row in map(Row.from_json, lines(path)) if row.is_current}.values())
+    """Return all rows that count: of a case that ran twice, the one of the later version, or the later one."""
+    found = sorted((row for row in map(Row.from_json, lines(path)) if row.counts), key=lambda row: row.method_version)
+    return list({row.key: row for row in found}.values())
 
 
 def replays(rows: Iterable[Row], path: Path = REPLAYS) -> dict[str, dict[str, Any]]:

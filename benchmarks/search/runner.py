@@ -105,6 +105,12 @@ class Row:
         method = METHODS.get(self.case["method"])
         return method is not None and method.version == self.method_version
 
+    @property
+    def counts(self) -> bool:
+        """Whether its method is the one that was run, or differs from it in few runs alone (`Method.also_counts`)."""
+        method = METHODS.get(self.case["method"])
+        return self.is_current or (method is not None and self.method_version in method.also_counts)
+
 
 class Observer(Callback):
     """Stops a run at its budget, and tests what it would hand over."""

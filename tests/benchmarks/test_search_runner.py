@@ -215,6 +215,29 @@ def test_rows_survive_a_killed_writer(tmp_path, row):
     assert len(results.rows(path)) == 1  # the same case
 
 
+def test_rows_of_an_earlier_version_that_also_counts_stay_until_they_are_run_again(tmp_path, row, monkeypatch):
+    path, old = tmp_path / "rows.jsonl", replace(row, case={**row.case, "seed": 1000}, method_version=16)
+    method, name = METHODS[row.case["method"]], row.case["method"]
+    monkeypatch.setitem(METHODS, name, replace(method, version=18, also_counts={16: "nothing returned"}))
+    results.append(path, replace(old, method_version=17).to_json())
+    assert results.rows(path) == []
+    results.append(path, old.to_json())
+    (found,) = results.rows(path)
+    assert (found.method_version, found.is_current) == (16, False)
+    report.write(tmp_path / "page.md", [found], {})
+    text = (tmp_path / "page.md").read_text()
+    assert f"1 runs of `{name}` are of version 16 instead of 18" in text
+    assert "in version 16 nothing returned." in text
+    cases = ["--methods", name, "--envs", row.case["env"], "--seeds", "1000", "--starts", row.case["start"]]
+    tasks = []
+    monkeypatch.setattr(search_main, "_in_processes", lambda found, jobs, save: tasks.append(len(found)) or 0)
+    assert search_main.main([*cases, "--rows", str(path)]) == 0
+    results.append(path, replace(old, method_version=18).to_json())
+    results.append(path, old.to_json())
+    assert [one.method_version for one in results.rows(path)] == [18]
+    assert tasks == [1]
+
+
 @pytest.mark.parametrize("seeds", [["100"], ["999"]])
 def test_seeds_between_tuning_and_report_are_refused(seeds, capsys):
     with pytest.raises(SystemExit):
