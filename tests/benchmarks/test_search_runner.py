@@ -294,7 +294,9 @@ def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
     assert line(9).endswith("| undecided: too few runs |")
 
 
-def test_the_rank_is_that_among_methods_with_five_runs_and_decided_by_all_methods():
+def test_the_rank_is_that_among_methods_with_five_runs_and_decided_by_all_methods(monkeypatch):
+    monkeypatch.setattr(stats, "REPETITIONS", 50)
+
     def line(counts, ours):
         rows = []
         for method, count in counts.items():
