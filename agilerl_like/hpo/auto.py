@@ -123,8 +123,8 @@ class AutoSelection(GatedSelection):
         self.in_grace(view)
         noted = view.state["restarted"]
         view.state["restarted"] = [[kept.index(slot), *more] for slot, *more in noted if slot in kept]
-        if (clone := returned_clone(view)) in kept:
-            view.state["returned"] = [kept.index(clone), view.generation]
+        if (clone := returned_clone(view)) is not None:
+            view.state["returned"] = [kept.index(clone) if clone in kept else None, view.generation]
         return [slot for slot in range(len(view)) if slot not in kept]
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:

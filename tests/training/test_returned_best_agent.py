@@ -240,6 +240,9 @@ def test_the_slot_of_a_clone_of_the_best_agent_is_known_after_others_are_removed
     assert AUTO.removed(view_of([1.0, 6.0, 2.0, 9.0], state=state)) == [0, 2]
     assert returned_clone(view_of([6.0, 9.0], state=state)) == state["returned"][0] == 1
     assert returned_clone(view_of([6.0, 9.0], 6, state=state)) is None
+    state = {"returned": [0, 5]}
+    assert AUTO.removed(view_of([1.0, 6.0, 2.0, 9.0], state=state)) == [0, 2]
+    assert returned_clone(view_of([6.0, 9.0], state=state)) is None  # it was removed itself
 
 
 def test_members_that_started_again_a_short_time_ago_stay():
