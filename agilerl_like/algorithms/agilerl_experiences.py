@@ -13,17 +13,18 @@ from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
-from agilerl_like.networks.distributions import ActionDistribution
 
 NAMES = ("states", "actions", "log_probs", "rewards", "dones", "values", "next_state", "next_done")
 Experiences = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Any, Any]
 """`NAMES`, in this order: the first six are lists over time of arrays `[E, …]`."""
+RawActions = Callable[[str, Any, int, np.ndarray | None], Tensor]
+"""`Learner.raw_actions`."""
 
 
 def as_rollout(
     experiences: Experiences | None,
     encode: Callable[[Any], Tensor],
-    distribution: ActionDistribution,
+    raw_actions: RawActions,
     *,
     hidden_state_before: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
@@ -33,12 +34,13 @@ def as_rollout(
 
     `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag does not distinguish time limits
     from terminations, so every end counts as a termination. `hidden_state_before` returns the hidden state
-    `[E, M, K, H]` before the first step, given `dones[0]` `[E]`. `acting` is a list over time of flags `[E]`: rows
-    where it is False took no action, are excluded from the update, and may hold NaN; the step before such a row ends an
-    episode.
+    `[E, M, K, H]` before the first step, given `dones[0]` `[E]`. `raw_actions` is that of the learner. `acting` is a
+    list over time of flags `[E]`: rows where it is False took no action, are excluded from the update, and may hold
+    NaN; the agent waits there, unless its episode ended with the step before.
 
     Raises:
-        ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity.
+        ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity; or an
+            action is not of the action space.
     """
     if experiences is None or len(experiences) != len(NAMES):
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy needs none")
@@ -50,7 +52,6 @@ def as_rollout(
     present = None if acting is None else _acting_flags(acting, (steps, np.size(rewards[0])))
     if acting is not None:
         states = [_zero_absent_rows(state, flags) for state, flags in zip(states, acting, strict=True)]
-        actions = [_zero_absent_rows(row, flags) for row, flags in zip(actions, acting, strict=True)]
         next_state = tree_map(np.nan_to_num, next_state)
     observations = torch.stack([encode(state) for state in states]).unsqueeze(1)  # [T, 1, E, D]
     shape, device = (steps, observations.shape[2]), observations.device
@@ -58,7 +59,11 @@ def as_rollout(
     def numbers(name: str, part: Sequence[Any]) -> Tensor:
         return torch.from_numpy(_float_array(name, part, shape, present)).to(device).unsqueeze(1)  # [T, 1, E]
 
-    raw = torch.stack([distribution.from_env(np.asarray(row)) for row in actions]).to(device).unsqueeze(1)
+    if len(shapes := {np.shape(row) for row in actions}) > 1:
+        raise ConfigurationError(f"experiences: actions has steps of shapes {sorted(shapes)}; allowed is one shape")
+    raw = raw_actions(
+        "experiences: actions", np.stack(actions), steps * shape[1], None if present is None else present.ravel()
+    )
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
     waiting = _waiting(valid, ended)
@@ -68,7 +73,7 @@ def as_rollout(
         total_rewards = total_rewards + waiting[0] * torch.from_numpy(meanwhile).to(total_rewards).unsqueeze(1)
     rollout = Rollout.from_steps(
         observations=observations,
-        actions=raw,
+        actions=raw.unflatten(0, (steps, 1, shape[1])),
         rewards=total_rewards,
         terminated=ended,
         ended=ended,

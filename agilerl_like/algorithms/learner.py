@@ -67,6 +67,16 @@ class Learner(ActingLearner, StoredLearner):
         else:
             recent, count = recent.flatten(0, 1), RECENT
         self.recent_observations = recent[:: max(1, len(recent) // count)][:count].detach().cpu().clone()
+        self.resample_noise()
+
+    def count_updates(self, steps: int) -> None:
+        """Count gradient steps of an algorithm without rollouts, and draw the noise on the weights, if any."""
+        self.updates += steps
+        if self.architecture.has_noise or self.architecture.of_critic.has_noise:  # else no module is visited
+            self.resample_noise()
+
+    def resample_noise(self) -> None:
+        """Draw the noise on the weights for the next env steps and their update, and that of a target network."""
         noisy = [layer for layer in self.network.modules() if isinstance(layer, NoisyLinear | MemoryModule)]
         if noisy:
             stream = torch_generator(self.device, self.seed, Purpose.WEIGHT_NOISE, self.index, self.updates)

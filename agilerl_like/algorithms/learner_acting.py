@@ -15,7 +15,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_base import LearnerBase, torch_generator
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.critic_observation import AsymmetricEncoder
-from agilerl_like.envs.spaces import ObservationEncoder, mask_size
+from agilerl_like.envs.spaces import ObservationEncoder, legal_actions, mask_size
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.weight_transfer import in_eval_mode
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
@@ -72,6 +72,27 @@ class ActingLearner(LearnerBase):
         if not bool(finite.all()):
             raise ConfigurationError(f"observation={columns[~finite][0].tolist()} is not finite")
         return rows.to(self.device), single
+
+    def raw_actions(self, name: str, actions: Any, rows: int, acting: np.ndarray | None = None) -> Tensor:
+        """Convert the environment's actions of `rows` rows to raw ones `[rows, size]`, 0 where `acting` is False.
+
+        Raises:
+            ConfigurationError: there are more or fewer, or one is not of the action space; it names them `name`.
+        """
+        size = self.distribution.size
+        given = np.array(actions, np.float64).ravel()
+        if len(given) != rows * size:
+            each = f", {size} for each row" if size > 1 else ""
+            raise ConfigurationError(f"{name} has {len(given)} numbers; allowed are {rows * size}{each}")
+        given = given.reshape(rows, size)
+        absent = np.zeros(rows, np.bool_) if acting is None else ~acting
+        given[absent] = 0
+        legal, allowed = legal_actions(self.action_space, given)
+        if not legal[~absent].all():
+            raise ConfigurationError(f"{name}={given[~legal & ~absent[:, None]][0]:g}; allowed are {allowed}")
+        raw = self.distribution.from_env(given)
+        raw[torch.from_numpy(absent)] = 0
+        return raw.to(self.device)
 
     def predict(
         self,

@@ -33,6 +33,7 @@ from agilerl_like.modules.param_stack import (
     detached_clone,
     flatten_parameters_,
     layout,
+    update_count_flags,
 )
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
@@ -329,6 +330,7 @@ class LearnerBase:
                         new.copy_(old)
                 for new, old in zip(self.network.buffers(), before.buffers(), strict=True):
                     new.copy_(old)
+            update_count_flags(self.network)
 
     def _unfilled(self, architecture: NetworkSpec) -> ActorCritic:
         """Build a network whose weights will be overwritten; a user's module is initialized by its own code."""

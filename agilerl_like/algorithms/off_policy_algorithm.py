@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
-import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -97,6 +96,7 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         """
         learner = self.learner
         batch = batch_of(learner, experiences, self.gamma)
+        learner.learned_with_masks |= batch.next_masks is not None
         update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
         return float(learn_or_restore(learner, update)["loss"][0])
 
@@ -118,7 +118,7 @@ def learn_or_restore(learner: Learner, update: Update) -> TensorDict:
     if not bool(report["healthy"][0]):
         learner.cohort.restore(learner.row, snapshot)
         raise PopulationDivergedError(f"agent {learner.index}: a number is not finite; its weights were restored")
-    learner.updates += 1
+    learner.count_updates(1)
     return report
 
 
@@ -139,11 +139,10 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
             f"experiences: obs has {rows} rows and next_obs has {len(next_obs)}; allowed are as many, at least one"
         )
 
-    def numbers(name: str, width: int = 1) -> np.ndarray:
+    def numbers(name: str) -> np.ndarray:
         found = np.asarray(_array(experiences[name]), np.float64).ravel()
-        if len(found) != rows * width:
-            each = f", {width} for each row of obs" if width > 1 else ""
-            raise ConfigurationError(f"experiences: {name} has {len(found)} numbers; allowed are {rows * width}{each}")
+        if len(found) != rows:
+            raise ConfigurationError(f"experiences: {name} has {len(found)} numbers; allowed are {rows}")
         _check_each(name, found, np.abs(found) <= np.finfo(np.float32).max, "finite numbers")
         return found
 
@@ -151,17 +150,15 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
         torch.tensor(numbers(name)[None], dtype=torch.float32, device=device) for name in ("reward", "done")
     )
     _check_each("done", done, (done == 0) | (done == 1), "0 and 1")
-    action, space = numbers("action", learner.distribution.size), learner.action_space
-    if isinstance(space, gymnasium.spaces.Discrete):
-        _check_each("action", action, np.isin(action, space.start + np.arange(space.n)), f"those of {space}")
+    actions = learner.raw_actions("experiences: action", _array(experiences["action"]), rows)
     mask = experiences.get("next_action_mask", None)
     if mask is not None:
-        mask, shape = np.atleast_2d(np.asarray(_array(mask), np.bool_)), (rows, mask_size(space))
+        mask, shape = np.atleast_2d(np.asarray(_array(mask), np.bool_)), (rows, mask_size(learner.action_space))
         if mask.shape != shape:
             raise ConfigurationError(f"experiences: next_action_mask has shape {mask.shape}; allowed is {shape}")
     return Batch(
         obs.unsqueeze(0),
-        learner.distribution.from_env(action).to(device).unsqueeze(0),
+        actions.unsqueeze(0),
         reward,
         gamma * (1 - done),
         next_obs.unsqueeze(0),

@@ -181,7 +181,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
                 metrics.set(name, update.hyperparams[name])  # as scheduled
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates
-                learner.updates += steps
+                learner.count_updates(steps)
                 if not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY:
                     reports[place] = metrics[i : i + 1].cpu()
                     learner.recent_observations = experience.latest(place, RECENT)[-RECENT:].cpu().clone()

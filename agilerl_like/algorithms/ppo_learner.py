@@ -114,11 +114,15 @@ class PPOLearner(Learner):
     def evaluate_actions(
         self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probability, entropy and value `[B]` of given actions, with gradients."""
+        """Return log-probability, entropy and value `[B]` of given actions, with gradients.
+
+        Raises:
+            ConfigurationError: there are more or fewer actions than observations, or one is not of the action space.
+        """
         x = self.normalize(obs)
         sequence_info = self._one_step(hidden_state, len(x))
         outputs, _ = self.network.evaluate(x, sequence_info)
-        raw = self.distribution.from_env(np.asarray(actions)).to(self.device)
+        raw = self.raw_actions("actions", actions, len(x))
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
         return log_prob, entropy, self.network.value(x, sequence_info)
 
@@ -158,18 +162,18 @@ class PPOLearner(Learner):
         host = self.algorithm
         validated(host.config, host.settings())  # attributes may have been set since the last update
         if isinstance(experiences, RolloutBuilder):
-            rollout, precomputed = experiences.rollout(self.encode, self.distribution, self._state_before_rollout)
+            rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._state_before_rollout)
             experiences.clear()
         else:
             rollout, precomputed = as_rollout(
                 experiences,
                 self.encode,
-                self.distribution,
+                self.raw_actions,
                 hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
                 action_masks=action_masks,
                 acting=acting,
             )
-        rollout, learns = learned_rewards([self], rollout), self.learns
+        rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
         snapshot = self.cohort.snapshot(self.row)
         report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
         if learns and not bool(report["healthy"][0]):
@@ -179,6 +183,14 @@ class PPOLearner(Learner):
             )
         self.after_rollout(rollout)
         return float(report["loss"][0])
+
+    def _marked_random_steps(self, rollout: Rollout) -> Rollout:
+        """Mark the first steps of a hand-written loop's rollout whose actions `get_action` drew uniformly."""
+        if not self._random_steps_taken:
+            return rollout
+        uniform = torch.zeros_like(rollout.valid, dtype=torch.bool)
+        uniform[:, : -(-self._random_steps_taken * self.num_agents // uniform.shape[2])] = True
+        return rollout.replace(uniform=uniform)
 
     @property
     def longest_rollout(self) -> int:

@@ -294,5 +294,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
             PopulationDivergedError: a value is not finite any more; the table was restored.
         """
         learner = self.learner
-        update = QLearningLearnerGroup.make_update([learner], batch_of(learner, experiences, self.gamma))
+        batch = batch_of(learner, experiences, self.gamma)
+        learner.learned_with_masks |= batch.next_masks is not None
+        update = QLearningLearnerGroup.make_update([learner], batch)
         return float(learn_or_restore(learner, update)["td_error"][0])

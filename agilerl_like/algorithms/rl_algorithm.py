@@ -293,5 +293,11 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         lambda action_space: make_distribution(action_space).num_outputs,
     )
     """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
-    get_state_dim = Dimension(lambda agent: agent.learner.encoding.size, lambda space: ObservationEncoder(space).size)
+    get_state_dim = Dimension(
+        lambda agent: _inputs(agent.learner.encoding), lambda space: _inputs(ObservationEncoder(space))
+    )
     """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
+
+
+def _inputs(encoding: ObservationEncoder) -> int:
+    return sum(leaf.size for leaf in encoding.leaves)

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
+from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.learning.advantages import Precomputed
@@ -63,13 +63,14 @@ class RolloutBuilder:
                 ) from None
             raise unknown_name("autoreset", given, modes) from None
         self._ended: np.ndarray | None = None
+        self._starts_next: np.ndarray | None = None
         self.clear()
 
     def clear(self) -> None:
         """Discard all steps; the next one continues the running episodes."""
         self._steps: list[_Step] = []
         self._next_obs: Any = None
-        self._starts: np.ndarray | None = self._ended
+        self._starts: np.ndarray | None = self._starts_next
         """Flags of the envs whose episode begins with the first step; None: of all."""
         self._hidden_state: Mapping[str, Tensor] | None = None
 
@@ -128,6 +129,7 @@ class RolloutBuilder:
             )
         )
         self._next_obs, self._ended = tree_map(lambda part: np.array(_host(part)), next_obs), ended
+        self._starts_next = ended | skipped  # an episode begins behind the step whose action was ignored, too
 
     def _last_observations(self, rows: np.ndarray, next_obs: Any, infos: Mapping[str, Any]) -> Any:
         """Return the last observations `[K, …]` of truncated episodes; None without any."""
@@ -146,14 +148,15 @@ class RolloutBuilder:
         return tree_map(lambda part: np.array(_host(part))[rows], final)
 
     def rollout(
-        self, encode: Encode, distribution: Any, state_before: Callable[[Any, Tensor], Tensor]
+        self, encode: Encode, raw_actions: RawActions, state_before: Callable[[Any, Tensor], Tensor]
     ) -> tuple[Rollout, Precomputed | None]:
         """Return the steps as a rollout, and the loop's log-probabilities and values, if all steps have them.
 
-        `state_before(hidden_state, starts)` returns the hidden state before the first step.
+        `raw_actions` is that of the learner; `state_before(hidden_state, starts)` returns the hidden state before the
+        first step.
 
         Raises:
-            ConfigurationError: there are no steps, or an array does not fit.
+            ConfigurationError: there are no steps, an array does not fit, or an action is not of the action space.
         """
         if not self._steps:
             raise ConfigurationError("the rollout is empty: call add(…) after every env.step before learn")
@@ -178,7 +181,7 @@ class RolloutBuilder:
         rollout, precomputed = as_rollout(
             experiences,
             encode,
-            distribution,
+            raw_actions,
             hidden_state_before=lambda starts: state_before(self._hidden_state, starts),
             action_masks=[step.mask for step in steps] if masked else None,
             acting=None if all(step.acting.all() for step in steps) else [step.acting for step in steps],

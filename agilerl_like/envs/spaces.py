@@ -114,6 +114,17 @@ def mask_size(space: Space) -> int:
     return 0
 
 
+def legal_actions(space: Space, actions: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return flags `[N, size]` of the numbers in `actions` `[N, size]` that the space allows, and their description.
+
+    A Box allows every finite number, since actions beyond its bounds are clipped.
+    """
+    if isinstance(space, Box):
+        return np.isfinite(actions), "finite numbers"
+    count, first = (2, 0) if isinstance(space, MultiBinary) else _categories(space)
+    return (actions == np.floor(actions)) & (actions >= first) & (actions < first + count), f"those of {space}"
+
+
 @dataclass(frozen=True, eq=False)
 class Leaf:
     """One array of an observation: its place in the tree and in a row, and the form in which a network reads it."""

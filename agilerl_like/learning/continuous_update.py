@@ -18,7 +18,7 @@ from torch import Tensor
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_mean
-from agilerl_like.learning.optimizer import Adam, clip_
+from agilerl_like.learning.optimizer import Adam, clip_, copy_gradients_
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.exploration import SquashedGaussian
@@ -46,8 +46,7 @@ class _Half:
 
     def set_gradient(self, loss: Tensor) -> None:
         """Compute the gradient of the sum of the members' losses `[Q]`."""
-        for place, its in zip(self.places, torch.autograd.grad(loss.sum(), self.parameters), strict=True):
-            place.copy_(its)
+        copy_gradients_(self.places, torch.autograd.grad(loss.sum(), self.parameters, allow_unused=True))
 
 
 @dataclass(frozen=True)

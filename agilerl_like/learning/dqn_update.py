@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_mean
-from agilerl_like.learning.optimizer import clip_
+from agilerl_like.learning.optimizer import clip_, copy_gradients_
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.distributions import ILLEGAL
@@ -38,8 +38,7 @@ class DQNUpdate(OffPolicyUpdate):
         for step, (adam_step, batch) in enumerate(zip(adam_steps, self.batches(), strict=True)):
             with torch.enable_grad():
                 loss, values = self.loss(stacked, batch, execution)
-                for place, its in zip(places, torch.autograd.grad(loss, parameters, ones), strict=True):
-                    place.copy_(its)
+                copy_gradients_(places, torch.autograd.grad(loss, parameters, ones, allow_unused=True))
             norms = clip_([gradient], self.hyperparams["max_grad_norm"])
             stacked.optimizer.step_(stacked.flat, gradient, adam_step)
             self.move_targets_(stacked, step)

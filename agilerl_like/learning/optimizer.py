@@ -205,6 +205,13 @@ class Adam:
         return self.exp_avg, self.exp_avg_sq, self.steps, self.lr_scale
 
 
+def copy_gradients_(places: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Copy gradients to their places, which hold zeros before the first one: an unused parameter's gradient is None."""
+    for place, gradient in zip(places, gradients, strict=True):
+        if gradient is not None:
+            place.copy_(gradient)
+
+
 def clip_(parts: Sequence[Tensor], max_norm: Tensor, *, together: bool = False) -> Tensor:
     """Clip each row of G gradients `[P, n]` to a norm of at most `max_norm` `[P]`; return the norms before, `[G, P]`.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
-from agilerl_like.learning.optimizer import clip_
+from agilerl_like.learning.optimizer import clip_, copy_gradients_
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -97,9 +97,7 @@ def clipped_gradient_(gradient: PPOGradient, samples: Samples, targets: Tensor) 
     gradient's halves before the clip, `[2, P]`.
     """
     found, evaluation = gradient.compute(gradient, samples, targets)
-    for view, its_gradient in zip(gradient.views, found, strict=True):
-        if its_gradient is not None:  # an unused parameter has none, and its view holds zeros
-            view.copy_(its_gradient)
+    copy_gradients_(gradient.views, found)
     gradient.gradient_sync.all_reduce_(gradient.flat)
     return evaluation, clip_(gradient.halves, gradient.max_grad_norm, together=gradient.clip_together)
 

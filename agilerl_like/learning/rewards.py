@@ -108,6 +108,10 @@ class ReturnStatistics(NamedTuple):
         """Return the statistics of no rewards."""
         return cls(torch.zeros(3, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
 
+    def of_new_episodes(self) -> ReturnStatistics:
+        """Return the same statistics with no rewards in the running episodes: all envs were reset."""
+        return self._replace(returns=torch.zeros(0, dtype=torch.float64))
+
     def updated(self, rewards: Tensor, ended: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.
 

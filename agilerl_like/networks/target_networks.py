@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.evolvable_module import UnitMaps
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
-from agilerl_like.modules.param_stack import rebuild_with
+from agilerl_like.modules.param_stack import rebuild_with, update_count_flags
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import transfer_weights_
 from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, Network
@@ -56,6 +56,7 @@ class OffPolicyNetwork(BranchedNetwork):
         own = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         for name, tensor in self.target.named_buffers():
             tensor.copy_(own[name])
+        update_count_flags(self.target)
 
     def target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Return each weight of the target with the network's, of a stack `[P, …]` or of one member."""

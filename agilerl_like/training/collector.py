@@ -261,6 +261,8 @@ class GroupCollector:
             for place, columns in enumerate(env.columns)
         ]
         population.reset_noise()
+        for learner in population:
+            learner.return_statistics = learner.return_statistics.of_new_episodes()
         self._reset_opponent_state()
         self._marks_random_steps = False
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)

@@ -461,3 +461,25 @@ def test_other_spaces_are_refused(kind):
             kind(OBS, space)
     with pytest.raises(ConfigurationError, match=f"has an image; {kind.algo} allows vectors"):
         kind(gymnasium.spaces.Box(0, 255, (3, 8, 8), np.uint8), ACTIONS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_on_the_weights_is_drawn_after_each_update_and_learned(kind):
+    noisy = {part: {**SMALL[part], "noisy": True} for part in ("encoder_config", "head_config")}
+    member = kind(OBS, ACTIONS, net_config={**SMALL, **noisy}, seed=1, batch_size=32)
+    before = {name: p.detach().clone() for name, p in member.network.named_parameters() if "sigma" in name}
+    seen = []
+    for seed in range(3):
+        member.learn(experiences(seed=seed))
+        seen.append({name: x.clone() for name, x in member.network.named_buffers() if name.endswith("input_noise")})
+    assert any(name.startswith("target.") for name in seen[0])
+    for name in seen[0]:
+        assert not torch.equal(seen[0][name], seen[1][name])
+        assert not torch.equal(seen[1][name], seen[2][name])
+    now = dict(member.network.named_parameters())
+    assert all((now[name] - old).abs().max() > 1e-5 for name, old in before.items())
+    member.set_training_mode(False)
+    sigmas = {name: now[name].detach().clone() for name in before}
+    member.learn(experiences())  # without noise the sigmas have no gradient
+    assert math.isfinite(member.learn(experiences(seed=1)))
+    assert sigmas.keys() == before.keys()

@@ -1,5 +1,6 @@
 """DQN: one gradient step by hand, targets through mutations, exploration, masks, members together and alone."""
 
+import contextlib
 import copy
 
 import gymnasium
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from agilerl_like import make_vect_envs, train_off_policy
 from agilerl_like.algorithms.dqn import DQN
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import HyperparameterConfig, Mutation, RLParameter
@@ -366,3 +368,45 @@ def test_hyperparameters_evolve_within_their_ranges():
     assert all(isinstance(member.n_step, int) and 1 <= member.n_step <= 5 for member in pop)
     with pytest.raises(ConfigurationError, match=r"memory_size.* is not a number of DQN that can evolve"):
         agent(hp_config=HyperparameterConfig(memory_size=RLParameter(8, 64)))
+
+
+def test_noise_on_the_weights_is_drawn_in_a_run():
+    noisy = {**SMALL, "encoder_config": {**SMALL["encoder_config"], "noisy": True}}
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as env:
+        spaces = env.single_observation_space, env.single_action_space
+        pop = DQN.population(2, *spaces, num_envs=2, seed=1, learning_starts=20, batch_size=16, net_config=noisy)
+        pop, _ = train_off_policy(env, pop=pop, max_steps=200, evo_steps=100, eval_loop=1, eval_steps=5, verbose=False)
+    noise = [{name: x for name, x in one.network.named_buffers() if name.endswith("input_noise")} for one in pop]
+    for name, one in noise[0].items():
+        assert float(one.abs().sum()) > 0
+        assert not torch.equal(one, noise[1][name])
+
+
+def test_learning_without_noise_leaves_its_size():
+    member = agent(net={**SMALL, "head_config": {"hidden_size": [16], "noisy": True}})
+    member.set_training_mode(False)
+    before = {name: p.detach().clone() for name, p in member.network.named_parameters()}
+    member.learn(experiences())
+    for name, parameter in member.network.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("sigma" in name)
+
+
+@pytest.mark.parametrize("own", [0.9, 0.0])
+def test_shrunk_members_with_layer_norm_act_as_they_learn(own):
+    """A layer that grew by nodes counts the old ones at first; its own network and its stack must agree on which."""
+    member = agent(net={**SMALL, "encoder_config": {"hidden_size": [16], "layer_norm": True}})
+    member.learner.mutate(Mutation("architecture", "encoder.add_node", {"layer": 0, "nodes": 16}))
+    member.learner.mix_initial_weights(own, 1 - own)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    found = member.learner.cohort.stacked.over(lambda net, x: (net.q_values(x), net.target.q_values(x)), x[None])
+    with torch.no_grad():
+        for plain, stacked in zip((member.network.q_values(x), member.network.target.q_values(x)), found, strict=True):
+            torch.testing.assert_close(stacked[0], plain)
+
+
+def test_an_agent_that_learned_with_masks_is_marked():
+    member = agent()
+    member.learn(experiences())
+    assert not member.learner.learned_with_masks
+    member.learn({**experiences(), "next_action_mask": np.ones((32, 3), np.bool_)})
+    assert member.learner.learned_with_masks

@@ -170,7 +170,7 @@ def test_dones_flag_the_first_step_of_an_episode():
     rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
-        agent.learner.distribution,
+        agent.learner.raw_actions,
         hidden_state_before=lambda begins: torch.zeros(len(begins), 2, 0, 0),
     )
     assert rollout.ended[0, :, 0].tolist() == [0, 1, 0, 1]
@@ -539,3 +539,50 @@ def test_forward_hooks_on_layers_of_a_single_agent_run_in_acting_and_learning():
     assert torch.equal(outputs, torch.relu(sums))  # sums are not overwritten by the activation
     agent.learn(experiences)
     assert any(learns for _, learns in calls)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "message"),
+    [
+        (gymnasium.spaces.Discrete(2), 7, r"actions=7; allowed are those of Discrete\(2\)"),
+        (gymnasium.spaces.Discrete(2), 0.7, r"actions=0\.7; allowed are those of Discrete\(2\)"),
+        (gymnasium.spaces.Discrete(3, start=5), 0, r"actions=0; allowed are those of Discrete\(3, start=5\)"),
+        (gymnasium.spaces.MultiDiscrete([2, 2]), [0, 5], r"actions=5; allowed are those of MultiDiscrete"),
+        (gymnasium.spaces.MultiBinary(2), [0, 3], r"actions=3; allowed are those of MultiBinary\(2\)"),
+        (gymnasium.spaces.Box(-1, 1, (1,)), [np.nan], "actions=nan; allowed are finite numbers"),
+        (gymnasium.spaces.Discrete(2), [0, 1], "actions has [0-9]+ numbers; allowed are [0-9]+"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(space, action, message):
+    agent = agent_of(space)
+    states, actions, *others = experiences_of(agent, steps=4)
+    wrong = np.stack([np.asarray(action)] * 2)
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
+        agent.evaluate_actions(states[0], wrong)
+    with pytest.raises(ConfigurationError, match=f"^experiences: {message}"):
+        agent.learn((states, [wrong] * 4, *others))
+    agent.learn((states, actions, *others))
+
+
+def test_steps_of_different_numbers_of_actions_are_refused():
+    agent = agent_of()
+    states, actions, *others = experiences_of(agent, steps=4)
+    with pytest.raises(ConfigurationError, match=r"actions has steps of shapes \[\(1,\), \(2,\)\]"):
+        agent.learn((states, [*actions[:3], actions[3][:1]], *others))
+
+
+def test_actions_of_rows_that_did_not_act_may_be_anything():
+    agent = agent_of(gymnasium.spaces.Discrete(3, start=5))
+    experiences = experiences_of(agent, steps=4)
+    acting = [np.array([True, step != 2]) for step in range(4)]
+    for filler in (0, 5):
+        actions = [row.copy() for row in experiences[1]]
+        actions[2][1] = filler
+        agent.learn((experiences[0], actions, *experiences[2:]), acting=acting)
+
+
+def test_the_inputs_of_mixed_observations_are_numbers_and_not_bytes():
+    mixed = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (3, 8, 8), np.uint8), speed=gymnasium.spaces.Box(-1, 1, (3,))
+    )
+    assert PPO.get_state_dim(mixed) == 3 * 8 * 8 + 3

@@ -418,7 +418,7 @@ def test_hand_written_loops_and_updates_compute_equal_log_probs_and_values(kind,
     rollout, precomputed = as_rollout(
         experiences,
         agent.learner.encode,
-        agent.learner.distribution,
+        agent.learner.raw_actions,
         hidden_state_before=lambda begins: agent.learner._state_before_rollout(hidden_state_before, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)

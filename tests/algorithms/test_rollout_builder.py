@@ -162,3 +162,12 @@ def test_refuses():
     builder.add(zeros, [0, 0], [1, 1], [0, 0], [0, 0], zeros)
     with pytest.raises(ConfigurationError, match="action_mask is missing in some steps"):
         agent.learn(builder)
+
+
+def test_an_episode_begins_behind_an_ignored_step_that_ended_the_rollout():
+    agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **{**SETTINGS, "num_envs": 1}, recurrent=True)
+    builder, obs = RolloutBuilder(agent, autoreset="NextStep"), np.zeros((1, 4), np.float32)
+    for rollout in range(2):  # the second one would warn that it begins in the midst of an episode, without its state
+        for step in range(4):
+            builder.add(obs, [0], [1.0], [rollout == 0 and step == 2], [False], obs)
+        agent.learn(builder)

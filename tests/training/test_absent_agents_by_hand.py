@@ -69,7 +69,7 @@ def test_returns_do_not_cross_absences():
     rollout, _ = as_rollout(
         (states, actions, log_probs, rewards, begins, values, last, done),
         agent.learner.encode,
-        agent.learner.distribution,
+        agent.learner.raw_actions,
         hidden_state_before=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=THERE,
     )
@@ -122,7 +122,7 @@ def test_an_agent_that_waits_is_paid_for_its_last_step():
             np.ones(1),
         ),
         agent.learner.encode,
-        agent.learner.distribution,
+        agent.learner.raw_actions,
         hidden_state_before=lambda begins: torch.zeros(len(begins), 0, 0, 0),
         acting=acting,
     )

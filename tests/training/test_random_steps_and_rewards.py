@@ -13,13 +13,22 @@ from duel_envs import Duel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like import IPPO, PPO, Population, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
+from agilerl_like import (
+    IPPO,
+    PPO,
+    Population,
+    RolloutBuilder,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_on_policy,
+)
 from agilerl_like.algorithms.learner_host import SettingFunctions
 from agilerl_like.algorithms.ppo_learner import learned_rewards
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning import ppo_update
 from agilerl_like.learning.rewards import ReturnStatistics, check_reward_transform, transformed
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.training.collector import PhaseTimer
@@ -408,3 +417,44 @@ def test_agents_keep_functions_whose_names_a_checkpoint_has(tmp_path):
     assert agent._hooks == [hooks.append]
     agent.load_checkpoint(without.save_checkpoint(tmp_path / "without"))  # which has no functions
     assert (agent.reward_transform, dict(agent.schedules), agent.lr_schedule) == (None, {}, None)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_random_actions_of_a_hand_written_loop_are_known_to_the_update(normalize, monkeypatch):
+    found = []
+    plain = ppo_update.compute_advantages
+
+    def recorded(*args, **kwargs):
+        batch, explained = plain(*args, **kwargs)
+        found.append(batch.old_log_probs.flatten().tolist())
+        return batch, explained
+
+    monkeypatch.setattr(ppo_update, "compute_advantages", recorded)
+    agent = PPO(
+        FourActions.observation_space, gymnasium.spaces.Box(-2.0, 2.0, (1,)), seed=0, num_envs=2, learn_step=16,
+        batch_size=16, update_epochs=1, random_steps=24, normalize_observation=normalize,
+    )  # fmt: skip
+    obs, flags = np.zeros((2, 2), np.float32), np.zeros(2, np.bool_)
+    for _ in range(2):
+        builder = RolloutBuilder(agent, autoreset="SameStep")
+        for _ in range(8):
+            action, *_ = agent.get_action(obs)
+            builder.add(obs, action, np.ones(2), flags, flags, obs, {})
+        agent.learn(builder)
+    uniform = [value == pytest.approx(-math.log(4)) for its in found for value in its]
+    assert uniform == [True] * 24 + [False] * 8
+
+
+def test_normalised_rewards_of_new_episodes_do_not_continue_those_before():
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    population = population_of(env, learn_step=4 * ENVS, batch_size=16, normalize_reward=True)
+    collector = collector_of(env, population)
+    learner = population[0].learner
+    collector.collect(4)  # of 10 steps of an episode
+    learned_rewards([learner], collector.groups[""].experience([0], 4))
+    moments = learner.return_statistics.moments
+    assert len(learner.return_statistics.returns) == ENVS
+    collector.reset([0])
+    assert len(learner.return_statistics.returns) == 0
+    assert torch.equal(learner.return_statistics.moments, moments)
+    env.close()
