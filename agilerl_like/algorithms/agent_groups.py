@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,8 @@ import gymnasium
 from torch import nn
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.algorithms.settings import validated
+from agilerl_like.algorithms.presets import PRESETS
+from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset, validated
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules.spec import check_mapping
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS
@@ -23,6 +24,8 @@ Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
 NO_FACTORS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 GROUP_HYPERPARAMETERS = ("lr", "ent_coef", "vf_coef", "clip_coef")
 """Hyperparameters that may have a factor for each group."""
+MAY_BE_ZERO = ("ent_coef", "vf_coef")
+"""Those whose factor may be 0."""
 
 MAX_AGENTS = 1024
 """Largest number of agents in a team."""
@@ -158,11 +161,11 @@ MAPPINGS = ("schedules", "reward_transform")
 
 
 def split_by_group(
-    settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]]
+    settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]], groups: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, float]]]:
     """Return settings with one value for all groups, and factors of groups that represent the values given by group.
 
-    Groups without a value have the default.
+    Groups without a value have that of the preset.
 
     Raises:
         ConfigurationError: a setting cannot differ by group, has factors too, or a value is out of range.
@@ -179,10 +182,13 @@ def split_by_group(
             raise ConfigurationError(
                 f"{name}={dict(given)} and group_factors both give values by group; pass one of them"
             )
-        single[name] = usual = getattr(PPOConfig, name)
+        preset = PRESETS[check_preset(settings.get("preset", DEFAULT_PRESET))]
+        usual = preset.values().get(name, getattr(PPOConfig, name))
         for value in given.values():
             validated(PPOConfig, {name: value})
-        found[name] = {group: value / usual for group, value in given.items()}
+        by_group = {**dict.fromkeys(groups, usual), **given}
+        single[name] = usual or max(by_group.values())  # a factor cannot change 0
+        found[name] = {group: value / single[name] for group, value in by_group.items() if value != single[name]}
     return single, found
 
 
@@ -195,5 +201,7 @@ def check_factors(factors: Mapping[str, Mapping[str, float]], groups: Mapping[st
         for group, factor in its.items():
             if group not in groups:
                 raise unknown_name(f"group_factors.{name} group", group, groups)
-            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
-                raise ConfigurationError(f"group_factors.{name}.{group}={factor!r} must be a positive number")
+            is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and 0 <= factor < math.inf
+            if not is_number or (factor == 0 and name not in MAY_BE_ZERO):
+                least = "0 or a positive number" if name in MAY_BE_ZERO else "a positive number"
+                raise ConfigurationError(f"group_factors.{name}.{group}={factor!r} must be {least}")

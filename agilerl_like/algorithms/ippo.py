@@ -145,12 +145,13 @@ class IPPO(OnPolicyAlgorithm):
             spaces_by_agent(name, spaces, ids)
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
-        settings, factors = split_by_group(settings, group_factors)
+        by_group = assign_groups(ids, groups, observed, acted)
+        settings, factors = split_by_group(settings, group_factors, by_group)
         config = validated(PPOConfig, settings)
         team = TeamSettings(
             observed,
             acted,
-            assign_groups(ids, groups, observed, acted),
+            by_group,
             rewards,
             death,
             agent_id_one_hot,
@@ -168,10 +169,10 @@ class IPPO(OnPolicyAlgorithm):
             seed=seed,
         )
         own = own_networks_by_group(actor_networks, critic_networks, self.groups)
-        by_group = net_config_by_group(with_critic_config(net_config, critic_config), self.groups)
+        net_configs = net_config_by_group(with_critic_config(net_config, critic_config), self.groups)
         self.learners = {
             group: self._make_learner(group, config, its_net_config, own.get(group))
-            for group, its_net_config in by_group.items()
+            for group, its_net_config in net_configs.items()
         }
         self._finish_init(mut)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from agilerl_like.algorithms.agilerl_experiences import NAMES, Experiences
 from agilerl_like.algorithms.ppo_learner import PPOLearner
@@ -44,11 +45,16 @@ def get_action_by_agent(
         agent_infos = [infos.get(agent) or {} for agent in present]
         masks = [None if (mask := info.get("action_mask")) is None else np.atleast_2d(mask) for info in agent_infos]
         batch = tree_map(lambda *parts: np.concatenate(parts), *rows)
-        outputs = learner.get_action(batch, _concatenate_masks(masks, len(learner.encode(batch)) // len(present)))
-        for by_agent, output in zip(results, outputs, strict=True):
+        its_masks = _concatenate_masks(masks, len(learner.encode(batch)) // len(present))
+        actions, log_probs, *others = learner.get_action(batch, its_masks)
+        defined = [info.get("env_defined_actions") for info in agent_infos]
+        if any(given is not None for given in defined):
+            parts = zip(np.split(actions, len(present)), defined, strict=True)
+            actions = np.concatenate([_with_env_defined(part, given) for part, given in parts])
+            with torch.no_grad():
+                log_probs = learner.evaluate_actions(batch, actions, action_mask=its_masks)[0].cpu().numpy()
+        for by_agent, output in zip(results, (actions, log_probs, *others), strict=True):
             by_agent |= zip(present, np.split(output, len(present)), strict=True)
-        for agent, info in zip(present, agent_infos, strict=True):
-            results[0][agent] = _with_env_defined(results[0][agent], info.get("env_defined_actions"))
     return results
 
 

@@ -336,3 +336,20 @@ def test_hyperparameters_may_differ_by_group():
     ):
         with pytest.raises(ConfigurationError, match=message):
             a_team(**wrong)
+
+
+def test_groups_without_a_value_have_that_of_the_preset():
+    team = a_team(preset="sb3", lr={"speaker": 1e-3}, ent_coef={"speaker": 0.02})
+    names = HYPERPARAM_NAMES.index("lr"), HYPERPARAM_NAMES.index("ent_coef")
+    found = {group: [its.hyperparams()[place] for place in names] for group, its in team.learners.items()}
+    assert found == {"speaker": pytest.approx([1e-3, 0.02]), "listener": pytest.approx([3e-4, 0.0])}  # SB3's
+
+
+@pytest.mark.parametrize("name", ["ent_coef", "vf_coef"])
+def test_a_coefficient_of_a_group_may_be_zero(name):
+    team = a_team(**{name: {"speaker": 0.0}})
+    place = HYPERPARAM_NAMES.index(name)
+    found = {group: its.hyperparams()[place] for group, its in team.learners.items()}
+    assert found == {"speaker": 0.0, "listener": pytest.approx(getattr(PPOConfig, name))}
+    with pytest.raises(ConfigurationError, match=f"group_factors.{name}.speaker=-1 must be 0 or a positive number"):
+        a_team(group_factors={name: {"speaker": -1}})

@@ -117,6 +117,21 @@ def test_only_agents_with_observations_act_and_env_defined_actions_override():
     assert actions == {"a_1": free["a_1"], "b_0": np.array([3])}
 
 
+def test_the_log_probability_is_that_of_the_action_that_the_env_defined():
+    spaces = {f"a_{i}": Box(-1, 1, (3,)) for i in range(2)}
+    team = IPPO(spaces, dict.fromkeys(spaces, Discrete(3)), seed=0)
+    with torch.no_grad():
+        team.learners["a"].network.actor.head.get_parameter("linears.1.bias").copy_(torch.tensor([-3.0, 0.0, 3.0]))
+    obs = {agent: np.zeros((4, 3), np.float32) for agent in spaces}
+    given = {"a_0": {"env_defined_actions": np.array([0, 1, 2, np.nan]), "action_mask": np.ones((4, 3), np.bool_)}}
+    action, log_prob, *_ = team.get_action(obs, given)
+    assert action["a_0"][:3].tolist() == [0, 1, 2]
+    for agent in spaces:
+        found = team.learner_of(agent).evaluate_actions(obs[agent], action[agent])[0]
+        np.testing.assert_allclose(log_prob[agent], found.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert log_prob["a_0"][0] < -5
+
+
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
