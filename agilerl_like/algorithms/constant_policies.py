@@ -22,8 +22,10 @@ def constant_action(distribution: Any, number: int) -> Tensor:
     """Return the raw action `[size]` of constant policy number `number`, modulo the number of actions."""
     if isinstance(distribution, Categorical):
         return torch.tensor([number % count for count in distribution.nvec], dtype=distribution.raw_dtype)
-    value = LEVELS[number % len(LEVELS)] if isinstance(distribution, Gaussian) else number % 2
-    return torch.full((distribution.size,), float(value), dtype=distribution.raw_dtype)
+    if isinstance(distribution, Gaussian):
+        level = torch.full((distribution.size,), LEVELS[number % len(LEVELS)], dtype=distribution.raw_dtype)
+        return distribution.raw_of_unit(level)
+    return torch.full((distribution.size,), float(number % 2), dtype=distribution.raw_dtype)
 
 
 def constant_policies(population: BasePopulation, numbers: Sequence[int]) -> dict[str, GroupPolicy]:

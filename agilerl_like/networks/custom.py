@@ -159,6 +159,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         super().__init__()
         self.spec, self.inputs, self.num_outputs = spec, inputs, num_outputs
         self.encoding, self.branch = inputs
+        self.leaves = self.encoding.leaves  # an exported network reads others (`export.policy_module`)
         self.net = getattr(spec, self.branch).build()
         self._dims = [parameter.dim() for parameter in self.net.parameters()][:1]
         self.frozen_parameters = _frozen_names(self.net)
@@ -193,7 +194,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
 
     def _to_observation(self, rows: Tensor) -> Any:
         """Return rows `[B, D]` in the form of the observation space."""
-        leaves = {leaf.path: leaf for leaf in self.encoding.leaves}
+        leaves = {leaf.path: leaf for leaf in self.leaves}
 
         def convert(space: gymnasium.Space, path: tuple[str | int, ...]) -> Any:
             if isinstance(space, gymnasium.spaces.Dict):

@@ -309,7 +309,10 @@ class Gaussian(ActionDistribution):
         return torch.addcmul(mean, noise, log_std.exp())
 
     def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
-        unit = torch.erf(noise / math.sqrt(2))  # uniform in -1 to 1, the bounds of the space
+        return self.raw_of_unit(torch.erf(noise / math.sqrt(2)))  # uniform in -1 to 1
+
+    def raw_of_unit(self, unit: Tensor) -> Tensor:
+        """Return raw actions for actions in half-widths of the space, from -1 to 1."""
         border = torch.as_tensor(self.border, dtype=unit.dtype, device=unit.device)
         return torch.atanh(unit.clamp(-border, border)) if self.squash else unit
 

@@ -308,3 +308,18 @@ def test_command(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "policy.py")
     assert main(["export", str(tmp_path / "agent"), str(tmp_path / "policy.txt")]) == 2
     assert "allowed are .onnx" in capsys.readouterr().err
+
+
+class ReadsBoth(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.image, self.speed, self.out = nn.Linear(192, 8), nn.Linear(3, 8), nn.Linear(16, outputs)
+
+    def forward(self, x):
+        return self.out(torch.cat([self.image(x["image"].flatten(1)).tanh(), self.speed(x["speed"]).tanh()], -1))
+
+
+def test_own_networks_of_images_and_numbers_are_exported(tmp_path):
+    mixed = Dict(image=Box(0, 255, (3, 8, 8), np.uint8), speed=Box(-1.0, 1.0, (3,)))
+    agent = PPO(mixed, Discrete(4), seed=0, actor_network=ReadsBoth(4), critic_network=ReadsBoth(1))
+    agent.export(tmp_path / "policy.pt2")  # compares the file with the agent

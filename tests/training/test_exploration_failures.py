@@ -2,11 +2,13 @@
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from agilerl_like import PPO, make_vect_envs
-from agilerl_like.algorithms.constant_policies import play_constant_policies
+from agilerl_like.algorithms.constant_policies import constant_action, play_constant_policies
 from agilerl_like.cli import main
 from agilerl_like.config import build, load
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -69,3 +71,12 @@ def test_noise_of_continuous_actions_evolves_with_auto_alone(tmp_path):
         assert (noise <= first.hp_config.keys()) == has_noise
         assert (first.action_std_init, first.action_noise_correlation) == (0.0, 0.0)  # the values given
         assert any(other.action_noise_correlation > 0 for other in others) == has_noise
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_constant_actions_are_the_centre_and_two_corners(squash):
+    space = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+    agent = PPO(gymnasium.spaces.Box(-1.0, 1.0, (3,)), space, seed=0, squash_output=squash)
+    distribution = agent.learner.distribution
+    found = distribution.to_env(torch.stack([constant_action(distribution, number) for number in range(3)]))
+    np.testing.assert_allclose(found, [[0.0, 5.0], [2.0, 10.0], [-2.0, 0.0]], atol=1e-5)
