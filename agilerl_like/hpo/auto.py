@@ -48,9 +48,10 @@ class AutoSelection(GatedSelection):
     first generation (`spread_equals`).
 
     For a share `warm_up` of the budget, no clones replace members whose hyperparameters differ, unless they have
-    diverged, or no member earns more than a constant policy. Selection in the first generations would prefer members
-    that learn fast at first: their clones take all slots within three generations, while others that learn more slowly
-    would earn more. Where the budget is not known, or all members keep the same hyperparameters, there is no warm-up.
+    diverged, no member earns more than a constant policy, or the best agent of the run returns (below). Selection in
+    the first generations would prefer members that learn fast at first: their clones take all slots within three
+    generations, while others that learn more slowly would earn more. Where the budget is not known, or all members keep
+    the same hyperparameters, there is no warm-up.
 
     After a share `restart_worse` of the budget, and after twice that share, the worse half of the members starts again
     with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:
@@ -110,12 +111,22 @@ class AutoSelection(GatedSelection):
         state["behind"], state["returned"] = 0, [found, view.generation]
         return SlotForBest(found, explore=self.warms_up(view))
 
+    @staticmethod
+    def least_after_halving(size: int) -> int:
+        """Return how many members stay of `size`: the better half, and at least two."""
+        return min(size, max(2, math.ceil(size / 2)))
+
+    def least_left(self, size: int) -> int:
+        for _ in self.halve_at:
+            size = self.least_after_halving(size)
+        return size
+
     def removed(self, view: PopulationView) -> Sequence[int]:
         """Return the slots of the worse half of the members after each share `halve_at` of the budget."""
         due = sum(view.progress >= share for share in self.halve_at)
         if due <= view.state.get("halvings", 0) or view.generations < LEAST_GENERATIONS or is_constant(view):
             return []
-        size = max(2, view.least_members, math.ceil(len(view) / 2))
+        size = max(self.least_after_halving(len(view)), view.least_members)
         fitness = blended(view).fitness if self.blend_training else view.fitness
         healthy = ranking(fitness, view.uids).tolist()
         kept = sorted([*healthy, *(slot for slot in range(len(view)) if slot not in healthy)][:size])

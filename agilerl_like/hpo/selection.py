@@ -189,6 +189,13 @@ class Selection:
         """
         return ()
 
+    def least_left(self, size: int) -> int:
+        """Return how many of `size` members a run keeps at least, by default all: `removed` may remove the others.
+
+        `processes="auto"` starts at most so many processes, since each keeps a member.
+        """
+        return size
+
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the slots whose members should be evaluated in more episodes before `plan`; by default none."""
         return ()

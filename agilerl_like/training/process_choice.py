@@ -88,6 +88,9 @@ class Sample(NamedTuple):
 def candidates(members: int, cores: int, threads: Sequence[int]) -> list[Layout]:
     """Return the layouts to compare, simpler ones first; `threads` are those that one process may have.
 
+    `members` are those that are left at the end: with more processes, of which each keeps a member, fewer would be
+    removed than in one process, and the run would find other agents.
+
     Of several processes the layout has as many as cores and members allow, minus those that do not make the largest
     shard smaller.
     """
@@ -180,7 +183,10 @@ def choose_layout(
     if steps <= SHORT_RUN:
         return Choice(given, f"a run of {steps:,} steps is short", {})
     choice_of_threads = [given.threads] if threads != AUTO or population[0].per_member else [1, cores]
-    layouts = candidates(len(population), cores, choice_of_threads)
+    members, selection = len(population), plan.selection
+    if selection is not None and plan.training_args.max_updates is None:  # with it, no member is removed
+        members = selection.least_left(members)
+    layouts = candidates(members, cores, choice_of_threads)
     refusal = _refusal(env_setup, eval_setup, population, plan)
     if refusal:
         layouts = [layout for layout in layouts if layout.processes == 1]

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from agilerl_like import PPO, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import process_choice
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -118,6 +120,16 @@ def test_a_number_is_kept(layouts):
 def test_a_long_run_has_two_processes(layouts):
     assert choose_layout(*setup(), long_plan()).layout == TWO
     assert layouts == [ONE, WIDE, TWO]
+
+
+def test_no_more_processes_than_members_that_evolution_keeps(layouts, monkeypatch):
+    monkeypatch.setattr(process_choice, "available_cores", lambda: 8)
+    plan = RunPlan(TrainingArguments(max_steps=10**9), AutoSelection(), NO_MUTATION)
+    assert choose_layout(*setup(8, per_member=True), plan).layout == Layout(4, 1)  # four of eight are removed
+    assert choose_layout(*setup(8, per_member=True), long_plan()).layout == Layout(8, 1)
+    limited = replace(plan, training_args=TrainingArguments(max_steps=10**9, max_updates=10))
+    assert choose_layout(*setup(8, per_member=True), limited).layout == Layout(8, 1)
+    assert [AutoSelection(halve_at=(0.2, 0.4)).least_left(size) for size in (1, 2, 3, 8, 9)] == [1, 2, 2, 2, 3]
 
 
 def test_results_with_per_member_depend_on_threads_so_these_stay(layouts):
