@@ -22,7 +22,10 @@ MAX_HISTORY = 10_000
 
 @dataclass(frozen=True)
 class TrainingArguments:
-    """How long a run trains, and how it evaluates. Steps are env steps of one member."""
+    """How long a run trains, and how it evaluates.
+
+    Steps are env steps of one member. A selection that removes members (`evolution="auto"`) gives theirs to the others.
+    """
 
     max_steps: int = 1_000_000
     """Env steps of each member in the whole run."""

@@ -81,9 +81,9 @@ def _head(rows: Sequence[Row]) -> list[str]:
         "",
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
         "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
-        "999 steps would take half of a generation, of which 21 are needed for 20 acts; S4 widens the range of lr to "
-        "its start. Changed since it was frozen, so that 20 acts fit in: the best agent plays the seeds of an "
-        "evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison with candidates; "
+        "999 steps would take half of a generation, and 20 rounds of selection and mutation need 21 generations; S4 "
+        "widens the range of lr to its start. Changed since it was frozen, so that 20 acts fit in: the best agent "
+        "plays the seeds of an evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison with candidates; "
         "evaluation episodes are expected to last 250 steps in Acrobot, 600 in LunarLander and 820 in "
         "MountainCarContinuous (before: 150, 400 and 600). "
         "Evaluation episodes are few where they are long: all methods have the same noise. Even so they are more "
