@@ -358,9 +358,7 @@ class Evaluator:
 
 def first_opponent(members: ShardedPopulation) -> list[Opponent]:
     """Return a pool of one: a copy of the first member; collective."""
-    local = members.local_members()
-    first = members.broadcast_agents(0, [local[0].clone() if 0 in local else None])[0]
-    return [Opponent(first, INITIAL_RATING, 0)]
+    return with_opponent([], members, slot=0, generation=0)
 
 
 def with_opponent(

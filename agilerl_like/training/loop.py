@@ -167,7 +167,7 @@ class TrainingLoop(EvaluatingLoop):
         self.replacements, self.unreplaced = [], set()
         self._sample_opponents()
         envs = self.members.first.num_envs
-        length = -(-self.training_args.evo_steps // envs) * self.initial_size // self.members.size
+        length = -(-(-(-self.training_args.evo_steps // envs) * self.initial_size) // self.members.size)  # rounded up
         last = progress.ticks + max(1, min(length, self._vector_steps_left()))
         while progress.ticks < last and not self._replicas_stop():
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)

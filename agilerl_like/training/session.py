@@ -318,7 +318,10 @@ class ProcessRun:
         env, evaluator = self._make_envs(open_envs, members)
         num_envs = env.num_envs // len(members.population) * members.population.gradient_sync.num_ranks
         given = [env_setup.env, None if self.eval_setup is None else self.eval_setup.env]
-        are_made = not any(its.env is one for its in (env, evaluator.env) for one in given)
+        # a single member uses the given envs whole, which shows nothing: other processes may have several members
+        is_single = len(members.population) == members.shard.parts == 1
+        are_made = is_single or not any(its.env is one for its in (env, evaluator.env) for one in given)
+        are_made = all(members.process_group.all_gather(are_made))
         return TrainingLoop(
             members,
             env_setup,

@@ -16,6 +16,7 @@ from agilerl_like import (
     IPPO,
     PPO,
     ConfigurationError,
+    MultiAgentPopulation,
     Mutations,
     TournamentSelection,
     make_multi_agent_vect_envs,
@@ -100,11 +101,21 @@ def test_members_learn_to_beat_a_given_team_which_learns_nothing():
 
 
 def trained(
-    opponents, processes=1, *, pop=True, generations=2, folder=None, resume=None, backend="sync", callbacks=(), **more
+    opponents,
+    processes=1,
+    *,
+    pop=True,
+    generations=2,
+    folder=None,
+    resume=None,
+    backend="sync",
+    callbacks=(),
+    change=lambda teams: teams,
+    **more,
 ):
     workers = {"num_workers": 2} if backend == "workers" else {}
     env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend=backend, **workers)
-    teams = population(env, 3, lr=3e-3, **more) if pop else None
+    teams = change(population(env, 3, lr=3e-3, **more)) if pop else None
     try:
         return train_multi_agent_on_policy(
             env,
@@ -139,7 +150,14 @@ def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
 
 
 def test_two_processes_have_the_opponents_and_the_ratings_of_one():
-    (alone, fitness), (apart, the_same) = (trained("population", processes, per_member=True) for processes in (1, 2))
+    def mutated(teams):
+        """The first team has another architecture, so of two processes the second has it."""
+        mutations = Mutations(no_mutation=0, architecture=1, parameters=0, rl_hp=0, rand_seed=1)
+        return MultiAgentPopulation([mutations.mutation([teams[0]], pre_training_mut=True)[0], *teams[1:]])
+
+    (alone, fitness), (apart, the_same) = (
+        trained("population", processes, per_member=True, change=mutated) for processes in (1, 2)
+    )
     assert the_same == fitness
     assert all(map(math.isfinite, fitness))  # ratings, from games against the pool
     assert apart.to_documents()[0] == alone.to_documents()[0]
