@@ -245,7 +245,7 @@ def describe_run(
     network, network_notes = _network_of(members["network"], population)
     choice, selection_notes = _selection_of(selection)
     mutation, mutation_notes = _mutation_of(mutations) if selection is not None else (None, [])
-    if isinstance(selection, AutoSelection) and isinstance(mutations, AutoExplorer):
+    if selection == AutoSelection() and mutations == AutoExplorer():
         choice, mutation = {"evolution": AUTO}, {}
     settings = {
         "environment": environment,

@@ -26,6 +26,7 @@ from agilerl_like import (
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.cli import main
 from agilerl_like.config import load
+from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))
@@ -214,6 +215,13 @@ def test_sampled_hyperparameters_are_described_as_sampled(tmp_path):
     assert main(["train", file, "--run.dir", str(tmp_path), "--run.name", "again", "--run.plot", "false"]) == 0
     assert len({founder["lr"] for founder in founders(tmp_path / "mine")}) == 3
     assert founders(tmp_path / "again") == founders(tmp_path / "mine")
+
+
+def test_settings_of_a_search_are_described(tmp_path):
+    for name, selection in (("plain", AutoSelection()), ("own", AutoSelection(halve_at=(), warm_up=0.0))):
+        script(tmp_path / name, options={"selection_strategy": selection, "mutation": AutoExplorer()})
+        assert load(tmp_path / name / "config.yaml").strategy == selection
+    assert "evolution: auto" in (tmp_path / "plain" / "config.yaml").read_text()
 
 
 def test_an_env_that_cannot_be_described_is_left_out(tmp_path, capsys):
