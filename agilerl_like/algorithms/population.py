@@ -361,7 +361,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         Raises:
             CheckpointError: it does not fit together.
         """
-        names = sorted(name for name in documents if name.startswith("member-"))
+        names = sorted((name for name in documents if name.startswith("member-")), key=lambda name: (len(name), name))
         facts = documents.get("population")
         if not isinstance(facts, dict) or facts.get("size") != len(names):
             raise CheckpointError(

@@ -67,9 +67,9 @@ class AutoSelection(GatedSelection):
     the same env seeds, a clone of that agent replaces the worst of them, with other hyperparameters during the warm-up
     (`return_best`): the member that it was has trained on and lost what it could do.
 
-    The learning rate of members without a schedule of their own falls from the share `anneal_from` of the budget on, in
-    a straight line to a twentieth at the end; 1 leaves it constant. It is a factor on each member's hyperparameter
-    `lr`, which evolution changes as before.
+    The learning rate of members without a schedule of their own falls from the share `anneal_from` of `max_steps` on,
+    whatever other limit ends the run, in a straight line to a twentieth; 1 leaves it constant. It is a factor on each
+    member's hyperparameter `lr`, which evolution changes as before.
     """
 
     final_share: float = 0.5
@@ -179,7 +179,8 @@ class AutoSelection(GatedSelection):
         A member stays, too, if it earns more in training than the best does in the evaluation.
         """
         by_rank, period = ranking(view.fitness, view.uids).tolist(), int(self.restart_worse * view.generations)
-        best, is_due = by_rank[0], view.generation in (period, 2 * period)
+        best = by_rank[0]
+        is_due = view.generation in (period, 2 * period) and view.generations >= LEAST_GENERATIONS
         worse = by_rank[-(len(view) // 2) :] if is_due else []
         if view.train_returns is not None:
             worse = [slot for slot in worse if not view.train_returns[slot] > view.fitness[best]]
@@ -237,7 +238,8 @@ class AutoSelection(GatedSelection):
 def is_behind(view: PopulationView, gate: float) -> bool:
     """Whether each member is behind the best agent of the run by more than `gate` standard errors, on equal seeds.
 
-    No member is behind an agent that earns what a constant policy does.
+    A member without a common seed is not known to be behind, such as one whose worst instance is another. No member is
+    behind an agent that earns what a constant policy does.
     """
     if view.best_returns is None or view.returns is None or not np.isfinite(view.best_returns).any():
         return False
@@ -246,8 +248,7 @@ def is_behind(view: PopulationView, gate: float) -> bool:
     for own, score in zip(view.returns, view.fitness, strict=True):
         gaps = view.best_returns - own[: len(view.best_returns)]
         gaps = gaps[np.isfinite(gaps)]
-        is_known = math.isfinite(score) and len(gaps) > 0
-        if is_known and not gaps.mean() > gate * error_of_mean(gaps):
+        if math.isfinite(score) and not (len(gaps) > 0 and gaps.mean() > gate * error_of_mean(gaps)):
             return False
     return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -59,7 +59,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         check_scalar_fields(self)
-        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
+        if isinstance(self.values, str | Set) or not isinstance(self.values, Iterable):  # the order of a set varies
             raise ConfigurationError(f"choices={self.values!r}; allowed is a list of values")
         object.__setattr__(self, "values", frozen(list(self.values)))
         object.__setattr__(self, "when", checked_when(self.when))

@@ -60,7 +60,11 @@ class RLParameter:
     def __post_init__(self) -> None:
         """Check the fields, and resolve `dtype` and `scale`."""
         self._set("when", checked_when(self.when))
-        if self.dtype not in DTYPES:
+        for name in ("shrink_factor", "grow_factor", "resample"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigurationError(f"{name}={value!r} must be a number")
+        if not isinstance(self.dtype, type | str) or self.dtype not in DTYPES:
             raise ConfigurationError(f"dtype={self.dtype!r} is not allowed; it must be int or float")
         if self.scale not in SCALES:
             raise unknown_name("scale", self.scale, SCALES)

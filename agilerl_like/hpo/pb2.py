@@ -107,7 +107,11 @@ class PB2(GaussianSteps):
         times = [trial.generation for trial in trials]
         gains = [trial.fitness - trial.fitness_before for trial in trials]
         process = GaussianProcess(inputs(trials), np.array(times), np.array(gains))
-        pending = [trial for trial in history.pending if math.isfinite(trial.fitness_before)]
+        pending = [
+            trial
+            for trial in history.pending
+            if math.isfinite(trial.fitness_before) and hp_config.keys() <= trial.hyperparameters.keys()
+        ]
         process = process.with_pending(inputs(pending), np.array([trial.generation for trial in pending]))
         candidates = self._candidates(here, hp_config, rng)
         context = (parent_fitness(history, hp_config, here) - low) / span

@@ -62,6 +62,7 @@ class RestartingSelection(GatedSelection):
         stalls = state["fails"] >= self.patience or has_stalled(state["bests"])
         if stalls and left >= 4 * state["every"]:
             state.update(start=view.generation, every=2 * state["every"], bests=[], fails=0)
+            state.update(best=-math.inf, stalled=0, restarted=[])  # what a gated selection notes of earlier members
             return self._restart(by_rank, len(view))
         return super().plan(view, rng)
 

@@ -69,7 +69,8 @@ class TPE(Explorer):
         if len(jobs) < self.min_jobs or rng.random() < self.random:
             return super().draw(genome, history, rng, hp_config=hp_config, repair=repair)
         num_good = max(2, math.ceil(GOOD_SHARE * len(jobs)))
-        pending = coordinates(history.pending, hp_config)
+        known = [trial for trial in history.pending if hp_config.keys() <= trial.hyperparameters.keys()]
+        pending = coordinates(known, hp_config)
         good = Density(jobs[:num_good], hp_config.categories)
         rest = Density(np.vstack([jobs[num_good:], pending]), hp_config.categories)  # so that proposals differ
         candidates = hp_config.without_inactive(good.sample(CANDIDATES, rng))

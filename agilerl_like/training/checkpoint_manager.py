@@ -269,7 +269,7 @@ def take_experience(checkpoint: Checkpoint, members: int) -> list[Mapping[str, T
         CheckpointError: the checkpoint has the experience of other members.
     """
     tensors = cast("dict[str, Mapping[str, Tensor]]", checkpoint.tensors)
-    names = sorted(name for name in tensors if name.startswith(f"{EXPERIENCE}-"))
+    names = sorted((name for name in tensors if name.startswith(f"{EXPERIENCE}-")), key=lambda name: (len(name), name))
     if names and names != [f"{EXPERIENCE}-{slot:03d}" for slot in range(members)]:
         raise CheckpointError(f"path={str(checkpoint.path)!r} has {', '.join(names)} for {members} members")
     return [tensors.pop(name) for name in names]

@@ -211,7 +211,10 @@ def _first_line(path: Path) -> str:
 
 def _is_birth(path: Path) -> bool:
     line = _first_line(path)
-    return not line.endswith("\n") or {"generation", "uid", "parent_uid"} <= set(json.loads(line))
+    if not line.endswith("\n"):
+        return True
+    birth = json.loads(line)
+    return isinstance(birth, dict) and {"generation", "uid", "parent_uid"} <= birth.keys()
 
 
 def _is_stored(path: Path, pattern: re.Pattern[str], kind: str) -> bool:

@@ -42,14 +42,14 @@ class TrainingArguments:
     for teams whose groups play against each other a "rating" from games against the best teams of earlier generations;
     the first initial team has 1000."""
     checkpoint: int | None = None
-    """Env steps of each member between checkpoints; None: ten in a run, at least five generations apart. At a
+    """Env steps of each member between checkpoints; None: ten in `max_steps`, at least five generations apart. At a
     checkpoint the envs are reset, and incomplete rollouts are discarded."""
 
     eval_share: float = 0.1
     """Members whose selection is in doubt play further evaluation episodes (gated selections), while a generation's
     evaluation takes no more than this share of its env steps; 0: none."""
     history: int = 10
-    """How often the weights of all members are saved and kept, evenly over the budget, besides the initial members; at
+    """How often the weights of all members are saved and kept, evenly over `max_steps`, besides the initial members; at
     the end of a generation, so a shorter run has one for each generation. 0: never."""
     opponents: Opponents = "self"
     """Opponents of a team's sides in training: each other (self), the best of earlier generations (past), other members
@@ -61,9 +61,9 @@ class TrainingArguments:
     """Seconds after which the run ends, at the end of a generation; None: no limit."""
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint"):
+        for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint", "max_updates"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
         if not isinstance(self.history, int) or not 0 <= self.history <= MAX_HISTORY:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
@@ -75,10 +75,10 @@ class TrainingArguments:
                 f"opponents={self.opponents!r} is unknown; allowed are 'self', 'past', 'population', a team and "
                 "functions"
             )
-        for name in ("max_updates", "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise ConfigurationError(f"{name}={value!r} must be positive and finite")
+        seconds = self.max_seconds
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds < math.inf):
+            raise ConfigurationError(f"max_seconds={seconds!r} must be positive and finite")
         if not isinstance(self.eval_share, Real) or not 0 <= self.eval_share < math.inf:
             raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
         if self.target is not None and not (isinstance(self.target, Real) and -math.inf < self.target < math.inf):

@@ -248,7 +248,7 @@ METHODS = {
     ),
     "ipbt": Method(
         "IPBT: this package's restarts with doubled generations, and PB2", _registered("ipbt", "pb2"),
-        (("selection", "ipbt"), ("explorer", "pb2")),
+        (("selection", "ipbt"), ("explorer", "pb2")), version=4,
     ),
     "hyperband_tpe": Method(
         "this package's Hyperband with TPE, eight jobs at a time", _registered("hyperband", "tpe"),

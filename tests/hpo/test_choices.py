@@ -210,6 +210,7 @@ def test_impossible_conditions_are_refused(parameters, message: str) -> None:
     [
         (lambda: Choice(["a"]), r"choices=\['a'\]; allowed are at least 2 values"),
         (lambda: Choice("ab"), r"choices='ab'; allowed is a list"),
+        (lambda: Choice({"a"}), r"choices=\{'a'\}; allowed is a list"),  # the order of a set is not that of the seed
         (lambda: Choice([1, 1.0]), r"choices=\[1, 1.0\] has 1.0 twice"),
         (lambda: Choice([1, "a"]), r"mixes numbers with text; allowed are numbers alone, or with null"),
         (lambda: Choice(["1", "a"]), r"has '1'; allowed are text that is no number"),

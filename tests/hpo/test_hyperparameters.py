@@ -245,6 +245,9 @@ def test_clip_returns_the_nearest_legal_value(parameter: RLParameter, value: flo
             r"resample=0 must be above 0 where .*grow_factor=1\.0",
         ),
         ({"min": 0, "max": 1, "resample": 1.5}, r"resample=1\.5 must be a probability"),
+        ({"min": 0, "max": 1, "resample": None}, r"resample=None must be a number"),
+        ({"min": 0, "max": 1, "shrink_factor": "0.8"}, r"shrink_factor='0\.8' must be a number"),
+        ({"min": 0, "max": 1, "dtype": []}, r"dtype=\[\] is not allowed; it must be int or float"),
     ],
 )
 def test_an_invalid_range_is_refused(arguments: dict, message: str) -> None:

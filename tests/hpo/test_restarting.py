@@ -69,3 +69,19 @@ def test_bad_settings_are_refused():
         RestartingSelection().check_budget(7)
     with pytest.raises(ConfigurationError, match="population_size=1 is too small for selection 'ipbt'"):
         RestartingSelection().validate(1)
+
+
+def test_members_of_a_restart_are_not_compared_with_those_before():
+    """They begin far below the best that was, and rise in each generation, so none of them starts again as stalled."""
+    selection, state, restarted = RestartingSelection(patience=3, blend_training=False), {}, []
+    fits = [100.0] * 5 + [10.0 + 5 * step for step in range(14)]
+    for generation, fitness in enumerate(fits, 1):
+        view = PopulationView(
+            np.array([fitness - 0.1 * slot for slot in range(8)]), [*range(8)], (), generation, generations=60,
+            state=state,
+        )  # fmt: skip
+        rows = selection.plan(view, np.random.default_rng(generation))
+        if any(row.start is not None for row in rows):
+            restarted.append(generation)
+    assert restarted == [4, 5]  # the worst quarter of a stalled run, and then all
+    assert state["stalled"] == 0

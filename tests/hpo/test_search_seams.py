@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,3 +258,32 @@ def test_values_in_use_are_checked_where_the_explorer_changes_them(layers, befor
     )
     with nullcontext() if is_allowed else pytest.raises(ConfigurationError, match=r"target_kl=0\.5 lies outside"):
         checked_proposal(Proposed(), (new, ()), old, ranges)
+
+
+@pytest.mark.parametrize("explorer", [PB2(always=True), TPE(random=0.0, min_jobs=4)], ids=["pb2", "tpe"])
+def test_proposals_of_one_generation_may_have_other_hyperparameters(layers, explorer):
+    """Members may have different ranges; a trial that waits for its result may lack one of another member's."""
+    lr, both = CONFIG, HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), ent_coef=RLParameter(1e-4, 1e-1))
+    rng, history = np.random.default_rng(0), History()
+    genomes = [Genome({"lr": 10 ** rng.uniform(-4, -2), "ent_coef": 0.01}, layers()) for _ in range(8)]
+    configs, fitness = [lr, both] * 4, [math.nan] * 8
+    for generation in range(1, 8):
+        before, fitness = fitness, [float(gain) + 20 * generation for gain in rng.normal(size=8)]
+        history = history.extended(
+            Trial(
+                generation,
+                i,
+                -1,
+                {name: genomes[i].hyperparameters[name] for name in configs[i]},
+                "a",
+                "None",
+                before[i],
+                fitness[i],
+                10,
+            )
+            for i in range(8)
+        )
+    view = PopulationView(np.array(fitness), [*range(8)], genomes, 7, history, generations=20)
+    for seed in range(5):
+        selection = TruncationSelection(fraction=0.5)
+        next_generation(view, configs, selection=selection, explorer=explorer, seed=seed, next_uid=100)

@@ -5,13 +5,15 @@ import math
 import shutil
 
 import pytest
+import torch
 
 from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
-from agilerl_like.training.checkpoint_manager import newest_checkpoint
+from agilerl_like.storage.checkpoint_folder import Checkpoint
+from agilerl_like.training.checkpoint_manager import EXPERIENCE, newest_checkpoint, take_experience
 from agilerl_like.training.training_arguments import OutputPaths
 
 
@@ -146,3 +148,10 @@ EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_
 def test_an_invalid_field_is_refused_by_name(original, tmp_path, change, said):
     with pytest.raises(CheckpointError, match=said):
         newest_checkpoint(forged(original, tmp_path / "run", change), refuse)
+
+
+def test_experience_is_in_the_order_of_slots_whatever_their_number(tmp_path):
+    slots = range(1002)  # member-1000 comes before member-101 as text
+    tensors = {f"{EXPERIENCE}-{slot:03d}": {"x": torch.tensor([slot])} for slot in slots}
+    found = take_experience(Checkpoint(tmp_path, 1, {}, dict(reversed(tensors.items()))), len(slots))
+    assert [int(one["x"]) for one in found] == [*slots]

@@ -356,6 +356,8 @@ WRONG = {
     "activation": ({"mutation": Mutations(activation_selection=("Rellu",))}, "activation_selection='Rellu'.*'ReLU'"),
     "max_steps": ({"max_steps": 0}, "max_steps=0 must be a positive integer"),
     "eval_loop": ({"eval_loop": 1.5}, r"eval_loop=1\.5 must be a positive integer"),
+    "max_updates": ({"max_updates": 2.5}, r"max_updates=2\.5 must be a positive integer"),
+    "max_seconds": ({"max_seconds": True}, "max_seconds=True must be positive and finite"),
     "target": ({"target": math.nan}, "target=nan must be a finite number"),
     "target as text": ({"target": "200"}, "target='200' must be a finite number"),
     "eval_share": ({"eval_share": None}, "eval_share=None must be finite and not negative"),

@@ -10,7 +10,7 @@ from small_runs import SMALL, CopyFolder, Records
 from agilerl_like import DQN, PPO, HyperparameterConfig, RLParameter, Run, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import PopulationView, SlotForBest, SlotPlan, WeightMix, ranking
-from agilerl_like.hpo.auto import AutoExplorer, AutoSelection, returned_clone
+from agilerl_like.hpo.auto import AutoExplorer, AutoSelection, is_behind, returned_clone
 from agilerl_like.hpo.selection import Selection, check_slot_for_best
 from agilerl_like.reporting.callback import Callback
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
@@ -262,3 +262,12 @@ def test_a_member_that_earns_more_in_training_than_the_best_does_in_the_evaluati
     for trained, restarts in [(8.5, False), (7.5, True), (np.nan, True)]:
         view = view_of([5.0, 3.0, 8.0], 2, state={"warms_up": True}, train_returns=[0.0, trained, 0.0])
         assert (AUTO.plan(view, rng)[1] == fresh) == restarts
+
+
+def test_a_member_without_a_common_seed_is_not_known_to_be_behind():
+    """As with instances, of which the worst decides: the best agent's is another one than the members'."""
+    nothing = [np.nan] * 2
+    view = view_of([61.0, 70.0], best_returns=[10.0, 12.0, *nothing])
+    apart = replace(view, returns=np.array([[*nothing, 60.0, 62.0], [*nothing, 70.0, 70.0]]))
+    assert not is_behind(apart, 1.0)
+    assert is_behind(replace(view, best_returns=np.full(4, 90.0), returns=apart.returns), 1.0)
