@@ -301,8 +301,11 @@ def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
 
 def test_limits_must_be_positive():
     env = make_vect_envs(Paid, num_envs=3, backend="sync")
-    for limit in ({"max_updates": 0}, {"max_seconds": -1.0}):
-        with pytest.raises(ConfigurationError, match="must be positive and finite"):
+    for limit, message in (
+        ({"max_updates": 0}, "max_updates=0 must be a positive integer"),
+        ({"max_seconds": -1.0}, r"max_seconds=-1\.0 must be positive and finite"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
             trained(env, **limit)
 
 
