@@ -316,7 +316,8 @@ class IPPO(OnPolicyAlgorithm):
 
         As `PPO.get_action`; a single observation is a batch of one, and agents without an observation do not act.
         `infos[agent]` may have an `action_mask` `[N, choices]`, and `env_defined_actions` `[N, …]`, which replace the
-        agent's actions where they are not NaN. There is no hidden state.
+        agent's actions where they are not NaN. It is for learning, without a hidden state: actions of a Box are not
+        clipped, and are sampled until `set_training_mode(False)`; a trained team acts by `predict`.
 
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
@@ -325,6 +326,40 @@ class IPPO(OnPolicyAlgorithm):
         for agent in obs:
             self.get_group_id(agent)  # raises for an unknown agent
         return get_action_by_agent(self.agent_groups, self.learners, obs, infos or {})
+
+    def predict(
+        self,
+        obs: Mapping[str, Any],
+        state: Mapping[str, Any] | None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Mapping[str, np.ndarray] | None = None,
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Act on observations by agent, `[N, *shape]` or single ones: `(actions, states)`, each by agent.
+
+        As `PPO.predict` for each agent: actions are those of the environment, clipped to its bounds, and single where
+        the observation is. The states of recurrent groups are passed to the next call; `episode_start` `[N]` is 1 where
+        an episode begins.
+
+        Raises:
+            ConfigurationError: an unknown agent, or an observation or mask that does not fit.
+        """
+        actions: dict[str, np.ndarray] = {}
+        states: dict[str, Any] = {}
+        for agent, observation in obs.items():
+            group = self.get_group_id(agent)
+            layout = self.agent_groups[group]
+            batch = layout.as_batch(agent, observation)
+            _, is_single = layout.encoding.as_batch(observation)
+            action, states[agent] = self.learners[group].predict(
+                layout.rows_of_agent(agent, batch),
+                (state or {}).get(agent),
+                episode_start,
+                deterministic,
+                (action_masks or {}).get(agent),
+            )
+            actions[agent] = action[0] if is_single else action
+        return actions, states
 
     def learn(
         self,

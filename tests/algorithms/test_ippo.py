@@ -353,3 +353,34 @@ def test_a_coefficient_of_a_group_may_be_zero(name):
     assert found == {"speaker": 0.0, "listener": pytest.approx(getattr(PPOConfig, name))}
     with pytest.raises(ConfigurationError, match=f"group_factors.{name}.speaker=-1 must be 0 or a positive number"):
         a_team(group_factors={name: {"speaker": -1}})
+
+
+def test_a_trained_team_predicts_single_observations_and_batches():
+    spaces = {"a_0": Box(-1, 1, (3,)), "a_1": Box(-1, 1, (3,)), "b_0": Box(-1, 1, (2,))}
+    bounds = {"a_0": Box(-0.1, 0.1, (2,)), "a_1": Box(-0.1, 0.1, (2,)), "b_0": Discrete(3)}
+    team = IPPO(spaces, bounds, seed=0, net_config=SMALL, agent_id_one_hot=True)
+    batch = {agent: np.random.default_rng(0).uniform(-1, 1, (4, *space.shape)) for agent, space in spaces.items()}
+    sampled, _ = team.predict(batch)
+    assert np.abs(sampled["a_0"]).max() == pytest.approx(0.1)  # clipped
+    best, states = team.predict(batch, deterministic=True)
+    assert {agent: action.shape for agent, action in best.items()} == {"a_0": (4, 2), "a_1": (4, 2), "b_0": (4,)}
+    assert states == dict.fromkeys(spaces)
+    single, _ = team.predict({agent: rows[2] for agent, rows in batch.items()}, deterministic=True)
+    for agent, action in single.items():
+        np.testing.assert_allclose(action, best[agent][2], rtol=1e-5)
+        assert bounds[agent].contains(action)
+    masked, _ = team.predict(batch, action_masks={"b_0": np.array([[False, True, False]] * 4)})
+    assert masked["b_0"].tolist() == [1] * 4
+    with pytest.raises(ConfigurationError, match="agent_id='c_0' is unknown"):
+        team.predict({"c_0": batch["a_0"]})
+
+
+def test_a_recurrent_team_predicts_with_its_states():
+    spaces = {"a_0": Box(-1, 1, (3,)), "a_1": Box(-1, 1, (3,))}
+    team = IPPO(spaces, dict.fromkeys(spaces, Box(-9, 9, (1,))), seed=0, net_config=SMALL, recurrent=True)
+    obs = {"a_0": np.ones((2, 3)), "a_1": -np.ones((2, 3))}
+    first, state = team.predict(obs, deterministic=True)
+    second, _ = team.predict(obs, state, np.array([0, 1]), deterministic=True)
+    for agent in spaces:
+        assert first[agent][0] != pytest.approx(second[agent][0], abs=1e-7)
+        assert first[agent][1] == pytest.approx(second[agent][1], abs=1e-7)  # where an episode began
