@@ -87,7 +87,10 @@ class Replay:
         slack = 2 * self.standard_error if self.standard_error >= 0 else 0.0
         reaches = max(self.estimate.value, self.estimate.high) >= self.found - slack
         if not self.changes:
-            return f"the find {'transfers' if reaches else 'does not transfer'}: it is one setting without changes"
+            return (
+                "the find is one setting without changes, so there is no schedule to test: on new seeds it "
+                f"{'reaches' if reaches else 'does not reach'} the best agent of the run"
+            )
         if self.difference.num_values < 2:
             return "the find is not shown to transfer: an interval needs two finite returns of each kind"
         if self.difference.high < 0:

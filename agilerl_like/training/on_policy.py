@@ -30,7 +30,7 @@ from agilerl_like.training.process_choice import choose_layout, torch_threads
 from agilerl_like.training.provenance import ProvenanceReporter
 from agilerl_like.training.run_folder import CONFIG, ConfigReporter
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
-from agilerl_like.training.run_settings import describe_run
+from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import evolve_on_policy
 from agilerl_like.training.training_arguments import LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
@@ -165,6 +165,7 @@ def train_on_policy(
             agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
     run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
+    given = {"algo": algo, "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})}
     plan = RunPlan(
         TrainingArguments(
             max_steps=max_steps,
@@ -183,7 +184,7 @@ def train_on_policy(
         selection,
         mutations,
         name=name,
-        settings={"algo": algo or "", "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})},
+        settings={name: value for name, value in given.items() if value},
         resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
         log_every=log_every,
     )
@@ -198,11 +199,17 @@ def train_on_policy(
         resume=resume,
     )
     processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
+    described = None
+    if population is not None:
+        described = describe_run(
+            env_setup, population, plan.training_args, plan.selection, plan.mutations, processes=processes
+        )
+        plan = replace(plan, settings={**described.settings, **plan.settings})
     own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
         own += _reporters_of_folder(run_dir, updates=log_every == "update")
-        if population is not None:
-            own.insert(0, _config_reporter(run_dir, env_setup, population, plan, processes))
+        if described is not None:
+            own.insert(0, _config_reporter(run_dir, described))
     log_dir = run_dir or Path("runs") / name
     if tensorboard:
         own.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))
@@ -328,13 +335,8 @@ def _reporters_of_folder(run_dir: Path, *, updates: bool) -> list[Reporter]:
     return [*folder, *([UpdatesReporter(run_dir)] if updates else [])]
 
 
-def _config_reporter(
-    run_dir: Path, env_setup: EnvSetup, population: BasePopulation, plan: RunPlan, processes: int
-) -> ConfigReporter:
+def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:
     """Return a reporter that writes the run of a script as a configuration, unless one exists."""
-    described = describe_run(
-        env_setup, population, plan.training_args, plan.selection, plan.mutations, processes=processes
-    )
     again = f"train {CONFIG} repeats this run, as far as a file can describe it"
     notes = [f"not in this file: {note}" for note in described.notes]
     return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

@@ -56,6 +56,7 @@ class TestPage:
         settings |= {*inspect.signature(agilerl_like.train_on_policy).parameters, *dir(PPO), *dir(RoomPPO)}
         settings |= {
             *inspect.signature(agilerl_like.IPPO.learn).parameters,
+            *inspect.signature(agilerl_like.DQN.__init__).parameters,
             *inspect.signature(Mutations.mutation).parameters,
         }
         cells = [row[key] for rows in read_rows().values() for row in rows for key in ("room", "here") if key in row]

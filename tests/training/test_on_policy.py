@@ -439,6 +439,8 @@ def test_older_argument_names_of_agilerl():
         env, INIT_HP={"LR": 1}, MUT_P={"NO_MUT": 1}, wandb_api_key="secret", reporters=[reporter], **settings
     )
     assert (reporter.settings["init_hp"], reporter.settings["mut_p"]) == ({"LR": 1}, {"NO_MUT": 1})
+    assert reporter.settings["algorithm"]["lr"] == settings["pop"][0].lr  # trackers have the settings of config.yaml
+    assert reporter.settings["training"]["max_steps"] == 64
     with pytest.raises(ConfigurationError, match=r"wandb_api_key is not taken: .*WANDB_API_KEY") as found:
         train_on_policy(env, wb=True, wandb_api_key="secret", **settings)
     assert "secret" not in str(found.value)
