@@ -159,14 +159,14 @@ class TestRefusing:
             ("algorithm: {rewards: mean}", "algorithm key='rewards' is unknown"),  # agents by themselves share nothing
             ("algorithm: {name: IPPO, rewards: meen}", "algorithm.rewards='meen' is unknown; did you mean 'mean'"),
             ("algorithm: {name: IPPO, group: {}}", "algorithm key='group' is unknown; did you mean 'groups'"),
-            ("algorithm: {name: IPPO, groups: [a]}", "algorithm.groups=['a']: input should be a valid dictionary"),
+            ("algorithm: {name: IPPO, groups: [a]}", "algorithm.groups=['a']; allowed is a mapping"),
             ("algorithm: {name: IPPO, groups: {a: b.c}}", "algorithm.groups: 'b.c' must be a name without dots"),
             ("algorithm: {name: IPPO, lr: -1}", "algorithm.lr=-1: input should be greater than 0"),
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dm: 8}}}", "did you mean 'latent_dim'"),
             ("algorithm: {name: IPPO}\nnetwork: {groups: {a: {latent_dim: 3}}}", "network.groups.a.latent_dim=3"),
             (
                 "algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}",
-                "network.groups.a=3: input should be a valid dictionary",
+                "network.groups.a=3; allowed is a mapping",
             ),
             ("algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside"),
             ("algorithm: {name: IPPO}\npopulation: {size: 1000000000}", "population.size=1000000000 needs at least"),

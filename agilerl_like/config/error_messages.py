@@ -22,6 +22,9 @@ from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed_error, unknown_name
 from agilerl_like.registry import registered
 
+FORMS = {"model_type": "a mapping", "dict_type": "a mapping", "list_type": "a list", "tuple_type": "a list"}
+"""What is allowed, by the type of pydantic's error."""
+
 
 class Problem(NamedTuple):
     """A problem and its location, which is empty for a setting that was not given."""
@@ -63,6 +66,11 @@ class ErrorFormatter:
             return str(unknown_name(name, value, registered("config") if is_algorithm else choices))
         if found["type"] == "missing":
             return f"{name} is missing"
+        if found["type"] in FORMS:
+            of_range = loc[0] == "hyperparameters" and len(loc) == 2
+            names = kind.model_fields if of_range else self._names(loc[0]) if len(loc) == 1 else ()
+            settings = f" of {', '.join(names)}" if names and found["type"] == "model_type" else ""
+            return f"{name}={value!r}; allowed is {FORMS[found['type']]}{settings}"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
