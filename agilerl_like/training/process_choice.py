@@ -3,8 +3,8 @@
 A copy of the population trains for a few hundred milliseconds in envs of its own, once for each layout that suits the
 machine: one process with one thread, one with all threads, and several processes, of which the largest shard is
 measured here. `choose` then compares the predicted times of the whole run. The run's own envs and members are not
-used, and results depend on the choice by rounding only; with `per_member` the number of threads is not changed, and
-results do not depend on the choice.
+used, and results depend on the choice by rounding only, because there are at most as many processes as members that
+evolution keeps; with `per_member` the number of threads is not changed, and results do not depend on the choice.
 """
 
 from __future__ import annotations

@@ -478,8 +478,15 @@ def test_noise_on_the_weights_is_drawn_after_each_update_and_learned(kind):
         assert not torch.equal(seen[1][name], seen[2][name])
     now = dict(member.network.named_parameters())
     assert all((now[name] - old).abs().max() > 1e-5 for name, old in before.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_without_noise_leaves_its_size(kind):
+    settings = {"policy_delay": 1} if kind is TD3 else {}
+    noisy = {**SMALL, "head_config": {"hidden_size": [16], "noisy": True}}
+    member = kind(OBS, ACTIONS, net_config=noisy, seed=1, batch_size=32, **settings)
     member.set_training_mode(False)
-    sigmas = {name: now[name].detach().clone() for name in before}
-    member.learn(experiences())  # without noise the sigmas have no gradient
-    assert math.isfinite(member.learn(experiences(seed=1)))
-    assert sigmas.keys() == before.keys()
+    before = {name: p.detach().clone() for name, p in member.network.named_parameters()}
+    member.learn(experiences())
+    for name, parameter in member.network.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("sigma" in name), name
