@@ -82,12 +82,15 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     [
         ("MountainCar-v0", "PPO"),
         ("MountainCar", "PPO"),
-        ("own:Env", "PPO"),
+        ("gymnasium.envs.classic_control:CartPoleEnv", "PPO"),
+        ("agilerl_like.envs.multi_agent.probe_envs:MultiAgentProbeEnv", "IPPO"),
         ("ALE/Breakout-v5", "PPO"),
         ("mpe2.simple_tag_v3", "IPPO"),
+        ("sisl/pursuit-v5", "IPPO"),
+        ("openspiel/tic_tac_toe", "IPPO"),
     ],
 )
-def test_any_other_environment_starts_from_wide_ranges(name, algorithm):
+def test_any_other_environment_starts_from_wide_ranges_with_the_algorithm_of_its_kind(name, algorithm):
     config = find_config(name).override(["--training.max-steps", "1e4"]).validate()
     assert (config.environment.id, config.algorithm.name) == (name, algorithm)
     assert config.training.max_steps == 10_000

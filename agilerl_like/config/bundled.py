@@ -14,7 +14,11 @@ from typing import Any
 
 import gymnasium
 
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.loader import Draft, split_options
+from agilerl_like.envs.multi_agent.openspiel import NAMESPACE
+from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.registry import registered
 
@@ -22,7 +26,8 @@ ANY_ENVIRONMENT = "any_environment.yaml"
 """The configuration of environments that have none of their own."""
 YAML = (".yaml", ".yml")
 GYMNASIUM, IMPORT_PATH, PETTINGZOO = r"[\w./:-]+-v\d+", r"[\w.]+:[\w.]+", r"\w+(\.\w+)+_v\d+"
-"""Patterns of environment ids: CartPole-v1, own:Env, mpe2.simple_spread_v3."""
+OPENSPIEL = rf"{NAMESPACE}.+"
+"""Patterns of environment ids: CartPole-v1, own:Env, mpe2.simple_spread_v3, openspiel/go(board_size=5)."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,8 @@ def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
         best = _simplest(suiting)
         suiting = [one for one in suiting if algorithm in ("", one.algorithm)]
         return _simplest(suiting).draft if suiting else _for_any(best.draft.data["environment"], algorithm)
-    if re.fullmatch(PETTINGZOO, name):
-        return _for_any({"id": name}, algorithm or "IPPO")
-    if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}", name):
-        return _for_any({"id": name}, algorithm or "PPO")
+    if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}|{PETTINGZOO}|{OPENSPIEL}", name):
+        return _for_any({"id": name}, algorithm or (IPPO.algo if is_multi_agent(name) else PPO.algo))
     raise _unknown(name, known)
 
 

@@ -585,9 +585,13 @@ def _make_single(
         else:
             made = env(**kwargs)
     if not isinstance(made, gym.Env) or hasattr(made, "single_observation_space"):
-        raise ConfigurationError(
-            f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env (for a VectorEnv use backend='vector')"
+        is_multi_agent = hasattr(made, "possible_agents")
+        others = (
+            "multi-agent environments have algorithm.name IPPO, and make_multi_agent_vect_envs in Python"
+            if is_multi_agent
+            else "for a VectorEnv use backend='vector'"
         )
+        raise ConfigurationError(f"env_name={env!r} returned {made!r}; allowed is a gymnasium.Env ({others})")
     for wrapper in wrappers:
         made = apply_wrapper(made, wrapper)
     for wrapper in training_wrappers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from agilerl_like.envs.env_errors import describe_exception
-from agilerl_like.errors import ConfigurationError, Terminated
+from agilerl_like.errors import ConfigurationError, Terminated, unknown_name
 
 KNOWN_PACKAGES = ("ale_py", "gymnasium", "minatar", "minigrid", "mpe2", "pettingzoo")
 """Packages of environments; packages that register with gymnasium's entry points count as well."""
@@ -153,7 +154,13 @@ def _search_current_folder_for(root: str) -> None:
 
 
 def _import_advice(module_name: str, fault: ImportError) -> str:
-    root = module_name.partition(".")[0]
+    root, (package, _, name) = module_name.partition(".")[0], module_name.rpartition(".")
+    if package and fault.name == module_name:  # the import of the package before it succeeded
+        path = getattr(importlib.import_module(package), "__path__", None)
+        if path is None:
+            return f"{package} is a module, not a package"
+        hint = str(unknown_name("module", name, [module.name for module in pkgutil.iter_modules(path)]))
+        return f"{package} has no module {name!r}; {hint.partition('; ')[2]}"
     if root in EXTRAS or fault.name != root:
         return install_hint(missing_module_name(fault), fault)
     return (

@@ -321,6 +321,10 @@ def picky(level: int) -> gym.Env:
         (lambda: make_vect_envs("no_such_module:Env-v0"), "no_such_module.*cannot be imported"),
         (lambda: make_vect_envs("gymnasium.envs:Nothing"), "Nothing"),
         (lambda: make_vect_envs("agilerl_like.envs:Prob"), "did you mean 'Probe'"),  # imported on first access
+        (
+            lambda: make_vect_envs("multi_agent_envs:Scripted", env_kwargs={"a": "oT"}),
+            "allowed is a gymnasium.Env .multi-agent environments have algorithm.n",
+        ),
         (lambda: make_vect_envs("Pendulum-v1", wrappers=["FrameStak"]), "FrameStak.*FrameStackObservation"),
         (lambda: make_vect_envs("Pendulum-v1", wrappers=["vector"]), "wrappers='vector' is unknown"),
         (lambda: make_vect_envs("Pendulum-v1", wrappers=[f"{__name__}:Twize"]), "Twize.*'Twice'"),

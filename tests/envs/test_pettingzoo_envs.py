@@ -362,7 +362,10 @@ def picky(level):
         ({"env": parallel_to_aec(envs.Scripted(a="oT"))}, "is an AEC env itself, which cannot be copied"),
         ({"env": 3}, "env=3; allowed are a factory, a module, 'package.module:factory', 'package.module' and ids"),
         ({"env": "butterfly/no_such_world-v0"}, "env='butterfly/no_such_world-v0' is unknown"),
+        ({"env": "CartPole-v1"}, "env='CartPole-v1' is gymnasium's, with a single agent; IPPO trains multi"),
         ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),
+        ({"env": "mpe2.simple_spred_v3"}, "mpe2 has no module 'simple_spred_v3'; did you mean 'simple_spread_v3' or"),
+        ({"env": "multi_agent_envs.inner"}, "cannot be imported: multi_agent_envs is a module, not a package"),
         (
             {"env": "multi_agent_envs:Scriptd"},
             r"env \(in multi_agent_envs\)='Scriptd' is unknown; did you mean 'Scripted'",

@@ -407,9 +407,13 @@ def _factory(source: MultiAgentSource) -> Callable[..., Any]:
         return source
     if source.startswith(NAMESPACE):
         return partial(make_openspiel_env, source.removeprefix(NAMESPACE))
+    ids = _registered_ids()
+    if source in gym.registry and source not in ids:
+        raise ConfigurationError(
+            f"env={source!r} is gymnasium's, with a single agent; IPPO trains multi-agent environments"
+        )
     if "/" not in source:
         return _import_factory(source)
-    ids = _registered_ids()
     if source not in ids:
         raise unknown_name("env", source, ids)
     return partial(_make_registered, ids[source], source)
