@@ -74,6 +74,20 @@ _MORE_FOREIGN_NAMES = {
     ("algorithm.gae_lambda", ""): "lambda_ gae_lam",
     ("algorithm.max_grad_norm", ""): "grad_clip max_grad",
     ("algorithm.action_std_init", "is in half-widths of the action space"): "log_std_init",
+    ("algorithm.memory_size", ""): "buffer_size replay_size replay_buffer_size",
+    ("algorithm.learn_step", "counts env steps; {} counts steps of all envs at once"): "train_freq train_frequency",
+    ("algorithm.target_update_interval", "counts gradient steps; {} counts env steps"): "target_network_frequency",
+    ("algorithm.tau", ""): "polyak",
+    ("algorithm.lr", ""): "q_lr critic_lr critic_learning_rate",
+    ("algorithm.lr_actor", ""): "policy_lr actor_lr actor_learning_rate",
+    ("algorithm.eps_start", ""): "exploration_initial_eps start_e initial_epsilon",
+    ("algorithm.eps_end", ""): "exploration_final_eps end_e final_epsilon",
+    ("algorithm.eps_share", ""): "exploration_fraction",
+    ("algorithm.expl_noise", "is in half-widths of the action space"): "exploration_noise action_noise",
+    ("algorithm.target_noise", "is in half-widths of the action space"): "target_policy_noise policy_noise",
+    ("algorithm.noise_clip", "is in half-widths of the action space"): "target_noise_clip",
+    ("algorithm.policy_delay", ""): "policy_frequency policy_freq",
+    ("algorithm.target_entropy_scale", "is -{} divided by the number of action dimensions"): "target_entropy",
     ("training.max_steps", "counts the env steps of one member"): "timesteps total_steps",
     ("environment.num_envs", "counts the copies of each member"): "num_vec_envs",
     ("environment.id", ""): "env",
@@ -119,11 +133,13 @@ def renamed_error(field: str, value: object, here: str, foreign: ForeignSetting)
 
 
 def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
-    """Decorate a function that takes `**settings`: a required argument under another name is a ConfigurationError.
+    """Decorate a function: an argument under another name is a ConfigurationError that names the right one.
 
-    Python itself would only report a missing argument, because it takes the misnamed one for a setting.
+    Where the function takes `**settings`, that holds for required arguments. Python itself would only report a missing
+    argument, because it takes the misnamed one for a setting.
     """
     parameters = inspect.signature(function).parameters
+    takes_settings = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     required = [
         name for name, one in parameters.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
     ]
@@ -135,6 +151,8 @@ def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arg
             foreign = [given for given in others if (known := foreign_setting(given)) and known.name == name]
             for given in foreign or difflib.get_close_matches(name, others, n=1, cutoff=0.8):
                 raise renamed_error("argument", given, name, ForeignSetting(name))
+        for name in () if takes_settings else (name for name in kwargs if name not in parameters):
+            raise unknown_name("argument", name, parameters)
         return function(*args, **kwargs)
 
     return call

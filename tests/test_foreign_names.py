@@ -3,7 +3,7 @@
 import gymnasium
 import pytest
 
-from agilerl_like import IPPO, PPO
+from agilerl_like import DQN, IPPO, PPO, SAC, TD3, train_off_policy, train_on_policy
 from agilerl_like.config import Draft
 from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
 
@@ -48,6 +48,36 @@ def test_python_does_too(make):
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "space", "given", "hint"),
+    [
+        (DQN, gymnasium.spaces.Discrete(2), "exploration_fraction", "did you mean 'eps_share'?"),
+        (DQN, gymnasium.spaces.Discrete(2), "buffer_size", "did you mean 'memory_size'?"),
+        (DQN, gymnasium.spaces.Discrete(2), "target_network_frequency", "which counts gradient steps; target_network_"),
+        (TD3, BOX, "policy_frequency", "did you mean 'policy_delay'?"),
+        (SAC, BOX, "target_entropy", "which is -target_entropy divided by the number of action dimensions?"),
+    ],
+)
+def test_off_policy_algorithms_name_theirs(algorithm, space, given, hint):
+    with pytest.raises(ConfigurationError) as error:
+        algorithm(BOX, space, **{given: 1})
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("train", [train_on_policy, train_off_policy])
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("total_timesteps", "did you mean 'max_steps', which counts the env steps of one member?"),
+        ("eval_loops", "did you mean 'eval_loop'"),
+    ],
+)
+def test_training_names_its_arguments(train, given, hint):
+    with pytest.raises(ConfigurationError) as error:
+        train(None, **{given: 1})
+    assert f"argument={given!r} is unknown; {hint}" in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("make", "given", "meant"),
     [
         (lambda: IPPO(observation_spaces={"a_0": BOX}, action_space=BOX), "action_space", "action_spaces"),
@@ -66,8 +96,15 @@ def test_an_argument_that_is_missing_altogether_stays_pythons_error():
 
 
 def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
-    whole = Draft({"environment": {"id": "CartPole-v1"}}).validate().to_json()
+    wholes = [
+        Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate().to_json()
+        for env, algorithm in (
+            ("CartPole-v1", "PPO"),
+            ("CartPole-v1", "DQN"),
+            ("Pendulum-v1", "TD3"),
+            ("Pendulum-v1", "SAC"),
+        )
+    ]
     for foreign, known in FOREIGN_SETTINGS.items():
         section, _, name = known.setting.rpartition(".")
-        assert name in (whole[section] if section else whole)
-        assert foreign not in (whole[section] if section else whole)
+        assert any(name in names and foreign not in names for names in (whole.get(section, whole) for whole in wholes))

@@ -17,7 +17,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
@@ -41,6 +41,7 @@ MAPPINGS = ("init_hp", "mut_p", "INIT_HP", "MUT_P", "wandb_kwargs")
 """Arguments of `train_on_policy` that are flags, paths and mappings; the last two may be None."""
 
 
+@check_argument_names
 def train_on_policy(
     env: gymnasium.vector.VectorEnv | EnvSetup,
     env_name: str | None = None,
