@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from agilerl_like import ConfigurationError, Run, evaluate
 from agilerl_like.cli import main
@@ -404,10 +405,37 @@ class TestCommands:
         assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
         out = capsys.readouterr().out
         assert "interquartile mean" in out
-        assert "-seed: 3" in out
-        assert "+seed: 4" in out
+        assert re.search(r"settings: those that differ\nsetting +s3 +s4\nseed +3 +4\n$", out)
         assert main(["compare", str(runs / "s3")]) == 2
         assert "two runs or more" in capsys.readouterr().err
+
+    def test_compare_prints_each_setting_by_the_name_of_its_option(self, runs, tmp_path, capsys):
+        def changed(name, change):
+            shutil.copytree(runs / "s3", tmp_path / name)
+            config = yaml.safe_load((runs / "s3" / "config.yaml").read_text())
+            change(config)
+            (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
+            return str(tmp_path / name)
+
+        def other_batch(config):
+            config["algorithm"]["batch_size"] = 64
+            config["hyperparameters"]["clip_coef"] = {"min": 0.1, "max": 0.3, "scale": "log"}
+
+        def other_growth(config):
+            config["hyperparameters"]["lr"]["grow_factor"] = 2.0
+
+        original, given = str(runs / "s3"), yaml.safe_load((runs / "s3" / "config.yaml").read_text())
+        assert main(["compare", original, changed("batch", other_batch), changed("growth", other_growth)]) == 0
+        table = [re.split(" {2,}", line) for line in capsys.readouterr().out.split("differ\n")[1].splitlines()]
+        batch, growth = given["algorithm"]["batch_size"], given["hyperparameters"]["lr"]["grow_factor"]
+        assert table == [
+            ["setting", "s3", "batch", "growth"],
+            ["algorithm.batch_size", str(batch), "64", str(batch)],
+            ["hyperparameters.clip_coef", "-", "0.1 to 0.3, log", "-"],
+            ["hyperparameters.lr.grow_factor", str(growth), str(growth), "2.0"],
+        ]
+        assert main(["compare", original, original]) == 0
+        assert capsys.readouterr().out.endswith("settings: equal\n")
 
     def test_initial_members_without_evolution(self, runs):
         returns = train_initial_members(Run.open(runs / "s3"))

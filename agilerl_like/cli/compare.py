@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import yaml
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line, write_table
@@ -19,6 +19,8 @@ from agilerl_like.saved_runs import Run
 
 POINTS = 4
 """Equal parts of the steps at which the best fitness so far is compared."""
+MISSING = "-"
+"""The value of a setting that a run does not have."""
 
 
 def compare(runs: Positional[tuple[Path, ...]], /) -> int:
@@ -41,11 +43,17 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             [float(best_so_far(one)[own <= step][-1]) if (own <= step).any() else math.nan for step in at]
             for one, own in zip(records, steps, strict=True)
         ]
-        table = [[one.name, *map(formatting.fitness, values)] for one, values in zip(records, best, strict=True)]
+        table = [[one.name, *map(formatting.known_fitness, values)] for one, values in zip(records, best, strict=True)]
         pooled = [bootstrap([values[n] for values in best], interquartile_mean) for n in range(POINTS)]
-        table.append(["interquartile mean", *(formatting.fitness(one.value) for one in pooled)])
+        table.append(["interquartile mean", *(formatting.known_fitness(one.value) for one in pooled)])
         table.append(
-            ["95 % interval", *(f"{formatting.fitness(e.low)} to {formatting.fitness(e.high)}" for e in pooled)]
+            [
+                "95 % interval",
+                *(
+                    f"{formatting.fitness(e.low)} to {formatting.fitness(e.high)}" if math.isfinite(e.low) else "-"
+                    for e in pooled
+                ),
+            ]
         )
         write_table(("run", *map(formatting.count, at)), table)
     _write_differences(opened)
@@ -53,17 +61,39 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
 
 
 def _write_differences(runs: list[Run]) -> None:
-    """Print the settings in which each run differs from the first."""
-    texts = [yaml.safe_dump(run.config, sort_keys=True).splitlines() if _has_config(run) else [] for run in runs]
-    for run, text in zip(runs[1:], texts[1:], strict=True):
-        lines = [
-            line
-            for line in difflib.unified_diff(texts[0], text, n=0, lineterm="")
-            if line[0] in "+-" and not line.startswith(("+++", "---"))
-        ]
-        write_line(f"\nsettings of {runs[0].name} (-) and {run.name} (+): {'equal' if not lines else ''}")
-        for line in lines:
-            write_line(f"  {line}")
+    """Print the settings that differ, each under the name that it has as an option, with a column for each run."""
+    rows = [
+        row
+        for row in _rows([run.config if _has_config(run) else {} for run in runs])
+        if row[0] not in ("run.dir", "run.name")
+    ]
+    write_line(f"\nsettings: {'those that differ' if rows else 'equal'}")
+    if rows:
+        write_table(("setting", *(run.name for run in runs)), rows)
+
+
+def _rows(values: Sequence[Any], name: str = "") -> Iterator[list[str]]:
+    """Yield the name of each setting that differs, and its value in each run: `algorithm.lr`, 0.001, 0.002."""
+    if all(value == values[0] for value in values):
+        return
+    mappings = [value for value in values if isinstance(value, Mapping)]
+    texts = [_text(value) for value in values]
+    if not mappings or (all(map(_is_range, mappings)) and len({*texts}) > 1):
+        yield [name, *texts]
+        return
+    for key in sorted({key for its in mappings for key in its}, key=str):
+        theirs = [value.get(key, MISSING) if isinstance(value, Mapping) else MISSING for value in values]
+        yield from _rows(theirs, f"{name}.{key}" if name else key)
+
+
+def _is_range(value: Mapping[str, Any]) -> bool:
+    return {"min", "max"} <= {*value}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping) and _is_range(value):
+        return f"{value['min']} to {value['max']}, {value.get('scale', 'auto')}"
+    return "none" if value is None else str(value)
 
 
 def _has_config(run: Run) -> bool:
