@@ -92,8 +92,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def has_marker(run_dir: Path) -> bool:
     """Whether the run of this folder has written a checkpoint, even if its checkpoints were moved."""
-    marker = run_dir / MARKER
-    return marker.is_file() and not marker.is_symlink() and marker.read_bytes() == MARKER_TEXT
+    try:
+        return safe_folder.read_regular(run_dir / MARKER, len(MARKER_TEXT)) == MARKER_TEXT
+    except CheckpointError:
+        return False
 
 
 def remove_marker(run_dir: Path) -> None:
@@ -140,7 +142,7 @@ class Checkpoints:
         path = self.folder / f"gen-{generation:06d}"
         ordinal = 1 + max((past.ordinal for past in self._infos() if past.generation < generation), default=0)
         info = CheckpointInfo(generation, ordinal, score if math.isfinite(score) else None)
-        if path.is_dir() and not (path / safe_folder.MANIFEST).is_file():  # a damaged checkpoint
+        if path.is_dir() and not safe_folder.is_replaceable(path):  # damaged, or with files of the user
             self._set_aside(path)
         safe_folder.write_folder(path, KIND, {**documents, INFO_DOCUMENT: asdict(info)}, tensors)
         for later in self._folders():

@@ -24,6 +24,8 @@ from agilerl_like.storage.durable_io import make_folder, open_to_write
 LOCK = ".lock"
 RETRY_SECONDS = 0.2
 """The owner may be removing the file just now, because no other process needs it."""
+ATTEMPTS = 5
+"""Attempts to make the folder and lock it: one fails if an owner removes the unused folder between the two."""
 
 
 class RunLock:
@@ -44,6 +46,16 @@ class RunLock:
             ConfigurationError: another run has it.
             CheckpointError: the lock's file is a link, a folder or a pipe.
         """
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                self._acquire()
+                return self
+        raise ConfigurationError(
+            f"folder={str(self.folder)!r} is removed by other runs again and again; allowed is another"
+        )
+
+    def _acquire(self) -> None:
+        """Make the folder and lock it; FileNotFoundError if an owner removes it in between, unused, as its run ends."""
         make_folder(self.folder)
         os.close(open_to_write(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
         try:
@@ -53,9 +65,10 @@ class RunLock:
                 f"folder={str(self.folder)!r} is in use by another run ({_owner(self.folder / LOCK)}); "
                 "allowed is a folder of its own, or to wait until that run has ended"
             ) from None
+        except FileNotFoundError:
+            raise
         except OSError as error:
             self._warn(f"folder={str(self.folder)!r} cannot be locked ({error}): do not start a second run in it")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -71,6 +71,8 @@ CHUNK = 2**20
 STREAMED_BYTES = 2**26
 """Tensors of a file beyond which they are written one after the other and not serialized as a whole."""
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
+SYSTEM_FILES = (".DS_Store", "Thumbs.db")
+"""Files that a file manager writes into each folder that it displays; they are removed with a folder's former files."""
 STRING_LITERALS = re.compile(rb'"[^"]*(?:"|\Z)')
 """Of JSON without escapes. One without an end extends to the last byte: else every quote in it would be tried as a
 beginning, in quadratic time."""
@@ -226,10 +228,40 @@ def check_target(path: Path) -> None:
     """Raise CheckpointError if a path is something that `write_folder` does not replace; nothing is changed."""
     if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
         raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
-    if path.is_symlink() or (
-        path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir()))
-    ):
+    if not os.path.lexists(path) or (is_real_folder(path) and not any(path.iterdir())):
+        return
+    if not is_real_folder(path) or not (path / MANIFEST).is_file():
         raise CheckpointError(f"path={str(path)!r} exists and is not a checkpoint; it is not overwritten")
+    if others := _other_files(path):
+        raise CheckpointError(
+            f"path={str(path)!r} holds {others[0]!r}, which is no file of a checkpoint; it is not overwritten: move "
+            "what is yours out of it, or save to another folder"
+        )
+
+
+def _other_files(path: Path) -> list[str]:
+    """Return what a folder with a manifest holds beside the files of `write_folder`; all, if the manifest is no ours.
+
+    A manifest that cannot be read counts as a damaged one of ours.
+    """
+    names = sorted(entry.name for entry in path.iterdir() if entry.name not in SYSTEM_FILES)
+    try:
+        manifest = _manifest(path)
+    except CheckpointError:
+        return [name for name in names if not FILE_NAME.fullmatch(name)]
+    if not str(manifest.get("schema")).startswith(SCHEMA.partition("/")[0] + "/"):
+        return names
+    files = manifest.get("files")
+    return [name for name in names if name != MANIFEST and not (isinstance(files, dict) and name in files)]
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether `write_folder` would replace what is at a path, or there is nothing."""
+    try:
+        check_target(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _swap_in(staging: Path, path: Path) -> None:

@@ -5,13 +5,15 @@ import errno
 import fcntl
 import os
 import platform
+import shutil
 import signal
 from typing import NamedTuple
 
 import pytest
+from filelock import FileLock
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.storage.run_lock import RunLock
+from agilerl_like.storage.run_lock import RunLock, is_locked
 
 # from 3.12 on forking is warned of where there are threads; these children use none of theirs
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -26,6 +28,21 @@ class Opponent(NamedTuple):
 
     pid: int
     said: str
+
+
+def test_a_folder_that_its_owner_removes_just_now_is_made_again(tmp_path):
+    lock, acquire, removed = RunLock(tmp_path / "run", warn=silent), FileLock.acquire, []
+
+    def owner_leaves_first(its, *args, **kwargs):
+        if not removed:
+            removed.append(shutil.rmtree(tmp_path / "run"))
+            raise FileNotFoundError(errno.ENOENT, "its folder was removed")
+        return acquire(its, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLock, "acquire", owner_leaves_first)
+        with lock:
+            assert is_locked(tmp_path / "run")
 
 
 @contextlib.contextmanager

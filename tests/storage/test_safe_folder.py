@@ -86,6 +86,40 @@ def test_an_existing_folder_is_replaced(folder):
     assert names_in(folder) == ["facts.json", "manifest.json"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("notes.md", "mine"), (".git/HEAD", "ref"), ("more.json", "{}"), ("videos/best.mp4", "")]
+)
+def test_a_folder_with_further_files_is_not_replaced(folder, name, text):
+    before = everything(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    with pytest.raises(CheckpointError, match=f"holds '{name.partition('/')[0]}', which is no file of a checkpoint"):
+        safe_folder.write_folder(folder, "test", {"facts": 2}, {})
+    assert (folder / name).read_text() == text
+    assert str(everything(folder)) == str(before)
+
+
+@pytest.mark.parametrize(
+    "manifest", ['{"name": "My app", "icons": []}', "[]", '{"schema": "app/1", "files": {"a": 1}}']
+)
+def test_a_folder_with_the_manifest_of_another_program_is_not_replaced(tmp_path, manifest):
+    for name, text in {"manifest.json": manifest, "index.html": "<html>"}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match="which is no file of a checkpoint; it is not overwritten: move what is"):
+        safe_folder.write_folder(tmp_path, "test", {"facts": 2}, {})
+    assert (tmp_path / "index.html").read_text() == "<html>"
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"schema": "agilerl-like/0"}'])
+def test_a_damaged_folder_and_files_of_a_file_manager_are_replaced(tmp_path, damage):
+    path = tmp_path / "agent"
+    safe_folder.write_folder(path, "test", {}, {})
+    (path / "manifest.json").write_text(damage)
+    (path / ".DS_Store").touch()
+    safe_folder.write_folder(path, "test", {"facts": 2}, {})
+    assert names_in(path) == ["facts.json", "manifest.json"]
+
+
 def test_other_files_and_folders_are_not_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
