@@ -35,6 +35,8 @@ class ActionMasks:
         given = info.get("action_mask")
         if given is None:
             return self.all_allowed(len(rows)) if self._has_masks else None
+        if not self.size:
+            raise ConfigurationError(f"info['action_mask'] is given for {self.space}, whose actions have no masks")
         self._has_masks = True
         present = info.get("_action_mask")
         if isinstance(given, np.ndarray) and given.dtype == object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from statistics import median
 from time import perf_counter
 
@@ -35,6 +36,8 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
             env.close()
             return False, reason
         try:
+            if reason := _unsendable_info(env):
+                return False, reason
             one = mean_step_seconds(env)
         except Exception as fault:
             return False, f"random actions could not be timed: {fault!r}"
@@ -46,6 +49,18 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
         f"a step of {num_envs} envs takes {1e3 * alone:.2g} ms, in {num_workers} workers about {1e3 * shared:.2g} ms"
     )
     return shared < MAX_TIME_RATIO * alone, times
+
+
+def _unsendable_info(env: gym.Env) -> str:
+    """Return why workers could not send the infos of the first two steps, or "" if they could."""
+    _, first = env.reset(seed=0)
+    infos = [first, env.step(sample_legal_action(env, first))[-1]]
+    try:
+        # a worker gets a class of the user's script by value, and cannot send its objects back by that name
+        is_of_script = b"__main__" in bytes(ForkingPickler.dumps(infos))
+    except Exception as fault:
+        return f"an info cannot be sent to another process: {fault}"
+    return "an info has an object of a class in the script, which workers cannot send" if is_of_script else ""
 
 
 def mean_step_seconds(env: gym.Env) -> float:

@@ -15,9 +15,15 @@ from agilerl_like.errors import ConfigurationError, EnvStepError
 
 
 class MaxTotalReward(gym.Wrapper, RecordConstructorArgs):
-    """Terminates an episode once its return has reached `limit`; what exceeds it is not paid."""
+    """Terminates an episode once its return has reached `limit`; what exceeds it is not paid.
+
+    Raises:
+        ConfigurationError: the limit is not above 0, where an episode begins.
+    """
 
     def __init__(self, env: gym.Env, limit: float) -> None:
+        if not limit > 0:
+            raise ConfigurationError(f"limit={limit!r} must be greater than 0, the return at the start of an episode")
         RecordConstructorArgs.__init__(self, limit=limit)
         gym.Wrapper.__init__(self, env)
         self.limit, self._total = float(limit), 0.0
@@ -66,13 +72,15 @@ class InfoObservation(gym.Wrapper, RecordConstructorArgs):
     `space` is that of the array; left out, it is a Box without bounds of the shape that the first reset gives.
 
     Raises:
-        ConfigurationError: the info has no such key.
+        ConfigurationError: the info has no such key; or it is "policy", the observation's own.
     """
 
     def __init__(self, env: gym.Env, key: str = "state", space: gym.Space | None = None) -> None:
         RecordConstructorArgs.__init__(self, key=key, space=space)
         gym.Wrapper.__init__(self, env)
         self.key = key
+        if key == POLICY:
+            raise ConfigurationError(f"key={key!r} is the name of the observation; allowed is another key of the info")
         if space is None:
             found = self.env.reset(seed=0)[1].get(key)
             self.env.np_random = np.random.default_rng()  # else all copies would play the episodes of seed 0

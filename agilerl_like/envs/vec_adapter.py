@@ -133,7 +133,7 @@ class VecEnvAdapter:
         self.num_envs: int = env.num_envs
         self.agent_ids = ("",)
         """One agent, without a name."""
-        self.single_observation_space: gym.Space = _policy_space(env)
+        self.single_observation_space, self._has_policy_key = _policy_space(env)
         self.single_action_space: gym.Space = env.single_action_space
         self.autoreset_mode: AutoresetMode | None = _autoreset_mode(env)
         """None until the first reset if the env's metadata lack it."""
@@ -142,13 +142,14 @@ class VecEnvAdapter:
         self.action_mask: Array | None = None
         """Mask of the observations of the last `reset` or `step`."""
         self._masks = ActionMasks(self.single_action_space)
-        self._has_policy_key = self.single_observation_space is not env.single_observation_space  # {"policy": …}
         self._core = innermost_env(env)
         inner = getattr(env, "unwrapped", env)
         if isinstance(inner, SyncVectorEnv):
             refuse_shared_envs(inner.envs, f"a function of env={env}")
             copy_final_obs_in(inner)
         self._by_workers = isinstance(inner, SubprocVectorEnv)
+        self._resets_any_mask = not isinstance(inner, BUILT_FROM_ENV_FNS)
+        """False for envs of numpy, perhaps in a wrapper that converts to tensors: they refuse a mask without a True."""
         self._unchecked = not isinstance(inner, BUILT_FROM_ENV_FNS)
         """True for other envs until their first step, whose result is checked completely."""
         resets_itself = self.autoreset_mode is not AutoresetMode.DISABLED
@@ -331,8 +332,10 @@ class VecEnvAdapter:
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
                 next_obs = self._true_next_obs(group, obs, ended, info)
                 mask = self._masks.read(info, group.rows)
-            else:
+            elif self._resets_any_mask or bool(ended.any()):
                 obs, mask = self._reset_rows(group, ended, info)
+            else:
+                mask = self._masks.read(info, group.rows)
         group.last_obs = obs
         if lost is not False:  # the episode ends here; the action's effect is unknown
             valid &= ~lost
@@ -414,13 +417,18 @@ def check_finite_array(name: str, values: Tree, describe_row: Callable[[int], st
         raise EnvStepError(f"{describe_row(row)}: {where}={values[(row, *index)]} is not finite")
 
 
-def _policy_space(env: VectorEnv) -> gym.Space:
-    """Return the policy's observation space: a part of the env's if it is an env of tensors like Isaac Lab's."""
+def _policy_space(env: VectorEnv) -> tuple[gym.Space, bool]:
+    """Return the policy's observation space, and whether it is the part "policy" of the env's.
+
+    That is so in envs of tensors like Isaac Lab's.
+    """
     space = env.single_observation_space
     if isinstance(getattr(env, "unwrapped", env), BUILT_FROM_ENV_FNS) or not isinstance(space, gym.spaces.Dict):
-        return space
+        return space, False
     looks_like_it = "policy" in space.spaces and space.keys() <= {"policy", "critic"}
-    return space["policy"] if looks_like_it and isinstance(array_backend_of(env.reset()[0]), TorchBackend) else space
+    if looks_like_it and isinstance(array_backend_of(env.reset()[0]), TorchBackend):
+        return space["policy"], True
+    return space, False
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode | None:

@@ -46,7 +46,8 @@ def _has_entry(infos: Mapping[str, Any], key: str, row: int) -> bool:
 def _entry(value: Any, row: int) -> Any:
     if isinstance(value, Mapping):
         return info_of_env(value, row)
-    if isinstance(value, str) or not hasattr(value, "__getitem__") or np.ndim(value) == 0:
+    is_list = isinstance(value, (list, tuple))  # perhaps of lists of unequal lengths, which numpy refuses
+    if isinstance(value, str) or not hasattr(value, "__getitem__") or (not is_list and np.ndim(value) == 0):
         return value  # one for all environments
     entry = value[row]
     return entry.item() if isinstance(entry, np.generic) else entry

@@ -148,6 +148,15 @@ def tensor_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
 
     A replay may fill most of the memory, and `serialize_tensors` needs as much again.
     """
+    text = _header(tensors)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for tensor in tensors.values():
+        yield from _chunks_of(tensor.detach().cpu().contiguous())
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the header of a safetensors file: the type, shape and place of each tensor."""
     header: dict[str, Any] = {}
     start = 0
     for name, tensor in tensors.items():
@@ -155,11 +164,7 @@ def tensor_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
         header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little")
-    yield text
-    for tensor in tensors.values():
-        yield from _chunks_of(tensor.detach().cpu().contiguous())
+    return text + b" " * (-len(text) % 8)
 
 
 def _chunks_of(tensor: Tensor) -> Iterator[memoryview]:
@@ -191,6 +196,12 @@ def _encoded_files(
         for key, tensor in named.items():
             if tensor.dtype not in DTYPES.values():
                 raise ConfigurationError(f"{name}: tensor {key!r} has dtype {tensor.dtype}, which is not saved")
+            if tensor.dim() > MAX_AXES:
+                raise CheckpointError(f"{name}: tensor {key!r} has {tensor.dim()} axes; allowed are at most {MAX_AXES}")
+        if (header := len(_header(named))) > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{name}: names and shapes of {len(named)} tensors take {header} bytes; read are {MAX_HEADER_BYTES}"
+            )
         size = sum(tensor.numel() * tensor.element_size() for tensor in named.values())
         chunks = tensor_chunks(named) if size > STREAMED_BYTES else [serialize_tensors(named)]
         yield _file_name(f"{name}.safetensors"), chunks

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -190,3 +191,34 @@ class NothingLeft(FailingEnv):
 class Unmade(FailingEnv):
     def __init__(self):
         raise ZeroDivisionError("this env cannot be made")
+
+
+class SlowToReset(FailingEnv):
+    """Takes a moment to reset."""
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(0.5)
+        return super().reset(seed=seed)
+
+
+class WithSimulator(FailingEnv):
+    """Has a process of its own, which only `close` ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.simulator = subprocess.Popen(["sleep", "1000"])
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation, {**info, "pid": self.simulator.pid}
+
+    def close(self):
+        self.simulator.kill()
+        self.simulator.wait()
+
+
+class Unsendable(FailingEnv):
+    """Has an object in its info that cannot be pickled."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"event": lambda: None}

@@ -1,12 +1,15 @@
 """Image wrappers of PettingZoo envs: observations and rewards derived by hand."""
 
+import multi_agent_envs as envs
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
+from pettingzoo import ParallelEnv
 
 from agilerl_like import ConfigurationError, make_multi_agent_vect_envs
+from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent, single_env_vector
 from agilerl_like.envs.multi_agent.wrappers import RepeatActions, SmallImages, StackImages, shrink_image
 
 HERE = "agilerl_like.envs.multi_agent.wrappers"
@@ -69,6 +72,18 @@ def test_channels_come_first_whatever_the_memory_layout():
     np.testing.assert_array_equal(shrink_image(image, 1, gray=False), np.moveaxis(image, -1, 0))
     turned = np.asfortranarray(image)[::-1]
     np.testing.assert_array_equal(shrink_image(turned, 2, gray=True), shrink_image(turned.copy(), 2, gray=True))
+
+
+def test_a_wrapped_env_is_a_parallel_env():
+    env = RepeatActions(envs.Scripted(a="oT", b="oo"), times=2)
+    assert isinstance(env, ParallelEnv)
+    assert (env.possible_agents, env.max_num_agents, env.unwrapped) == (["a", "b"], 2, env.env)
+    assert is_multi_agent(f"{__name__}:repeated")
+    assert single_env_vector(env).agent_ids == ("a", "b")
+
+
+def repeated():
+    return RepeatActions(envs.Scripted(a="oT"), times=2)
 
 
 def test_actions_are_repeated_and_rewards_summed():

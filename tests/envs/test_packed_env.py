@@ -16,6 +16,7 @@ from multi_agent_envs import KILLS, Manifold, Scripted
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv, PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import Transition, check_finite
 from agilerl_like.errors import ConfigurationError, EnvStepError
@@ -221,6 +222,27 @@ def test_a_mask_without_any_action_is_an_error_only_for_present_agents():
 def test_masks_have_the_size_of_single_agent_masks():
     for space in (Discrete(5, start=-2), MultiDiscrete([2, 3]), MultiBinary(4)):
         assert flatdim(space) == mask_size(space)
+
+
+@pytest.mark.parametrize("space", [Tuple((Discrete(3), Box(-1, 1, (2,)))), Dict({"move": Discrete(3)})])
+def test_actions_of_tuples_and_dicts_reach_the_env_as_such(space):
+    given = []
+
+    class Composed(Scripted):
+        def action_space(self, agent):
+            return space
+
+        def step(self, actions):
+            given.append(actions)
+            return super().step(dict.fromkeys(actions, 0))
+
+    env = make_multi_agent_vect_envs(lambda: Composed(a="oT"), 1, backend="sync")
+    env.reset(seed=[0])
+    space.seed(1)
+    action = space.sample()
+    env.step({"a": tree_map(lambda its: np.asarray(its)[None], action)})
+    assert space.contains(given[0]["a"])
+    assert str(given[0]["a"]) == str(action)
 
 
 # ---- rows

@@ -30,6 +30,7 @@ from agilerl_like.envs import (
     make_vect_envs,
     with_num_envs,
 )
+from agilerl_like.envs.backend_timing import prefer_workers
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, resolve_num_workers
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
@@ -328,7 +329,7 @@ FAILURES = [
     (failing_envs.EXITS, r"ended with exit code 3 \(no traceback"),
     (failing_envs.IS_KILLED, "was killed by SIGKILL"),
     (failing_envs.CRASHES, r"was killed by SIGSEGV \(File .*in string_at"),
-    (failing_envs.HANGS, r"gave no answer for [\d.]+ s \(File .*in wait"),
+    (failing_envs.HANGS, r"gave no answer for [\d.]+ s \(step_timeout\) \(File .*in wait"),
     (failing_envs.CHANGES_SHAPE, r".*an observation has shape \(1,\) and dtype float32; its space has shape \(2,\)"),
     (
         failing_envs.LOSES_SERVER,
@@ -359,6 +360,49 @@ def test_a_failure_truncates_its_episodes_and_stepping_continues(env_of):
         same(before, after + np.float32([0, 1]))
         same(reward, np.ones(4))
         assert info == {}
+
+
+def test_the_time_limit_is_that_of_one_env_and_not_of_all_rows_of_a_worker(env_of):
+    count, limit = 8, 2.0 * slowness()
+    env = env_of([failing_envs.SlowToReset] * count, num_workers=1, timeout=limit)
+    start = time.monotonic()
+    env.reset(seed=1)  # a restart would be a warning, which is an error
+    assert time.monotonic() - start > 0.5 * count
+
+
+def test_processes_that_an_env_started_end_with_its_worker(env_of):
+    env = env_of([failing_envs.WithSimulator] * 2, num_workers=1)
+    first = env.reset(seed=1)[1]["pid"].tolist()
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        env.step(np.array([failing_envs.IS_KILLED, 0]))
+    second = env.reset(seed=1)[1]["pid"].tolist()
+    assert not {*first} & {*second}
+    assert all(map(has_ended, first))
+    env.close()
+    assert all(map(has_ended, second))
+
+
+def has_ended(pid):
+    """Whether a process ends within moments; one that has ended may still be in the table of its new parent."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_an_info_that_cannot_be_sent_is_named_and_auto_avoids_workers(env_of):
+    env = env_of([failing_envs.Unsendable] * 2, num_workers=2)
+    with pytest.raises(EnvStepError, match=r"an info cannot be sent to another process .*or backend='sync'") as error:
+        env.reset(seed=1)
+    assert "defect of the environment" not in str(error.value)
+    preferred, reason = prefer_workers(failing_envs.Unsendable, num_envs=1000, num_workers=2)
+    assert not preferred
+    assert "an info cannot be sent to another process" in reason
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])

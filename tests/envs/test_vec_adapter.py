@@ -1,6 +1,7 @@
 """For every autoreset mode and backend, Transitions hold what the single envs did."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import failing_envs
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -638,3 +639,47 @@ def test_signals_that_end_the_process_are_not_env_errors(stop):
     env.reset([1])
     with pytest.raises(stop):
         env.step(np.zeros(1, int))
+
+
+class AsTensors(VectorWrapper):
+    """Converts numpy arrays to tensors, as gymnasium's NumpyToTorch does."""
+
+    def reset(self, *, seed=None, options=None):
+        if options:
+            options = {name: mask.numpy() for name, mask in options.items()}
+        obs, info = self.env.reset(seed=seed, options=options)
+        return torch.as_tensor(obs), info
+
+    def step(self, actions):
+        *arrays, info = self.env.step(np.asarray(actions))
+        return *map(torch.as_tensor, arrays), info
+
+
+def test_envs_of_numpy_that_return_tensors_are_reset_only_where_an_episode_ended():
+    def made(wrap):
+        fns = [partial(Scripted, index, script) for index, script in enumerate(scripts(4))]
+        return VecEnvAdapter(wrap(SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED)))
+
+    numpy, tensors = made(lambda env: env), made(AsTensors)
+    numpy.reset(7), tensors.reset(7)
+    for step in range(12):
+        one, other = (env.step(np.full(4, step % 5)) for env in (numpy, tensors))
+        for name in ("obs", "next_obs", "reward", "terminated", "truncated", "valid"):
+            np.testing.assert_array_equal(getattr(one, name), np.asarray(getattr(other, name)))
+
+
+def test_a_dict_space_that_is_made_for_each_access_is_not_taken_for_one_with_a_policy():
+    class Fresh(VectorEnv):
+        num_envs, single_action_space = 2, Discrete(2)
+
+        def __init__(self):
+            self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+        @property
+        def single_observation_space(self):
+            return Dict({"a": Box(-1, 1, (1,)), "b": Box(-1, 1, (2,))})
+
+        def reset(self, *, seed=None, options=None):
+            return {"a": np.zeros((2, 1), np.float32), "b": np.zeros((2, 2), np.float32)}, {}
+
+    assert {*VecEnvAdapter(Fresh()).reset(0)} == {"a", "b"}

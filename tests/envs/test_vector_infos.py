@@ -8,7 +8,7 @@ import pytest
 from image_envs import Talkative
 
 from agilerl_like.envs import VecEnvAdapter, make_vect_envs
-from agilerl_like.envs.vector_infos import LARGE, approx_bytes
+from agilerl_like.envs.vector_infos import LARGE, approx_bytes, info_of_env
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
@@ -30,6 +30,11 @@ def test_small_infos_are_not_warned_of():
         warnings.simplefilter("error")
         for _ in range(4):
             env.step(np.zeros(2, int))
+
+
+def test_lists_of_unequal_lengths_have_an_entry_for_each_row():
+    infos = {"route": [[1], [1, 2], []], "name": "maze", "score": np.arange(3.0)}
+    assert info_of_env(infos, 1) == {"route": [1, 2], "name": "maze", "score": 1.0}
 
 
 def test_bytes_are_counted_in_trees():

@@ -93,7 +93,7 @@ def test_a_hanging_worker_is_not_waited_for():
             assert all(1.0 <= moment - start <= 1.0 + slowness() for moment, _ in warned[known:])
         closes(env)
         del env
-    assert all("gave no answer for 1 s (File" in text for _, text in warned)
+    assert all("gave no answer for 1 s (step_timeout) (File" in text for _, text in warned)
 
 
 FINALLY = {

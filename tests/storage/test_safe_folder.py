@@ -120,6 +120,19 @@ def test_a_damaged_folder_and_files_of_a_file_manager_are_replaced(tmp_path, dam
     assert names_in(path) == ["facts.json", "manifest.json"]
 
 
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"deep": torch.zeros((1,) * 9)}, "tensor 'deep' has 9 axes; allowed are at most 8"),
+        ({f"{'x' * 200}{n}": torch.zeros(1) for n in range(4000)}, "names and shapes of 4000 tensors take 1"),
+    ],
+)
+def test_tensors_that_could_not_be_read_again_are_not_written(tmp_path, tensors, message):
+    with pytest.raises(CheckpointError, match=message):
+        safe_folder.write_folder(tmp_path / "agent", "test", {}, {"weights": tensors})
+    assert names_in(tmp_path) == []
+
+
 def test_other_files_and_folders_are_not_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

@@ -18,7 +18,7 @@ from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.distinct_envs import num_distinct_envs
-from agilerl_like.envs.episode_wrappers import InfoObservation
+from agilerl_like.envs.episode_wrappers import InfoObservation, MaxTotalReward
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
@@ -319,6 +319,14 @@ def test_an_info_becomes_the_critics_observation():
     assert encoding.critic_rows(collector.groups[""].observations)[0].tolist() == [[3.0], [3.0]]
     with pytest.raises(ConfigurationError, match="key='state' is not in the info"):
         InfoObservation(Paid())
+    with pytest.raises(ConfigurationError, match="key='policy' is the name of the observation"):
+        InfoObservation(Stated(), key="policy")
+
+
+@pytest.mark.parametrize("limit", [-10.0, 0.0, float("nan")])
+def test_a_largest_return_is_above_the_return_at_the_start(limit):
+    with pytest.raises(ConfigurationError, match=f"limit={limit!r} must be greater than 0"):
+        MaxTotalReward(Paid(), limit=limit)
 
 
 class Stated(Paid):

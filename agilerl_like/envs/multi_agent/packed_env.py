@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
 from agilerl_like.envs.env_errors import check_reward
-from agilerl_like.envs.pytree import Tree
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK, sample_masked
 from agilerl_like.envs.subproc.worker import fits_shared_memory
 from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
@@ -175,7 +175,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         """Step with the actions of the agents that are present; the reward is the sum over agents."""
         self._action_row[:] = action
         acted = self._acting
-        actions = {agent: self._actions[agent].copy()[()] for agent in self._present}
+        actions = {agent: tree_map(_copied, self._actions[agent]) for agent in self._present}
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         self._steps += 1
         self._started_agents.update(acted)
@@ -288,6 +288,10 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     def _check(self, what: str, error: str) -> None:
         if error:
             raise EnvStepError(f"{self.env}: {what} {error}")
+
+
+def _copied(action: np.ndarray) -> Any:
+    return action.copy()[()]  # a number, if it has no axes
 
 
 def _possible_agents(env: Any) -> tuple[str, ...]:

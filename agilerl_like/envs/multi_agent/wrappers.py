@@ -20,22 +20,15 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Space
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from agilerl_like.errors import ConfigurationError
 
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
 
-class ParallelEnvWrapper:
-    """Base class: attributes that a subclass does not define are those of the wrapped env."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "env" or name.startswith("__"):  # copy and pickle look up names before `env` is set
-            raise AttributeError(name)
-        return getattr(self.env, name)
+class ParallelEnvWrapper(BaseParallelWrapper[str, Any, Any]):
+    """Base class: PettingZoo's, with the wrapped env in its name."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.env})"
@@ -52,7 +45,7 @@ class RepeatActions(ParallelEnvWrapper):
         super().__init__(env)
         self._times = _check_count("times", times)
 
-    def step(self, actions: Mapping[str, Any]) -> Step:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Step repeatedly; observations are those after the last repetition."""
         step = self.env.step(actions)
         rewards = dict(step[1])
@@ -98,10 +91,10 @@ class SmallImages(ParallelEnvWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._shrunk(observations), infos
 
-    def step(self, actions: Mapping[str, Any]) -> Step:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Step the env."""
-        observations, *rest = self.env.step(actions)
-        return self._shrunk(observations), *rest
+        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        return self._shrunk(observations), rewards, terminations, truncations, infos
 
     def _shrunk(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {agent: shrink_image(image, self._shrink, gray=self._gray) for agent, image in observations.items()}
@@ -151,10 +144,10 @@ class StackImages(ParallelEnvWrapper):
         observations, infos = self.env.reset(seed=seed, options=options)
         return self._stacked(observations), infos
 
-    def step(self, actions: Mapping[str, Any]) -> Step:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Step the env."""
-        observations, *rest = self.env.step(actions)
-        return self._stacked(observations), *rest
+        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        return self._stacked(observations), rewards, terminations, truncations, infos
 
     def _stacked(self, observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         for agent, shown in observations.items():

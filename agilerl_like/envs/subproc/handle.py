@@ -24,7 +24,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from agilerl_like.envs.env_errors import ReportedException
 from agilerl_like.envs.subproc.worker import CLOSE_TIMEOUT, ENVS_READY, EPISODES_RESTARTED, FAILED, WorkerSpec
 
-STARTUP = 120.0  # seconds for a worker's imports and for making its envs
+STARTUP = 120.0  # seconds for a worker's imports, and for making each of its envs
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 Key = str | tuple[int, ...]  # of a request: its name, or the env groups of a step
@@ -76,7 +76,8 @@ class WorkerHandle:
             start_new_session=True,  # Ctrl-C in the terminal is for the parent only
         )
         its_end.close()
-        self.set_deadline(STARTUP)
+        self._row: int | None = None
+        self.set_deadline(max(STARTUP, self.timeout))
         self._send(CloudpickleWrapper(cast(Any, spec)))
 
     def send_request(self, key: Key, method: str, *arguments: Any) -> None:
@@ -107,6 +108,12 @@ class WorkerHandle:
         """Allow the next message to take so many seconds from now."""
         self._allowed_seconds, self._deadline = seconds, time.monotonic() + seconds
 
+    def note_row(self, row: int) -> None:
+        """Let the time limit begin once more if the worker is at another row: it holds for each env, not for all."""
+        if row != self._row:
+            self._row = row
+            self.set_deadline(self._allowed_seconds)
+
     def is_responsive(self) -> bool:
         """Return whether the process is alive and its deadline has not passed."""
         return self.process.poll() is None and time.monotonic() < self._deadline
@@ -117,26 +124,30 @@ class WorkerHandle:
         if hangs:
             self.process.send_signal(signal.SIGUSR1)  # it writes its traceback to the log
         self._wait(0.2 if hangs else 1.0)  # a process that has closed its pipe ends within moments
-        self.process.kill()
-        self._wait(1.0)
+        self.kill()
         self._read_failure()
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
         failure = self._failure or ReportedException("", _innermost_line(log), log)
         is_fatal = self._failure is not None and not (self._has_reset and self.is_ready)
         self.release()
-        cause = f"gave no answer for {self._allowed_seconds:g} s" if hangs else _describe_exit(self.process.returncode)
+        limit = f"{self._allowed_seconds:g} s{' (step_timeout)' if self._allowed_seconds == self.timeout else ''}"
+        cause = f"gave no answer for {limit}" if hangs else _describe_exit(self.process.returncode)
         return WorkerExit(cause, failure.kind, failure.summary, failure.traceback, is_fatal)
 
     def close_pipe(self) -> None:
         """Close the pipe, after which the process closes its envs and ends."""
         self.pipe.close()
 
+    def kill(self) -> None:
+        """End the process, and those that its envs have started and left, which would hold their ports and memory."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses it for a group that has ended
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group of its own, which outlives it
+        self._wait(1.0)
+
     def release(self) -> None:
         """End the process if it is still running, and release its resources."""
         self.close_pipe()
-        if self.process.poll() is None:
-            self.process.kill()
-            self._wait(1.0)
+        self.kill()
         cast(IO[bytes], self.process.stdin).close()
         self._log.close()
 
@@ -164,8 +175,6 @@ def shutdown(workers: list[WorkerHandle]) -> None:
     end = time.monotonic() + CLOSE_TIMEOUT
     while any(worker.process.poll() is None for worker in workers) and time.monotonic() < end:
         time.sleep(0.002)
-    for worker in workers:
-        worker.process.kill()
     for worker in workers:
         worker.release()
     workers.clear()

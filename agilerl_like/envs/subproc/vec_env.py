@@ -40,6 +40,7 @@ from agilerl_like.envs.subproc.worker import (
     SharedAllocator,
     SharedBuffers,
     StepInfo,
+    UnsendableInfoError,
     WorkerSpec,
     fits_shared_memory,
 )
@@ -325,6 +326,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                     if message == EPISODES_RESTARTED:
                         self._report_lost_episodes(worker, worker.replies.pop(EPISODES_RESTARTED))
                 else:
+                    worker.note_row(int(self._buffers.stepping[worker.index]))
                     is_alive = worker.is_responsive()
                 if not is_alive:
                     self._replace(worker)
@@ -466,6 +468,8 @@ def _describe_failure(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: boo
     if not is_defect:
         often = f" {worker.failures} times in a row, the last time" if worker.failures > 1 else ""
         return f"worker {worker.index} failed{often}: it {exit_.cause}. {trace}"
+    if exit_.kind.startswith(UnsendableInfoError.__name__):
+        return f"worker {worker.index} failed: {exit_.summary}"
     again = "" if exit_.is_fatal else " again, as before a restart"
     return (
         f"worker {worker.index} failed{again}: {exit_.summary}. This is a defect of the environment; to reproduce it "

@@ -41,6 +41,10 @@ NO_ROW = -1
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
+class UnsendableInfoError(EnvStepError):
+    """An env's info holds an object that cannot be pickled, so only one process can step the env."""
+
+
 class StepInfo(NamedTuple):
     """One env's info; `final` is (last observation, its info) of an episode that just ended."""
 
@@ -149,11 +153,20 @@ def _serve_requests(pipe: Connection, memory: mmap.mmap) -> None:
 
 
 def _send(pipe: Connection, message: tuple[str | int, Any]) -> bool:
-    """Send a message, and return whether the parent still has the pipe open."""
+    """Send a message, and return whether the parent still has the pipe open.
+
+    Raises:
+        UnsendableInfoError: an info in it cannot be pickled.
+    """
     try:
         pipe.send(message)
     except OSError:
         return False
+    except Exception as error:
+        raise UnsendableInfoError(
+            f"an info cannot be sent to another process ({error}); allowed are plain data and objects of classes in a "
+            "module, or backend='sync'"
+        ) from error
     return True
 
 
