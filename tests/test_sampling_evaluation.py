@@ -10,6 +10,9 @@ from gymnasium import spaces
 from small_runs import SMALL
 
 from agilerl_like import PPO, ConfigurationError, evaluate, make_vect_envs
+from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.cli.evaluate import _write_result
+from agilerl_like.errors import EnvStepError
 from agilerl_like.networks import make_distribution
 from agilerl_like.networks.sampling import Sampling
 
@@ -156,3 +159,14 @@ class TestEvaluate:
             evaluate([], "CartPole-v1")
         with pytest.raises(ConfigurationError, match="all agents need the same"):
             evaluate([agents[0], population("Acrobot-v1")[0]], "CartPole-v1")
+
+
+def test_lost_episodes_are_not_in_the_printed_mean(capsys):
+    lost = np.array([[False, True, False]])
+    _write_result("", Episodes(np.array([[1.0, 100.0, 3.0]]), np.array([[4, 9, 6]]), lost), seed=7)
+    assert capsys.readouterr().out == (
+        "mean return 2.00 ± 1.00 over 2 episodes (from 1.00 to 3.00, 5 steps on average, seed 7, "
+        "1 more were lost with their worker processes)\n"
+    )
+    with pytest.raises(EnvStepError, match="all 3 episodes were lost"):
+        _write_result("", Episodes(np.ones((1, 3)), np.ones((1, 3), int), np.ones((1, 3), bool)), seed=7)

@@ -4,8 +4,10 @@ import contextlib
 import csv
 import json
 import math
+import os
 import re
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 
@@ -290,6 +292,29 @@ class TestReplay:
         assert 0 < share < 1  # of the budget
         assert [rate for _, rate in found] == pytest.approx([1 - 0.95 * share * progress for progress, _ in found])
         assert len(found) >= 2
+
+    def test_a_signal_ends_a_replay_without_a_verdict(self, runs, capsys):
+        class Interrupted(Callback):
+            def on_generation(self, context, record):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            replay_run(Run.open(runs / "s3"), seeds=1, seed=1, callbacks=[Interrupted()])
+
+    def test_a_replay_has_the_steps_of_the_run_and_not_its_other_limits(self, runs, tmp_path):
+        folder = tmp_path / "limited"
+        shutil.copytree(runs / "s3", folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["training"] |= {"max_seconds": 1e-3, "max_updates": 1}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        generations = []
+
+        class Counts(Callback):
+            def on_generation(self, context, record):
+                generations.append(record.generation)
+
+        found = replay_run(Run.open(folder), seeds=1, seed=1, callbacks=[Counts()])
+        assert generations[-1] == found.generations
 
     def test_command_states_whether_the_find_transfers(self, runs, capsys):
         assert main(["replay", str(runs / "s3"), "--seeds", "2", "--seed", "1", "--quiet"]) == 0

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agilerl_like.config import load, yaml12
+from agilerl_like.config import Draft, load, yaml12
 from agilerl_like.errors import ConfigurationError
 
 
@@ -37,6 +37,13 @@ def test_it_is_refused_at_once(tmp_path, name):
         load(tmp_path / "bomb.yaml")
     assert time.process_time() - start < 5  # 20,000 values take 0.6, the first case took 25 before aliases counted
     assert len(str(refused.value)) < 1000
+
+
+def test_a_change_of_one_alias_does_not_reach_the_others(tmp_path):
+    (tmp_path / "a.yaml").write_text("x: &range {min: 1, list: [1]}\ny: *range\nz: {<<: *range, max: 2}")
+    data = Draft.read(tmp_path / "a.yaml").override(["--x.min", "5"]).data
+    assert [data[name]["min"] for name in "xyz"] == [5, 1, 1]
+    assert len({id(data[name]["list"]) for name in "xyz"}) == 3
 
 
 def test_ordinary_aliases_and_merges_are_read():

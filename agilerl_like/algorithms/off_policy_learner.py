@@ -83,7 +83,8 @@ class OffPolicyLearner(Learner):
         """Return how many of the `stored` vector steps are not yet in the running statistics of observations."""
         if not isinstance(self.network.observation_norm, RunningNorm):
             return 0
-        return min(stored, self.rollout_steps) if self.updates else stored
+        has_statistics = float(self.network.observation_norm.count) > 0  # a member with new weights has none
+        return min(stored, self.rollout_steps) if has_statistics else stored
 
     def sample_draws(self, steps: int) -> Tensor:
         """Return the numbers that choose the samples of the next gradient steps, `[steps, B, TRIES]`."""

@@ -11,7 +11,7 @@ from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.cli.players import config_file_of, config_of, players_of
-from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode
 from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.evaluation.film import display_episodes
 from agilerl_like.evaluation.returns import evaluate as evaluate_agents
@@ -70,15 +70,19 @@ def evaluate(
             if display:
                 display_episodes(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             played = evaluate_agents(player, env_setup, episodes, seed, rule, max_steps=max_steps)
-            _write_result(label, played, episodes, seed)
+            _write_result(label, played, seed)
             if isinstance(agent, IPPO):
                 write_line(", ".join(f"{name}: {its.mean():.2f}" for name, its in played.returns_by_agent.items()))
     return ExitCode.DONE
 
 
-def _write_result(label: str, played: Episodes, episodes: int, seed: int) -> None:
-    scores = played.returns[0]
+def _write_result(label: str, played: Episodes, seed: int) -> None:
+    counts = ~played.lost[0]
+    if not counts.any():
+        raise EnvStepError(f"all {counts.size} episodes were lost with their worker processes; the environment fails")
+    scores, lost = played.returns[0][counts], int(played.lost[0].sum())
     write_line(
-        f"{label}mean return {scores.mean():.2f} ± {scores.std():.2f} over {episodes} episodes "
-        f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths.mean():.0f} steps on average, seed {seed})"
+        f"{label}mean return {scores.mean():.2f} ± {scores.std():.2f} over {len(scores)} episodes "
+        f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths[0][counts].mean():.0f} steps on average, "
+        f"seed {seed}{f', {lost} more were lost with their worker processes' if lost else ''})"
     )

@@ -67,7 +67,12 @@ from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
 QUIET, SEEDS = "--quiet", "--seeds"
-BEYOND = {"max_steps": "a larger --training.max-steps", "target": "a higher --training.target, or none"}
+BEYOND = {
+    "max_steps": "a larger --training.max-steps",
+    "target": "a higher --training.target, or none",
+    "max_updates": "a larger --training.max-updates, or none",
+    "max_seconds": "a larger --training.max-seconds, or none",
+}
 """How to continue a run that has reached a limit."""
 
 

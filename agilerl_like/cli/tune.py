@@ -204,13 +204,14 @@ def steps_per_second(config: Config, seconds: float) -> float:
     experiment = build(config)
     stopwatch = Stopwatch(seconds)
     try:
-        evolve_on_policy(
+        result = evolve_on_policy(
             experiment.env_setup,
             experiment.population,
             experiment.plan(),
             output_paths=OutputPaths(),
             callbacks=CallbackList([stopwatch]),
         )
+        result.raise_if_interrupted()
     finally:
         experiment.env.close()
     return stopwatch.rate

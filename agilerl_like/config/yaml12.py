@@ -157,11 +157,18 @@ def _parse(text: str, where: str) -> ParsedYaml:
         locations = {place: f"{where}, line {line}" for place, line, _ in entries}
         kinds = {TAG + kind for kind in ("bool", "int", "float")}
         texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
-        return ParsedYaml(loader.construct_document(node), locations, texts)
+        return ParsedYaml(_without_sharing(loader.construct_document(node)), locations, texts)
     except ConfigurationError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the last two: escapes in quotes
         raise ConfigurationError(f"{where}{_message(error)}") from error
+
+
+def _without_sharing(data: Any) -> Any:
+    """Return a copy in which each alias has its own mapping or list, so that a change of one does not reach others."""
+    if isinstance(data, dict):
+        return {name: _without_sharing(value) for name, value in data.items()}
+    return [_without_sharing(value) for value in data] if isinstance(data, list) else data
 
 
 def _entries(node: yaml.Node, where: str, parents: KeyPath = ()) -> Iterator[tuple[KeyPath, int, yaml.Node]]:

@@ -289,7 +289,7 @@ def _by_member(x: Tensor) -> Tensor:
 def standardised(x: Tensor, weight: Tensor, ddof: int = 0) -> Tensor:
     """Return x with mean 0 and standard deviation 1 over samples of weight 1; 0 if they differ by rounding alone.
 
-    `ddof` 1 gives the standard deviation of `torch.std`.
+    A single sample, whose deviation is unknown, stays as it is. `ddof` 1 gives the standard deviation of `torch.std`.
     """
     count = weight.sum(-1, keepdim=True).clamp(min=1.0)
     share = weight / count
@@ -298,7 +298,8 @@ def standardised(x: Tensor, weight: Tensor, ddof: int = 0) -> Tensor:
     std = (centred.square() * share).sum(-1, keepdim=True).sqrt()
     if ddof:
         std = std * (count / (count - ddof).clamp(min=1.0)).sqrt()
-    return torch.where(std > 1e-6 * mean.abs(), centred / (std + 1e-8), 0.0)
+    scaled = torch.where(std > 1e-6 * mean.abs(), centred / (std + 1e-8), 0.0)
+    return torch.where(weight.sum(-1, keepdim=True) == 1, x, scaled)
 
 
 def _explained_variance(values: Tensor, returns: Tensor, weight: Tensor) -> Tensor:

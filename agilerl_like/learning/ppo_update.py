@@ -301,7 +301,7 @@ class PPOUpdate:
             )
             taken.add(its_targets, evaluation, norms)
             if not stops_between_steps:
-                optimizer.step_(self.stacked.flat, self.gradient.flat, adam_step)
+                self._take_step(adam_step)
                 continue
             taken.counts.append(learns)
             learns = learns & self._is_near(evaluation, its_targets)
@@ -360,11 +360,20 @@ class PPOUpdate:
         kl = ppo_metrics(PolicyEval(*evaluation), Targets(*targets.unbind()), self.coefs)["approx_kl"]
         return self.gradient_sync.all_reduce_(kl) <= self.kl_limit
 
+    def _take_step(self, adam_step: AdamStep) -> None:
+        """Take a step with all members; weight decay does not reach parameters with `requires_grad=False`."""
+        stacked = self.stacked
+        decays = any(row.weight_decay for row in adam_step.rule.rows)
+        frozen = [(its, its.clone()) for its in stacked.frozen_parameters()] if decays else []
+        stacked.optimizer.step_(stacked.flat, self.gradient.flat, adam_step)
+        for parameter, before in frozen:
+            parameter.copy_(before)
+
     def _step_of_some(self, learns: Tensor, adam_step: AdamStep) -> None:
         """Take a step with the members flagged in `learns` `[P]`; weights, moments and counts of the others stay."""
         adam, stopped = self.stacked.optimizer, (~learns).nonzero().squeeze(1)
         before = [x[stopped] for x in (self.stacked.flat, adam.exp_avg, adam.exp_avg_sq)]
-        adam.step_(self.stacked.flat, self.gradient.flat, adam_step)
+        self._take_step(adam_step)
         for rows, its in zip((self.stacked.flat, adam.exp_avg, adam.exp_avg_sq), before, strict=True):
             rows[stopped] = its
         adam.steps[stopped] -= 1

@@ -70,6 +70,15 @@ class StackedNetworks:
             for parameter, place in zip(stack.parameters.values(), views(flat[rows], stack.slots).values(), strict=True)
         ]
 
+    def frozen_parameters(self) -> list[Tensor]:
+        """Return the stacked parameters that stand for those with `requires_grad=False` in a user's own network."""
+        return [
+            stack.parameters[f"{prefix}.net.{name}"].data
+            for _, stack in self.parts
+            for prefix, module in stack.module.named_modules()
+            for name in getattr(module, "frozen_parameters", ())
+        ]
+
     @property
     def is_finite(self) -> Tensor:
         """Whether each member's weights and normaliser variances are finite, `[P]`."""

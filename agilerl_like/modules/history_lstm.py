@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec, Sequences
@@ -49,6 +50,6 @@ class EvolvableHistoryLSTM(EvolvableLSTM):
     def _windows(self, x: Tensor) -> Sequences:
         """Return the windows as sequences `[P, S, L, in]` that each begin an episode."""
         steps = x.reshape(self._members, -1, *self.window)  # [P, S, L, in]
-        starts = steps.new_zeros(steps.shape[:-1])
-        starts[..., 0] = 1.0
+        first, others = steps.new_ones(*steps.shape[:2], 1), steps.new_zeros(*steps.shape[:2], steps.shape[2] - 1)
+        starts = torch.cat([first, others], -1)
         return Sequences(steps, starts, steps.new_zeros(*steps.shape[:2], *self.state_shape))

@@ -22,6 +22,8 @@ from agilerl_like.errors import ConfigurationError
 ILLEGAL = -1e9
 """Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
 
+QUADRATURE = tuple(np.polynomial.hermite_e.hermegauss(16) / np.array([[1.0], [math.sqrt(2 * math.pi)]]))
+"""Points, and weights of sum 1, that give the expectation of a function of a standard normal variable."""
 LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds of the log standard deviation of continuous actions, in half-widths of the action space."""
 
@@ -329,9 +331,9 @@ class Gaussian(ActionDistribution):
         constant = 0.5 * self.size * math.log(2 * math.pi) + self.log_width
         log_prob = -0.5 * z.square().sum(-1) - log_std.sum(-1) - constant
         entropy = (log_std.sum(-1) + constant + 0.5 * self.size).expand(log_prob.shape)
-        if self.squash:  # the entropy of a squashed Gaussian has no closed form: its Jacobian is taken at the mode
+        if self.squash:
             log_prob = log_prob - tanh_log_det_jacobian(raw).sum(-1)
-            entropy = entropy + tanh_log_det_jacobian(mean).sum(-1)
+            entropy = entropy + mean_log_det_jacobian(mean, log_std.exp()).sum(-1)
         return log_prob, entropy
 
     def kl_from(self, outputs: Tensor) -> Divergence:
@@ -375,6 +377,16 @@ class Gaussian(ActionDistribution):
 def tanh_log_det_jacobian(x: Tensor) -> Tensor:
     """Return log(1 - tanh(x)**2) without cancellation, as torch's `TanhTransform` does."""
     return 2.0 * (math.log(2.0) - x - F.softplus(-2.0 * x))
+
+
+def mean_log_det_jacobian(mean: Tensor, std: Tensor) -> Tensor:
+    """Return the expectation of `tanh_log_det_jacobian` of normal x, by Gauss-Hermite quadrature.
+
+    The entropy of a squashed Gaussian is the Gaussian's plus this. At the mode alone it would grow with `std` without
+    end, although actions beyond tanh's linear part gather at the bounds.
+    """
+    points, weights = (torch.as_tensor(its, dtype=mean.dtype, device=mean.device) for its in QUADRATURE)
+    return tanh_log_det_jacobian(mean.unsqueeze(-1) + std.unsqueeze(-1) * points) @ weights
 
 
 def make_distribution(

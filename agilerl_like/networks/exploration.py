@@ -14,6 +14,7 @@ from agilerl_like.networks.distributions import (
     Categorical,
     Divergence,
     Gaussian,
+    mean_log_det_jacobian,
     tanh_log_det_jacobian,
 )
 
@@ -110,7 +111,7 @@ class SquashedGaussian(_Squashed):
         before = torch.atanh(raw.clamp(-1 + 1e-6, 1 - 1e-6))
         z = (before - mean) * (-log_std).exp()
         density = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi) - tanh_log_det_jacobian(before)
-        entropy = log_std + 0.5 + 0.5 * math.log(2 * math.pi) + tanh_log_det_jacobian(mean)  # the Jacobian at the mode
+        entropy = log_std + 0.5 + 0.5 * math.log(2 * math.pi) + mean_log_det_jacobian(mean, log_std.exp())
         return density.sum(-1) - self.log_width, entropy.sum(-1) + self.log_width
 
     def kl_from(self, outputs: Tensor) -> Divergence:

@@ -87,10 +87,13 @@ class TrackerReporter(Reporter):
 
 
 class TensorBoardReporter(TrackerReporter):
-    """Writes events into `log_dir`; to view them, `tensorboard --logdir <log_dir>`."""
+    """Writes events into `log_dir`; to view them, `tensorboard --logdir <log_dir>`.
 
-    def __init__(self, log_dir: Path | str):
-        super().__init__("tensorboard", Path(log_dir).absolute().parent)
+    Keywords go to `SummaryWriter`, for example `flush_secs`.
+    """
+
+    def __init__(self, log_dir: Path | str, **options: Any):
+        super().__init__("tensorboard", Path(log_dir).absolute().parent, **options)
         self._name = Path(log_dir).name
 
     def start(self, run: RunRecord) -> None:
@@ -100,7 +103,7 @@ class TensorBoardReporter(TrackerReporter):
         """Log every finite number; of a resumed run, discard the steps that a killed process logged from here on."""
         if self._tracker is None:
             is_resumed = any((self._logging_dir / self._name).glob("*tfevents*"))
-            self._open(self._name, purge_step=record.env_steps if is_resumed else None)
+            self._open(self._name, purge_step=record.env_steps if is_resumed else None, **self._options)
         super().generation(record)
 
 

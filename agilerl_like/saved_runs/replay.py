@@ -266,8 +266,9 @@ def _generation_steps(config: Config) -> int:
 
 
 def _training(config: Config, steps: int) -> Any:
-    """The training settings for so many env steps of each member, without a target."""
-    return type(config.training)(**{**vars(config.training), "max_steps": steps, "target": None})
+    """The training settings for so many env steps of each member, without other limits."""
+    limits = {"max_steps": steps, "target": None, "max_seconds": None, "max_updates": None}
+    return type(config.training)(**{**vars(config.training), **limits})
 
 
 def _trained(
@@ -281,6 +282,7 @@ def _trained(
         output_paths=OutputPaths(),
         callbacks=CallbackList(callbacks),
     )
+    result.raise_if_interrupted()
     population, env_setup = result.population, experiment.env_setup
     with contextlib.closing(env_setup.make_eval_env(len(population) * EPISODES)) as env:
         seeds = integers(EPISODES, config.seed or 0, Purpose.CONFIRMATION_ENVS)

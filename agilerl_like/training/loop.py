@@ -11,6 +11,7 @@ same decisions. The envs are reset at every checkpoint, so that a resumed run is
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -63,6 +64,13 @@ class RunResult(NamedTuple):
     """The signal that interrupted it, SIGINT or SIGTERM; 0 if none did."""
     unsaved: int
     """The number of consecutive failed saves at the end; 0 if everything was written."""
+
+    def raise_if_interrupted(self) -> None:
+        """Raise what the signal would have raised outside of a run: KeyboardInterrupt, or SystemExit with its code."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal:
+            raise SystemExit(128 + self.signal)
 
 
 class TrainingLoop(EvaluatingLoop):

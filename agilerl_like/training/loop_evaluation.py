@@ -172,7 +172,9 @@ class EvaluatingLoop(LoopState):
         )
         doubtful = selection.in_doubt(view)
         cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
-        allowed = args.eval_share * (self.steps - self._steps_before) * members.size
+        # a signal stops processes at different steps, and all must choose the same slots
+        trained = min(members.process_group.all_gather(self.steps - self._steps_before))
+        allowed = args.eval_share * trained * members.size
         return doubtful if sum(steps) + cost <= allowed else ()
 
     def _returns_for_selection(self, search: SearchState) -> np.ndarray | None:

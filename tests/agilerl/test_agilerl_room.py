@@ -57,7 +57,7 @@ def vector_of(mode, count=2):
 def test_a_time_limit_is_bootstrapped():
     agent = agent_of(gamma=0.5)
     value = float(agent.value_of(np.zeros((1, 3), np.float32))[0])
-    scores, *_ = collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)
+    scores, *_ = collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
     rewards = agent.rollout_buffer.get()["rewards"].reshape(4, 2)
     np.testing.assert_allclose(rewards[:, 0], [1.0, 1.0 + 0.5 * value, 1.0, 1.0 + 0.5 * value], rtol=1e-5)
     assert scores == [2.0] * 4  # without what was added
@@ -67,7 +67,7 @@ def test_a_time_limit_is_bootstrapped():
 def test_settings_that_would_change_what_a_time_limit_adds_are_refused(name):
     agent = agent_of(**{name: {"reward_clip": 5.0, "normalize_reward": True, "reward_transform": {"scale": 0.1}}[name]})
     with pytest.raises(ConfigurationError, match=rf"{name}=.*collect_rollouts allows only {name}=(None|False)"):
-        collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)
+        collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
 
 
 def test_saved_agents_have_the_names_that_agilerl_gives_them(tmp_path):
@@ -143,14 +143,14 @@ def test_a_single_team_environment_trains_a_population():
 
 def test_rows_of_autoreset_are_not_learned_from():
     agent = agent_of()
-    collect_rollouts(agent, vector_of(AutoresetMode.NEXT_STEP), n_steps=12)
+    collect_rollouts(agent, vector_of(AutoresetMode.NEXT_STEP), n_steps=6)
     content = agent.rollout_buffer.content()
     assert [row.tolist() for row in content.acting] == [[True] * 2, [True] * 2, [False] * 2] * 2
 
 
 def test_a_rollout_is_continued_where_it_ended():
     agent, env = agent_of(), vector_of(AutoresetMode.SAME_STEP)
-    first = collect_rollouts(agent, env, n_steps=2)
+    first = collect_rollouts(agent, env, n_steps=1)
     assert first.completed_episode_scores == []
     second = collect_rollouts(agent, env, None, *first[1:])
     assert second.completed_episode_scores[:2] == [2.0, 2.0]

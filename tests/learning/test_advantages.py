@@ -13,6 +13,13 @@ def test_equal_advantages_are_normalised_to_zero(value, dtype):
     assert bool((standardised(torch.full((2, 1000), value, dtype=dtype), weight) == 0).all())
 
 
+def test_a_single_sample_stays_as_it_is():
+    x, weight = torch.tensor([[3.0, 5.0, 7.0]] * 2), torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
+    found = standardised(x, weight)
+    assert found[0, 1] == 5.0
+    assert found[1, :2].tolist() == pytest.approx([-1.0, 1.0])
+
+
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (100.0, 0.01), (-3.0, 1e-3)])
 def test_advantages_are_standardised_over_valid_samples(mean, std):
     generator = torch.Generator().manual_seed(0)

@@ -268,9 +268,15 @@ def frozen(outputs):
     return net
 
 
-def test_parameters_with_requires_grad_false_never_change():
-    agent = agent_of(frozen)
-    population = PPO.population(2, SPACE, ACTIONS, actor_network=frozen(3), critic_network=frozen(1), seed=1)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "optimizer": "adamw"}, {"weight_decay": 0.1, "target_kl": 1e-6}],
+    ids=str,
+)
+def test_parameters_with_requires_grad_false_never_change(settings):
+    agent = agent_of(frozen, **settings)
+    networks = {"actor_network": frozen(3), "critic_network": frozen(1)}
+    population = PPO.population(2, SPACE, ACTIONS, **networks, seed=1, **settings)
     for one in (agent, agent.clone(), agent.clone(index=1), *population):
         one.learn(experiences(one))
         one.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), np.random.default_rng(0))

@@ -248,15 +248,27 @@ def test_entropy_is_the_gaussians_and_that_of_the_units():
     torch.testing.assert_close(entropy, base.entropy() + np.log(WIDTHS).sum())
 
 
-def test_the_squashed_entropy_is_right_for_a_narrow_policy():
-    # the Jacobian is taken at the mode; its mean differs by 0.5 sd^2 |d2/dx2 log(1 - tanh^2 x)| <= sd^2 a dimension
-    sd = 0.05
-    distribution = gaussian(squash=True, log_std=(math.log(sd),) * 3)
+@pytest.mark.parametrize(
+    ("log_std", "tolerance"), [(-3.0, 0.001), (-1.0, 0.001), (0.0, 0.001), (1.0, 0.03), (2.0, 0.3)]
+)
+def test_the_squashed_entropy_is_that_of_its_actions(log_std, tolerance):
+    distribution = gaussian(squash=True, log_std=(log_std,) * 3)
     outputs = normal(1, 3, scale=0.7)
-    raw = drawn(distribution, outputs[0], 20_000)
-    log_prob, entropy = distribution.evaluate(outputs.expand(20_000, -1), raw)
-    error = float(log_prob.detach().std()) / math.sqrt(20_000)
-    assert abs(float(-log_prob.detach().mean()) - float(entropy[0].detach())) < 3 * sd**2 + 5 * error
+    raw = drawn(distribution, outputs[0], 200_000)
+    log_prob, entropy = distribution.evaluate(outputs.expand(len(raw), -1), raw)
+    error = float(log_prob.detach().std()) / math.sqrt(len(raw))
+    assert abs(float(-log_prob.detach().mean()) - float(entropy[0].detach())) < 3 * tolerance + 4 * error
+
+
+def test_a_wider_squashed_policy_has_less_entropy_once_its_actions_gather_at_the_bounds():
+    gradients = []
+    for log_std in (-2.0, 0.0, 1.0, 2.0):
+        distribution = gaussian(squash=True, log_std=(log_std,) * 3)
+        outputs = torch.zeros(1, 3, dtype=torch.float64)
+        distribution.evaluate(outputs, outputs)[1].sum().backward()
+        gradients.append(float(distribution.log_std.grad.sum()))
+    assert gradients[0] > 2.5
+    assert all(gradient < 0 for gradient in gradients[1:])
 
 
 def test_kl_of_gaussians_with_spreads_of_their_own():

@@ -85,6 +85,14 @@ def test_tensorboard_has_one_value_a_generation_over_env_steps(tmp_path):
     assert scalars_in(tmp_path, "population/best")[-1] == (200_000, 150.0)
 
 
+def test_tensorboard_takes_the_options_of_its_writer(tmp_path):
+    reporter = tracker_reporter({"name": "tensorboard", "flush_secs": 5, "filename_suffix": ".mine"}, tmp_path)
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(slot=1, fitness=100.0)))
+    reporter.close()
+    assert [*(tmp_path / "tensorboard").glob("*tfevents*.mine")]
+
+
 def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):
     """A process reported three generations and was killed before it had saved the second."""
     for generations in ((1, 2, 3), (2, 3, 4)):

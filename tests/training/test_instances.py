@@ -15,6 +15,7 @@ from gymnasium.vector import SyncVectorEnv
 from paying_envs import Paid
 
 from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make_vect_envs, train_on_policy
+from agilerl_like.cli.train import BEYOND
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.distinct_envs import num_distinct_envs
@@ -297,6 +298,18 @@ def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
     with pytest.raises(RunFinished) as end:
         ProcessRun._check_unfinished(run, saved_run, own, None)
     assert end.value.population.fitness == [0.5, 1.0]  # of members that arrive without one
+
+
+def test_how_to_continue_is_known_for_each_limit():
+    limits = {"max_updates": 1, "max_seconds": 1e-9, "target": 0.0}
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    own = ShardedPopulation(SingleProcess(), [Shard((0,))], members(1, env), None)
+    record = {"slot": 0, "uid": 0, "parent_uid": -1, "env_steps": 0, "fitness": 1.0, "fitness_std": 0.0, "episodes": 1}
+    record |= {"train_return": 1.0, "hyperparameters": {}, "architecture": "", "parameters": 1, "mutation": "None"}
+    best = {"record": {**record, "losses": {}, "generation": 1, "is_confirmed": True}, "ancestry": []}
+    own.population[0].learner.updates = 1
+    saved_run = {"progress": asdict(Progress(1, ticks=10**9, seconds=1.0)), "best": best, "fitness": [1.0]}
+    assert {*limits_reached(saved_run, TrainingArguments(**limits), own)} == {*BEYOND}
 
 
 def test_limits_must_be_positive():

@@ -193,7 +193,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
 
     @property
     def _ends(self) -> tuple[str, ...]:
-        return HIDDEN if self.architecture.memory.cell == "LSTM" else HIDDEN[:1]  # pyright: ignore[reportAttributeAccessIssue]  # it is recurrent
+        return HIDDEN if getattr(self.architecture.memory, "cell", "") == "LSTM" else HIDDEN[:1]
 
     def _renamed(self, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {

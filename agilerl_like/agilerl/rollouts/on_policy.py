@@ -43,7 +43,7 @@ def collect_rollouts(
     last_info: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Collected:
-    """Act for `n_steps` (of all envs together; the agent's `learn_step` if left out) and fill the rollout buffer.
+    """Act for `n_steps` of each env, by default `learn_step` steps of all together, and fill the rollout buffer.
 
     Without `last_obs` new episodes begin; with the last four results of the call before they are continued.
 
@@ -71,7 +71,7 @@ def collect_rollouts(
     scores = np.zeros(steps.num_envs) if fresh or last_scores is None else np.array(last_scores)
     state = player.get_initial_hidden_state(steps.num_envs) if fresh else buffer.hidden_state
     completed: list[float] = []
-    for _ in range(-(-(n_steps or player.learn_step) // steps.num_envs)):
+    for _ in range(n_steps or -(-player.learn_step // steps.num_envs)):
         mask = steps.action_mask
         action, log_prob, _, value, *after = player.get_action(obs, mask, state)
         step = steps.step(_in_bounds(player, action))
