@@ -36,7 +36,7 @@ FLOORS = {
     "__init__": 9,
 }
 ALONE = {
-    "pettingzoo": {"envs/multi_agent/pettingzoo.py", "envs/multi_agent/turn_based.py"},
+    "pettingzoo": {f"envs/multi_agent/{name}.py" for name in ("pettingzoo", "turn_based", "wrappers")},
     "accelerate": {"distributed/process_group.py", "reporting/trackers.py"},
 }
 OPTIONAL = (

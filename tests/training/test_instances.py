@@ -306,7 +306,7 @@ def test_how_to_continue_is_known_for_each_limit():
     own = ShardedPopulation(SingleProcess(), [Shard((0,))], members(1, env), None)
     record = {"slot": 0, "uid": 0, "parent_uid": -1, "env_steps": 0, "fitness": 1.0, "fitness_std": 0.0, "episodes": 1}
     record |= {"train_return": 1.0, "hyperparameters": {}, "architecture": "", "parameters": 1, "mutation": "None"}
-    best = {"record": {**record, "losses": {}, "generation": 1, "is_confirmed": True}, "ancestry": []}
+    best = {"record": {**record, "losses": {}, "generation": 1, "standard_error": 0.1}, "ancestry": []}
     own.population[0].learner.updates = 1
     saved_run = {"progress": asdict(Progress(1, ticks=10**9, seconds=1.0)), "best": best, "fitness": [1.0]}
     assert {*limits_reached(saved_run, TrainingArguments(**limits), own)} == {*BEYOND}
