@@ -308,7 +308,11 @@ def test_how_to_continue_is_known_for_each_limit():
     record |= {"train_return": 1.0, "hyperparameters": {}, "architecture": "", "parameters": 1, "mutation": "None"}
     best = {"record": {**record, "losses": {}, "generation": 1, "standard_error": 0.1}, "ancestry": []}
     own.population[0].learner.updates = 1
-    saved_run = {"progress": asdict(Progress(1, ticks=10**9, seconds=1.0)), "best": best, "fitness": [1.0]}
+    saved_run = {
+        "progress": asdict(Progress(1, ticks=10**9, seconds=1.0, outcome="ended")),
+        "best": best,
+        "fitness": [1.0],
+    }
     assert {*limits_reached(saved_run, TrainingArguments(**limits), own)} == {*BEYOND}
 
 
