@@ -200,7 +200,7 @@ def _encoded_files(
                 raise CheckpointError(f"{name}: tensor {key!r} has {tensor.dim()} axes; allowed are at most {MAX_AXES}")
         if (header := len(_header(named))) > MAX_HEADER_BYTES:
             raise CheckpointError(
-                f"{name}: names and shapes of {len(named)} tensors take {header} bytes; read are {MAX_HEADER_BYTES}"
+                f"{name}: names and shapes of {len(named)} tensors take {header} bytes; allowed are {MAX_HEADER_BYTES}"
             )
         size = sum(tensor.numel() * tensor.element_size() for tensor in named.values())
         chunks = tensor_chunks(named) if size > STREAMED_BYTES else [serialize_tensors(named)]
