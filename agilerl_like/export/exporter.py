@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +163,8 @@ def _verify(learner: TrainedPolicy, module: PolicyModule, run: Runner, path: Pat
             arrays.append(state)
         action, *after = run(arrays)
         outputs = module.policy_outputs(*map(torch.from_numpy, arrays))[0]
+        if module.masks and mask_slices(learner.action_space):
+            outputs = outputs.masked_fill(~torch.from_numpy(arrays[len(learner.encoding.leaves)]), -math.inf)
         expected, expected_state = _agent_actions(learner, module, arrays)
         _compare_actions(action, expected, outputs, learner, path)
         if state is not None:
@@ -209,19 +212,24 @@ def _compare_actions(
     if np.issubdtype(expected.dtype, np.floating):
         return _compare("actions", found, expected, path)
     rows = (found != expected).reshape(len(found), -1).any(1)
-    near = [_is_tie(outputs[row], learner) for row in np.flatnonzero(rows)]
+    near = [_is_tie(outputs[row], found[row], expected[row], learner) for row in np.flatnonzero(rows)]
     if not all(near):
         raise ConfigurationError(f"{path.name}: {rows.sum()} of {len(rows)} actions differ from the agent's")
     return None
 
 
-def _is_tie(outputs: Tensor, learner: TrainedPolicy) -> bool:
-    """Whether two choices of one observation are equally likely but for rounding."""
-    choices = [outputs[choice] for choice in mask_slices(learner.action_space)]
-    if not choices:  # bits, each chosen by the sign of its output
-        return bool((outputs.abs() < TIE).any())
-    best = [choice.sort().values for choice in choices]
-    return any(bool((values.diff() < TIE).any()) for values in best)
+def _is_tie(outputs: Tensor, found: np.ndarray, expected: np.ndarray, learner: TrainedPolicy) -> bool:
+    """Whether an action is as likely as the agent's for one observation, but for rounding."""
+    slices = mask_slices(learner.action_space)
+    if not slices:  # bits, each chosen by the sign of its output
+        return bool((outputs.abs()[torch.from_numpy(np.ravel(found != expected))] < TIE).all())
+    starts = np.ravel(getattr(learner.action_space, "start", 0))
+    places = np.ravel(found) - starts
+    choices = [outputs[choice] for choice in slices]
+    return all(
+        0 <= place < len(choice) and bool(choice.max() - choice[place] < TIE)
+        for choice, place in zip(choices, places.tolist(), strict=True)
+    )
 
 
 def _compare(what: str, found: np.ndarray, expected: np.ndarray | None, path: Path) -> None:

@@ -80,6 +80,8 @@ class TrackerReporter(Reporter):
             self._tracker = None
 
     def _open(self, project: str, **options: Any) -> None:
+        if self._tracker is not None:  # the run restarted from a checkpoint because all members had diverged
+            return
         needs_folder = getattr(self._class, "requires_logging_directory", False)
         self._tracker = self._class(*((project, str(self._logging_dir)) if needs_folder else (project,)), **options)
         self._tracker.main_process_only = False  # only the main process has reporters: Accelerate need not check

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from pathlib import Path
 from typing import Literal, get_args
+
+import numpy as np
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Selection
@@ -61,6 +63,9 @@ class TrainingArguments:
     """Seconds after which the run ends, at the end of a generation; None: no limit."""
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if isinstance(value := getattr(self, each.name), np.generic):  # such as a mean of scores; YAML has none
+                object.__setattr__(self, each.name, value.item())
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint", "max_updates"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -79,9 +84,14 @@ class TrainingArguments:
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds < math.inf):
             raise ConfigurationError(f"max_seconds={seconds!r} must be positive and finite")
-        if not isinstance(self.eval_share, Real) or not 0 <= self.eval_share < math.inf:
+        if (
+            isinstance(self.eval_share, bool)
+            or not isinstance(self.eval_share, Real)
+            or not 0 <= self.eval_share < math.inf
+        ):
             raise ConfigurationError(f"eval_share={self.eval_share!r} must be finite and not negative")
-        if self.target is not None and not (isinstance(self.target, Real) and -math.inf < self.target < math.inf):
+        is_number = isinstance(self.target, Real) and not isinstance(self.target, bool)
+        if self.target is not None and not (is_number and -math.inf < self.target < math.inf):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 
     @property

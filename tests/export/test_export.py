@@ -247,6 +247,27 @@ def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("space", "wrong"),
+    [
+        (Discrete(60, start=3), lambda action: (action - 2) % 60 + 3),
+        (MultiDiscrete([40, 40]), lambda action: np.add(action, [0, 1]) % 40),
+        (MultiBinary(40), lambda action: 1 - action),
+    ],
+)
+def test_a_file_with_other_choices_is_refused_however_alike_some_outputs_are(tmp_path, monkeypatch, space, wrong):
+    agent = PPO(VECTOR, space, seed=1)
+
+    def other(module, program, path):
+        run = exporter._write_numpy(module, program, path)
+        return lambda arrays: [wrong(action).astype(action.dtype) for action in run(arrays)]
+
+    agent.export(tmp_path / "right.py")
+    monkeypatch.setitem(exporter.FORMATS, ".py", other)
+    with pytest.raises(ConfigurationError, match="actions differ from the agent's"):
+        agent.export(tmp_path / "policy.py")
+
+
 def test_illegal_arguments(tmp_path):
     agent = trained(VECTOR, Box(-2.0, 2.0, (2,)))
     with pytest.raises(ConfigurationError, match=r"ends in '\.tflite'; allowed are \.onnx, \.pt2, \.py"):

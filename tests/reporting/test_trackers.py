@@ -1,5 +1,6 @@
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from reporting_examples import a_generation, a_member, a_run, a_summary
@@ -83,6 +84,18 @@ def test_tensorboard_has_one_value_a_generation_over_env_steps(tmp_path):
     reporter.close()
     assert scalars_in(tmp_path, "member/1/eval/mean_reward") == [(100_000, 100.0), (200_000, 150.0)]
     assert scalars_in(tmp_path, "population/best")[-1] == (200_000, 150.0)
+
+
+def test_a_run_that_restarts_from_a_checkpoint_stays_in_its_tracker_run():
+    opened = []
+    reporter = TrackerReporter.__new__(TrackerReporter)
+    reporter._class = lambda *names, **options: (
+        opened.append(names) or SimpleNamespace(start=lambda: None, store_init_configuration=lambda settings: None)
+    )
+    reporter._options, reporter._tracker = {}, None
+    reporter.start(a_run())
+    reporter.start(a_run())
+    assert len(opened) == 1
 
 
 def test_tensorboard_takes_the_options_of_its_writer(tmp_path):

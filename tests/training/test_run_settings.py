@@ -27,6 +27,7 @@ from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.cli import main
 from agilerl_like.config import load
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
+from agilerl_like.training.training_arguments import TrainingArguments
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))
@@ -315,3 +316,13 @@ def test_checkpoint_without_a_path_saves_as_agilerl_does(tmp_path, monkeypatch):
     assert [name.rpartition("-")[2] for name in names] == ["32", "64"]
     assert all(name.startswith("CartPole-v1-EvoHPO-PPO-2") for name in names)
     assert len(Population.load(names[-1])) == 2
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = {"max_steps": np.int64(64), "target": np.float32(150.0), "max_seconds": np.float64(5.0)}
+    arguments = TrainingArguments(**given)
+    assert {name: type(getattr(arguments, name)) for name in given} == {
+        "max_steps": int,
+        "target": float,
+        "max_seconds": float,
+    }
