@@ -178,3 +178,12 @@ def test_refuses(tmp_path):
     team = IPPO({"a": agent.observation_space}, {"a": agent.action_space}, net_config=SMALL)
     with pytest.raises(ConfigurationError, match="trajectories of teams are not written"):
         export_trajectories(team, "CartPole-v1", tmp_path / "t.npz")
+
+
+def test_with_instances_no_episode_is_played_in_vain(tmp_path):
+    env = make_vect_envs("Pendulum-v1", num_envs=4, instances=[{"g": 5.0}, {"g": 10.0}], backend="sync")
+    agent = PPO(env.single_observation_space, env.single_action_space, num_envs=4, seed=1)
+    path = export_trajectories(agent, env, tmp_path / "it.npz", steps=1200, num_envs=2, sampling="greedy", seed=7)
+    with np.load(path) as data:
+        returns = data["episode_return"]
+    assert returns == pytest.approx(evaluate(agent, env, 3, seed=7).returns[0], rel=1e-5)

@@ -14,6 +14,7 @@ from torch import Tensor
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of, single_env_spec_of
@@ -116,8 +117,9 @@ def _played(
     recorder = Recorder(adapter, agent.index, generation)
     policy = RecordedPolicy(learner, sampling, recorder)
     played, taken = 0, 0
+    in_a_round = adapter.num_envs // num_instances(adapter.env)  # each instance plays the episode of a seed
     while taken < steps:
-        seeds = integers(played + adapter.num_envs, seed, Purpose.CONFIRMATION_ENVS)[played:]
+        seeds = integers(played + in_a_round, seed, Purpose.CONFIRMATION_ENVS)[played:]
         group = next(iter(agent.learners))
         play_with(agent, recorder, {group: policy}, seeds, max_steps=steps)
         played += len(seeds)
