@@ -205,6 +205,38 @@ def test_hidden_states_have_other_names_and_the_same_numbers():
         theirs.get_action(obs, hidden_state={"h": torch.zeros(1, 4, 64)})
 
 
+@pytest.mark.parametrize("memory", [{"cell": "LSTM", "num_layers": 2}, {"cell": "GRU", "num_layers": 2}], ids=str)
+def test_hidden_states_of_several_layers_have_an_entry_for_each(memory):
+    settings = {
+        "seed": 0,
+        "recurrent": True,
+        "learn_step": 16,
+        "batch_size": 8,
+        "net_config": {"memory_config": memory},
+    }
+    ours = agilerl_like.PPO(BOX, DISCRETE, share_encoders=True, **settings)
+    theirs = PPO(BOX, DISCRETE, **settings)
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    mine, its = ours.get_initial_hidden_state(4), theirs.get_initial_hidden_state(4)
+    for _ in range(3):
+        *_, value, mine = ours.get_action(obs, hidden_state=mine)
+        *_, its_value, its = theirs.get_action(obs, hidden_state=its)
+        np.testing.assert_array_equal(value, its_value)
+    vectors = ["h", "c"] if memory["cell"] == "LSTM" else ["h"]
+    assert [*its] == [f"shared_encoder_{name}" for name in vectors]
+    for layer in range(2):
+        for i, name in enumerate(vectors):
+            found = its[f"shared_encoder_{name}"][layer]
+            assert torch.equal(found, mine["shared"][:, layer * len(vectors) + i])
+
+
+def test_a_transformers_memory_has_one_entry():
+    agent = PPO(
+        BOX, DISCRETE, seed=0, recurrent=True, learn_step=16, net_config={"memory_config": {"cell": "transformer"}}
+    )
+    assert [*agent.get_initial_hidden_state(2)] == ["shared_encoder_h"]
+
+
 def test_default_ranges_are_those_of_agilerl():
     """As AgileRL 2.58.0 prints them for its defaults lr=1e-4, batch_size=64 and learn_step=4096."""
     ranges = {name: (each.min, each.max) for name, each in PPO(BOX, DISCRETE, net_config=SMALL).hp_config.items()}

@@ -197,9 +197,9 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
 
     def _renamed(self, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
-            f"{name}_encoder_{end}": part.transpose(0, 1)
+            f"{name}_encoder_{end}": state[:, i :: len(self._ends)].transpose(0, 1)  # each layer's h and c in turn
             for name, state in states.items()
-            for end, part in zip(self._ends, state.chunk(len(self._ends), dim=1), strict=True)
+            for i, end in enumerate(self._ends)
         }
 
     def _unnamed(self, states: Any) -> dict[str, Tensor] | None:
@@ -207,7 +207,9 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             return states
         try:
             return {
-                name: torch.cat([states[f"{name}_encoder_{end}"].transpose(0, 1) for end in self._ends], 1)
+                name: torch.stack([states[f"{name}_encoder_{end}"].transpose(0, 1) for end in self._ends], 2).flatten(
+                    1, 2
+                )
                 for name in self.learner.hidden_state_names
             }
         except KeyError as missing:
