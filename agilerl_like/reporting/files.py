@@ -249,16 +249,28 @@ class LineageReporter(FileReporter[OffspringRecord]):
         if not self._pending:
             return
         if self._is_new and self.path.is_file():
-            self._resume_at(min(birth.generation for birth in self._pending))
+            self._resume_at(self._pending)
         self._is_new = False
         self._file.append("".join(map(_line, self._pending)))
         self._pending = []
 
-    def _resume_at(self, generation: int) -> None:
+    def _resume_at(self, births: Sequence[OffspringRecord]) -> None:
+        """Remove what a killed process wrote after the checkpoint that the run continues from.
+
+        A run that ended was saved before its last generation evolved, but after members that diverged in it had been
+        replaced: those births have smaller uids than the new ones.
+        """
         found = _parse_lines(self.path, read_birth)
         if found.damaged:
             self._file.back_up(found.damaged)
-        earlier = [birth for birth in found.records if birth.generation < generation]
+        generation = min(birth.generation for birth in births)
+        first_uid = min((birth.uid for birth in births if not birth.survives), default=0)
+        earlier = [
+            birth
+            for birth in found.records
+            if birth.generation < generation
+            or (birth.generation == generation and not birth.survives and birth.uid < first_uid)
+        ]
         if len(earlier) < len(found.records) or not found.is_intact:
             self._file.replace("".join(map(_line, earlier)))
 

@@ -299,9 +299,25 @@ def test_resumed_run_replaces_lineage_after_its_checkpoint(tmp_path):
     path = tmp_path / "lineage.jsonl"
     path.write_text(path.read_text() + '{"generation": 3, "sl')
     second.start(a_run())
-    second.offspring((a_birth(generation=2, uid=9),))
-    second.offspring((a_birth(generation=3, uid=10),))
-    assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 2, 9, 10]
+    second.offspring((a_birth(generation=2, uid=3, slot=0),))
+    second.offspring((a_birth(generation=3, uid=4, slot=0),))
+    assert [(birth.uid, birth.slot) for birth in read_lineage(tmp_path)] == [(0, 0), (2, 1), (3, 0), (4, 0)]
+
+
+def test_members_that_were_replaced_before_the_run_ended_keep_their_lineage(tmp_path):
+    """A run that has ended is saved before its last generation evolves, as generation 2 here."""
+    first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
+    first.start(a_run())
+    first.offspring((a_founder(),))
+    first.offspring((a_birth(generation=2, uid=2, reason="replaced: loss or weights are not finite"),))
+    second.start(a_run())
+    second.offspring((a_birth(generation=2, slot=0, uid=3), a_birth(generation=2, uid=2, parent_uid=2, survives=True)))
+    assert [(birth.uid, birth.survives) for birth in read_lineage(tmp_path)] == [
+        (0, False),
+        (2, False),
+        (3, False),
+        (2, True),
+    ]
 
 
 def test_folder_without_files_is_an_error(tmp_path):
