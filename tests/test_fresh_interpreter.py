@@ -127,7 +127,7 @@ def test_a_mistake_is_one_line_without_a_traceback(found):
 def test_error_for_a_missing_path_gives_advice(found):
     _, absent, misspelt, *_ = found["lines"]
     assert "it is not installed, and there is no nowhere.py in the current folder" in absent
-    assert "name in own='mkae' is unknown; did you mean 'make'?" in misspelt
+    assert "env (in own)='mkae' is unknown; did you mean 'make'?" in misspelt
 
 
 def test_a_missing_extra_is_one_line_that_installs_it(found):

@@ -253,7 +253,7 @@ def test_a_setting_that_is_given_twice_is_an_error_in_yaml():
 
 def test_an_unknown_preset_is_reported_before_an_environment_is_made(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_env.py").write_text("open('made', 'w')\n")
+    (tmp_path / "own_env.py").write_text("class Env:\n    def __init__(self):\n        open('made', 'w')\n")
     assert main(["train", "own_env:Env", "--algorithm.preset", "sb33"]) == 2
     assert "algorithm.preset='sb33' is unknown; did you mean 'sb3'" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()

@@ -155,10 +155,8 @@ def _search_current_folder_for(root: str) -> None:
 
 def _import_advice(module_name: str, fault: ImportError) -> str:
     root, (package, _, name) = module_name.partition(".")[0], module_name.rpartition(".")
-    if package and fault.name == module_name:  # the import of the package before it succeeded
-        path = getattr(importlib.import_module(package), "__path__", None)
-        if path is None:
-            return f"{package} is a module, not a package"
+    path = getattr(sys.modules.get(package), "__path__", None)
+    if path is not None and fault.name == module_name:  # the import of the package before it succeeded
         hint = str(unknown_name("module", name, [module.name for module in pkgutil.iter_modules(path)]))
         return f"{package} has no module {name!r}; {hint.partition('; ')[2]}"
     if root in EXTRAS or fault.name != root:

@@ -365,7 +365,7 @@ def picky(level):
         ({"env": "CartPole-v1"}, "env='CartPole-v1' is gymnasium's, with a single agent; IPPO trains multi"),
         ({"env": "no_such_module_here"}, "module 'no_such_module_here' cannot be imported"),
         ({"env": "mpe2.simple_spred_v3"}, "mpe2 has no module 'simple_spred_v3'; did you mean 'simple_spread_v3' or"),
-        ({"env": "multi_agent_envs.inner"}, "cannot be imported: multi_agent_envs is a module, not a package"),
+        ({"env": "multi_agent_envs.inner"}, "cannot be imported: .*'multi_agent_envs' is not a package"),
         (
             {"env": "multi_agent_envs:Scriptd"},
             r"env \(in multi_agent_envs\)='Scriptd' is unknown; did you mean 'Scripted'",

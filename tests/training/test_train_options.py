@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.training import train_multi_agent_on_policy, train_off_policy, train_on_policy
 from agilerl_like.training.train_options import TrainOptions, with_options_of
 
@@ -46,5 +47,5 @@ def test_a_functions_own_keyword_comes_before_the_shared_one():
 
 
 def test_an_unknown_keyword_is_refused():
-    with pytest.raises(TypeError, match="evo_stepz"):
+    with pytest.raises(ConfigurationError, match="argument='evo_stepz' is unknown; did you mean 'evo_steps'"):
         train_off_policy(None, evo_stepz=3)
