@@ -25,9 +25,9 @@ class Player(NamedTuple):
 
     agent: EvolvableAlgorithm
     generation: int = UNKNOWN
-    """The last generation before."""
+    """The generation after which this agent was saved."""
     share: float = 1.0
-    """Share of the run's budget before."""
+    """The share of the run's budget that had been used when it was saved."""
 
 
 def players_of(

@@ -43,7 +43,8 @@ class MultiAgentAlgorithmConfig(AlgorithmConfig):
     groups: dict[str, str] = field(default_factory=dict)
     """agent -> group. Agents of a group share a policy; by default the group of speaker_0 and speaker_1 is speaker."""
     rewards: Rewards = DEFAULTS["rewards"]
-    """What each agent learns from: its own reward (individual), or the sum or mean over all agents."""
+    """What each agent learns from: its own reward (individual), the sum of all agents' rewards, or that sum divided by
+    the number of agents that acted in the step (mean); where agents take turns, sum and mean are equal."""
     death: Death = DEFAULTS["death"]
     """Whether shared rewards (sum, mean) that a team earns after an agent's end are credited to it, within a rollout
     (continue), or not (end)."""

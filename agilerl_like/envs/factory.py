@@ -194,7 +194,9 @@ class VecEnvConfig:
             return
         single = ("auto", "sync", "async", "workers")
         if self.backend not in single:
-            raise ConfigurationError(f"backend={self.backend!r} has equal envs; allowed with instances are {single}")
+            raise ConfigurationError(
+                f"backend={self.backend!r} cannot run different envs; allowed with instances are {single}"
+            )
         first: tuple[Any, Any] | None = None
         for number in range(len(self.instances)):
             with env_errors(env_name_of_config(self), f"construction of instance {number}"):

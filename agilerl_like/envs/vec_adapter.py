@@ -182,7 +182,7 @@ class VecEnvAdapter:
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """The envs of each member's block that belong to each env group; rows of a group are ordered by member."""
+        """For each env group the slice of a member's envs in it, equal for all members; rows are sorted by member."""
         return tuple(group.columns for group in self._groups)
 
     def reset(self, seeds: int | Sequence[int] | None = None) -> Tree:

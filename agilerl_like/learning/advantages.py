@@ -45,7 +45,7 @@ class TrainingBatch(TensorClass):
 class Precomputed(TensorClass):
     """Log-probabilities and values from a hand-written loop, `[P, T, E]`, used instead of computing them again.
 
-    Those of the rollout that the first statistics of observations come from are not used.
+    Those of the first rollout are ignored if observations are normalised: its loop acted before there were statistics.
     """
 
     old_log_probs: Tensor

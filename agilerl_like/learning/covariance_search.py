@@ -116,7 +116,8 @@ class CovarianceUpdate(ReturnsUpdate):
     searches: Sequence[CovarianceSearch]
     seeds: Sequence[int]
     sigmas: Sequence[float]
-    """The step sizes of the samples that were played; a search of another one has begun since, and has no returns."""
+    """The step size with which each member's samples were drawn; if its search has another one now, it was restarted
+    meanwhile, and these returns are dropped."""
 
     def of_members(self, members: Tensor) -> CovarianceUpdate:
         names = ("searches", "seeds", "sigmas")

@@ -1,8 +1,8 @@
 """Q-learning (Watkins 1989) of the tables of all members at once.
 
-A member's transitions are applied one after another, in the order in which they are given. Those that read or write
-nothing that an earlier one still has to write are applied in the same round, so most steps take one round, and the
-result is that of one transition after another, to the bit.
+A member's transitions count in the order in which they are given. Those that share no entry, and of which none reads
+a row that another one changes, are applied together; the others wait for a later round. Most steps take one round, and
+the result equals, to the bit, that of one transition after another.
 """
 
 from __future__ import annotations

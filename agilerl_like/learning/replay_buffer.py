@@ -1,7 +1,8 @@
 """Replay: the last env steps of a population, from which off-policy algorithms sample minibatches.
 
 The buffer is a ring over vector steps, `[P, T, E, …]`. A next observation is not stored: it is the observation of the
-next vector step, unless the env was reset in the same step; of truncated episodes that alone is stored beside the ring.
+next vector step. Only where an episode is truncated and the env resets in the same step is it missing there, and stored
+beside the ring.
 Images stay bytes. The subtlety is at the ends: an n-step return stops at the end of an episode, at the newest step, and
 before a row without an action, and bootstraps from the observation there, unless the episode terminated.
 """

@@ -201,7 +201,8 @@ def size_steps(operator: str, size: int, low: int, high: int, steps: Sequence[in
 class FadingSpec(Spec):
     """A spec with `activation`, `output_activation` and `fading`, which can change its activation.
 
-    `fading` names, for each of `num_activations` activations and the output's, what it fades from ("" for nothing).
+    `fading` has an entry for each of `num_activations` hidden activations and one for the output's: the activation that
+    is being blended out there, "" if none is.
     """
 
     activation: str

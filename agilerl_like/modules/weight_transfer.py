@@ -404,9 +404,9 @@ def _surviving_outputs(outputs: Tensor, bias_shape: torch.Size, weight_map: Weig
 
 
 def _refit_replacement_(child: EvolvableModule, name: str, targets: Tensor, states: Any) -> None:
-    """Refit a linear map to `targets` `[n, out]`, unless its layer is nearer to them without.
+    """Refit a linear map to `targets` `[n, out]`, unless that makes its layer's output, after its activation, worse.
 
-    It is where its activation replaces a removed one: relu(W x) for relu(I relu(W x)).
+    Without a refit, the removal of an identity layer with ReLU is exact: relu(W x) for relu(I relu(W x)).
     """
     linear, inputs = cast(Linear, child.get_submodule(name)), child.layer_input(name, states)
     matrix, bias = linear.matrix(), linear.bias.view(-1)

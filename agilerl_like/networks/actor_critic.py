@@ -180,9 +180,9 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         given = {f"{name}.net.{inner}" for name, one in customs.items() for inner in one.frozen_parameters}
         if changed := sorted((frozen_parameters ^ given) & parameters.keys()):
             raise ConfigurationError(
-                f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} of an agent"
-                " that had been made, and it would count for nothing; allowed is requires_grad=False in an "
-                "actor_network and critic_network of your own that do not evolve, before an agent is made of them"
+                f"requires_grad={changed[0] not in frozen_parameters} was set for {', '.join(changed):.200} after the "
+                "agent was made, which has no effect; allowed is requires_grad=False in an actor_network and "
+                "critic_network of your own that do not evolve, before an agent is made of them"
             )
 
     @property

@@ -156,7 +156,9 @@ class ConsoleReporter(Reporter):
                 self.warning(f"{place}: {birth.reason}")
             elif birth.parent_generation is not None and self.verbose:
                 parent = f"member {birth.parent_uid} of generation {birth.parent_generation}"
-                self._print(Text(f"{place}: a clone of the best agent ({parent}), which all are behind", style="dim"))
+                self._print(
+                    Text(f"{place}: a clone of the run's best agent ({parent}), which is ahead of all", style="dim")
+                )
 
     def warning(self, text: str) -> None:
         """Print a warning above the live display."""

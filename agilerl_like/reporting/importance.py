@@ -163,9 +163,9 @@ def _shares(moments: np.ndarray, counts: np.ndarray, places: Sequence[np.ndarray
     """Return the importance of each of the groups of columns, and at the end what the whole model explains.
 
     `counts`, `[draws, members]`, is how often each draw has each member; there is a row of shares for each draw.
-    Members are held out in folds. The permutation is replaced by its mean: with f the curve's value in a row, of mean m
-    and mean square s, and r the residual, the squared error rises by 2 r (f - m) + f^2 - 2 f m + s. Sums of all these
-    over rows are products of vectors with the sums of moments, so that resampling does not visit the rows.
+    Members are held out in folds. No permutations are drawn, their expected effect is computed: for a row with curve
+    value f and residual r, where f has mean m and mean square s over all rows, permuting f raises the squared error by
+    2 r (f - m) + f^2 - 2 f m + s on average. This needs only summed moments, so a draw does not visit the rows.
     """
     held = _by_fold(moments, counts)  # [draws, folds, q, q], as all below but for the draws' own sums
     whole = held.sum(axis=1)

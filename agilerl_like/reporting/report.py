@@ -257,9 +257,10 @@ def _operators(run: RunHistory) -> str:
     return _section(
         "What each mutation brought",
         "Mean gain in fitness with a 95 % bootstrap interval: a member's fitness after its first generation less its "
-        "parent's one generation before. That holds a generation of training, which an unchanged clone shows alone, "
-        "and the luck that parents are chosen for and lose again. Beside the parent: the same member less its parent "
-        "in the same generation, where that one survived; it holds neither.",
+        "parent's one generation before. This gain also has a generation of training (the row of unchanged clones "
+        "shows how much) and regression to the mean, because parents are selected for a high and partly lucky fitness. "
+        "Beside the parent: the same member less its parent in the same generation, where that one survived; it has "
+        "neither.",
         f'<div class="rows">{_chart("gains of mutations", charts.intervals(estimates))}</div>{table}',
     )
 

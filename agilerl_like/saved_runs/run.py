@@ -53,7 +53,7 @@ class HistoryEntry:
 
     @property
     def generation(self) -> int:
-        """The last generation before; 0: the initial members."""
+        """The generation after which it was saved; 0: the initial members."""
         return self.moment.generation
 
     @property

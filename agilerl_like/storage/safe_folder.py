@@ -111,8 +111,8 @@ def write_folder(
     path at a time.
 
     Raises:
-        CheckpointError: `path` is something else, the disk does not take the folder (an earlier one is untouched), or
-            a reader would refuse it.
+        CheckpointError: `path` exists and is no folder that this package wrote; writing failed, for example on a full
+            disk (what was there is kept); or the data exceeds a limit of reading.
     """
     path = Path(path)
     check_target(path)

@@ -130,7 +130,7 @@ class TrainingLoop(EvaluatingLoop):
         if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
             self.callbacks.on_warning(
                 f"the run ended before its first checkpoint, which is due after {self.training_args.checkpoint_every} "
-                "env steps of each member: to resume it starts again, with the same result. A smaller "
+                "env steps of each member: resume starts it from the beginning, with the same result. A smaller "
                 "training.checkpoint comes earlier; population/ has the members as they are now"
             )
         best = self._known_best()

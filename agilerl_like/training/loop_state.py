@@ -91,8 +91,8 @@ class LoopState:
         self.replacements: list[OffspringRecord] = []
         """Replacements of diverged members in this generation, on this process."""
         self.unreplaced: set[int] = set()
-        """Slots of members that diverged in this generation and whose process had no replacement. At the end of the
-        generation they are those of all processes."""
+        """Slots of members that diverged in this generation while their process had no healthy member to clone: those
+        of this process, and after `_sync` those of all."""
         self.stop_requests = StopRequests()
         self.started = self._generation_started = perf_counter()
         self._steps_before = 0

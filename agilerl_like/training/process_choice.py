@@ -91,8 +91,8 @@ def candidates(members: int, cores: int, threads: Sequence[int]) -> list[Layout]
     `members` are those that are left at the end: with more processes, of which each keeps a member, fewer would be
     removed than in one process, and the run would find other agents.
 
-    Of several processes the layout has as many as cores and members allow, minus those that do not make the largest
-    shard smaller.
+    The layout with several processes has the fewest with which the largest shard is as small as with one process for
+    each core (at most one for each member).
     """
     layouts = [Layout(1, count) for count in threads]
     most = min(members, cores)

@@ -181,7 +181,7 @@ def test_clones_of_the_best_agent_are_reported():
     reporter.start(a_run())
     reporter.offspring((a_birth(generation=5, parent_generation=3), a_birth()))
     assert written(console).splitlines()[-1] == (
-        "generation 5, slot 1: a clone of the best agent (member 0 of generation 3), which all are behind"
+        "generation 5, slot 1: a clone of the run's best agent (member 0 of generation 3), which is ahead of all"
     )
 
 

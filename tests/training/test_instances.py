@@ -177,7 +177,7 @@ def test_an_exception_of_a_constructor_names_the_instance_and_the_line(backend):
     ("kwargs", "message"),
     [
         ({"num_envs": 4}, "num_envs=4; allowed with 3 instances are multiples of 3"),
-        ({"backend": "vector"}, "backend='vector' has equal envs"),
+        ({"backend": "vector"}, "backend='vector' cannot run different envs"),
         ({"instances": [{"pay": 1.0}, {"id": Wide}, {"pay": 3.0}]}, r"instances: number 1 has Box.*allowed are equal"),
         ({"instances": [{"pay": 1.0, "nope": 2}]}, "nope"),
         ({"aggregate": "max"}, "aggregate='max' is unknown"),

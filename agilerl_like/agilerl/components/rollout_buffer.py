@@ -52,7 +52,8 @@ class Content(NamedTuple):
 class RolloutBuffer:
     """Steps of `num_envs` envs in their order; `capacity` is how many steps of each env are expected.
 
-    The arguments behind `gamma` are accepted, as AgileRL has them: how sequences are cut is the agent's setting.
+    `hidden_state_architecture`, `wrap_at_capacity`, `max_seq_len` and `bptt_sequence_type` are accepted, as AgileRL has
+    them, and have no effect: how sequences are cut is the agent's setting.
     """
 
     def __init__(

@@ -115,8 +115,8 @@ class AgentGroup:
     def row_transition(self, step: MultiAgentTransition) -> Transition:
         """Convert a step to rows.
 
-        An agent may be truncated even if no episode ended; its final observation is then needed, too, so that its
-        bootstrap value does not depend on whether an episode ended in another env.
+        One agent can be truncated while the env's episode continues. Its final observation is then kept in an array of
+        its own, so that its bootstrap value does not depend on whether an episode ended in another env.
         """
         obs = self.observation_rows(step.obs)
         none_truncated = step.next_obs is step.obs and not any(step.truncated[agent].any() for agent in self.agent_ids)
@@ -175,7 +175,8 @@ def check_agents(env: MultiAgentVecEnvAdapter, groups: Iterable[AgentGroup]) -> 
 class MultiAgentStepSync:
     """Synchronises the groups of an env, once for each step of an env group.
 
-    `rewards` is what an agent learns from: its own reward, or the sum or mean over all agents. With `death="continue"`
+    `rewards` is what an agent learns from: its own reward, the sum of all agents' rewards in a step, or that sum
+    divided by the number of agents that acted in it. With `death="continue"`
     that sum or mean is credited to agents that have ended, too, until the env's episode ends; with "end" such an agent
     gets what the env pays itself. What is paid before its first step of an episode is added to that step. Reported
     episode returns are sums of the rewards in any case.

@@ -3,10 +3,11 @@
 Observations, rewards and flags of all agents are packed into one row of bytes (`PackedSpace`): one array to stack, copy
 and share between processes, whatever the agents' spaces are.
 
-Agents may appear late, leave and come back, wait for their turn, or terminate before the others. The row of an agent
-that does not act holds its last observation (before its first: zeros clipped to its space) and `acting` False, and what
-the env paid it: no NaN. An agent waits if the env does not list it in `agents`, or if its action mask allows nothing
-while that of another agent allows something. Worker processes import this module, so it does not import torch.
+Agents may appear late, leave and come back, wait for their turn, or terminate before the others. An agent that does not
+act keeps its last observation in the row (before its first one: zeros, clipped to its space); `acting` is False, and
+`reward` what the env paid it. Nothing is NaN. An agent waits if the env does not list it in `agents`, or if its action
+mask allows nothing while that of another agent allows something. Worker processes import this module, so it does not
+import torch.
 """
 
 from __future__ import annotations

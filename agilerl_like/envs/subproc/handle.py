@@ -33,9 +33,9 @@ Key = str | tuple[int, ...]  # of a request: its name, or the env groups of a st
 class WorkerExit(NamedTuple):
     """How a worker process ended.
 
-    `kind` is equal for two exceptions that an environment raised in the same way; "" if the process ended without one,
-    or for one with an external cause. `summary` is one line about `traceback`. `is_fatal` is True if a restart cannot
-    help, because the process failed before its environments were ever reset.
+    `kind` identifies an exception by its type and source line, so that a repeated one is recognised; it is "" if the
+    process ended without one, and for errors from outside, such as OSError. `summary` is one line about `traceback`.
+    `is_fatal` is True if a restart cannot help, because the process failed before its environments were ever reset.
     """
 
     cause: str

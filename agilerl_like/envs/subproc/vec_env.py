@@ -6,9 +6,10 @@ has envs of both groups: when it has stepped one, its actions for the other are 
 
 A worker that exits or hangs is restarted. Its episodes are lost, so each is reported as truncated after its last known
 observation: reward 0, that observation once more as the final one, and `info["worker_lost"]` True. The pending action
-has no reported effect, and no member learns from it. Envs that are reset by a mask between such a loss and its report
-lose that step only; their episode continues after it. An exception that an environment raises again in the same way is
-a defect of the environment and ends the run with one error.
+has no reported effect, and no member learns from it. If `reset_mask` restarts an env after its worker was lost and
+before a step has reported the loss, that step is `worker_lost` without truncation, and the new episode continues. An
+exception that an environment raises again in the same way is a defect of the environment and ends the run with one
+error.
 """
 
 from __future__ import annotations
