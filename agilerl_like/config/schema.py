@@ -113,7 +113,7 @@ class EnvironmentConfig(Section, frozen=True):
     num_workers: Count | None = VecEnvConfig.num_workers
     """Processes of the workers backend; none: one for each core."""
     step_timeout: Positive = VecEnvConfig.step_timeout
-    """Seconds after which a worker that does not answer is considered dead."""
+    """Seconds that an env may take for a step or a reset before its worker is restarted."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Wrappers of each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
     training_wrappers: tuple[str | dict[str, Any], ...] = ()

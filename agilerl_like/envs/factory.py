@@ -332,7 +332,7 @@ def make_vect_envs(
     processes (default: one per core), "async" runs each env in its own process. "auto" takes "vector", else "envpool"
     (if installed, with the same time limit), if it runs the env unchanged; else it times some steps of one env and
     takes "sync" or "workers", which return the same bits. `describe_backend(env)` returns the choice and the reason.
-    `step_timeout` is the number of seconds that a worker may take for a step before it is restarted.
+    `step_timeout` is the number of seconds that an env may take for a step or a reset before its worker is restarted.
 
     `instances` are environments that differ: their arguments, and their `id` if it is not `env_name`; a list of ids or
     factories as `env_name` is short for that. All members meet all of them equally often, and are evaluated on each

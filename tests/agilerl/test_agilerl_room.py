@@ -189,24 +189,12 @@ def test_steps_are_a_number_and_the_list_of_older_releases(tmp_path):
     assert agilerl_like.PPO.load(path).steps == [7, 8]
 
 
-def test_hidden_states_have_other_names_and_the_same_numbers():
-    settings = {"seed": 0, "recurrent": True, "learn_step": 16, "batch_size": 8, "action_std_init": 0.6}
-    ours = agilerl_like.PPO(BOX, DISCRETE, share_encoders=True, **settings)
-    theirs = PPO(BOX, DISCRETE, **settings)
-    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    mine, its = ours.get_initial_hidden_state(4), theirs.get_initial_hidden_state(4)
-    for _ in range(3):
-        *_, value, mine = ours.get_action(obs, hidden_state=mine)
-        *_, its_value, its = theirs.get_action(obs, hidden_state=its)
-        np.testing.assert_array_equal(value, its_value)
-    assert torch.equal(its["shared_encoder_h"][0], mine["shared"][:, 0])
-    assert torch.equal(its["shared_encoder_c"][0], mine["shared"][:, 1])
-    with pytest.raises(ConfigurationError, match=r"hidden_state has \['h'\]; wanted are \['shared_encoder_h'"):
-        theirs.get_action(obs, hidden_state={"h": torch.zeros(1, 4, 64)})
-
-
-@pytest.mark.parametrize("memory", [{"cell": "LSTM", "num_layers": 2}, {"cell": "GRU", "num_layers": 2}], ids=str)
-def test_hidden_states_of_several_layers_have_an_entry_for_each(memory):
+@pytest.mark.parametrize(
+    ("memory", "vectors"),
+    [({}, "hc"), ({"cell": "LSTM", "num_layers": 2}, "hc"), ({"cell": "GRU", "num_layers": 2}, "h")],
+    ids=str,
+)
+def test_hidden_states_have_other_names_and_the_same_numbers(memory, vectors):
     settings = {
         "seed": 0,
         "recurrent": True,
@@ -222,12 +210,12 @@ def test_hidden_states_of_several_layers_have_an_entry_for_each(memory):
         *_, value, mine = ours.get_action(obs, hidden_state=mine)
         *_, its_value, its = theirs.get_action(obs, hidden_state=its)
         np.testing.assert_array_equal(value, its_value)
-    vectors = ["h", "c"] if memory["cell"] == "LSTM" else ["h"]
     assert [*its] == [f"shared_encoder_{name}" for name in vectors]
-    for layer in range(2):
+    for layer in range(memory.get("num_layers", 1)):
         for i, name in enumerate(vectors):
-            found = its[f"shared_encoder_{name}"][layer]
-            assert torch.equal(found, mine["shared"][:, layer * len(vectors) + i])
+            assert torch.equal(its[f"shared_encoder_{name}"][layer], mine["shared"][:, layer * len(vectors) + i])
+    with pytest.raises(ConfigurationError, match=r"hidden_state has \['x'\]; wanted are \['shared_encoder_h'"):
+        theirs.get_action(obs, hidden_state={"x": torch.zeros(1, 4, 64)})
 
 
 def test_a_transformers_memory_has_one_entry():

@@ -60,7 +60,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
     """Envs in `num_workers` processes (default: one per core); processes start at the first reset.
 
     Rows belong to `num_members` members in consecutive blocks: errors name the member, and each env group has the same
-    share of every member. `timeout` is the number of seconds that a worker may take for a step before it is restarted.
+    share of every member. `timeout` is the number of seconds that one env may take before its worker is restarted.
 
     Raises:
         ConfigurationError: spaces without a fixed size, or a function that cannot be sent to another process.
