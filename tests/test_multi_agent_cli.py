@@ -111,7 +111,7 @@ def test_help_lists_the_settings_of_the_kind(file, capsys, monkeypatch):
     nested = {"environment.kwargs", "environment.instances", "network.critic_config", "network.encoder_config",
               "network.memory_config", "network.head_config", "network.groups"}  # fmt: skip
     assert [name for name in names if name not in nested and f"--{name.replace('_', '-')} " not in page] == []
-    assert "the sum or mean over all agents" in page
+    assert "the sum of all agents' rewards" in page
 
 
 def test_usage_errors_are_one_line(file, tmp_path, capsys):
