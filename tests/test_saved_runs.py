@@ -271,7 +271,7 @@ class TestReplay:
         assert result.generations == -(-trained // 128)
         assert result.hyperparameters["lr"] == ancestry[-1].hyperparameters["lr"]
 
-    def test_a_replay_follows_the_schedule_of_the_selection_up_to_where_the_best_agent_was_found(self, tmp_path):
+    def test_a_replay_follows_all_schedules_up_to_where_the_best_agent_was_found(self, tmp_path):
         lines = [line for line in TINY.splitlines() if not line.startswith(("mutation", "training"))]
         lines += [
             "selection: {name: auto, anneal_from: 0.0}",
@@ -280,18 +280,20 @@ class TestReplay:
         (tmp_path / "auto.yaml").write_text("\n".join(lines))
         options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet", "--run.name", "auto", "--seed", "1"]
         assert main(["train", str(tmp_path / "auto.yaml"), *options]) == 0
-        run, found = Run.open(tmp_path / "auto"), []
+        run, found, limits = Run.open(tmp_path / "auto"), [], set()
 
         class Rates(Callback):
             def on_update(self, context, metrics):
                 agents = context.population
                 found.extend((agents[slot].progress, its["lr"] / agents[slot].lr) for slot, its in metrics.items())
+                limits.update(learner.max_steps for learner in agents.all_learners())
 
         replay_run(run, seeds=1, seed=1, callbacks=[Rates()])
         share = int(run.records.rows[run.records.best_row]["generation"]) / 10
         assert 0 < share < 1  # of the budget
-        assert [rate for _, rate in found] == pytest.approx([1 - 0.95 * share * progress for progress, _ in found])
-        assert len(found) >= 2
+        assert [rate for _, rate in found] == pytest.approx([1 - 0.95 * progress for progress, _ in found])
+        assert share / 2 < max(progress for progress, _ in found) < share  # those of the settings depend on it, too
+        assert limits == {1280}
 
     def test_a_signal_ends_a_replay_without_a_verdict(self, runs, capsys):
         class Interrupted(Callback):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from agilerl_like.config.run_config import Experiment
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, PopulationView, Selection
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
-from agilerl_like.hpo.schedules import Schedule, factor
+from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.hpo.selection import SlotPlan
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operator
 from agilerl_like.networks.network_mutation import UNIT_COUNT_ARGUMENTS, UNLIMITED
@@ -177,10 +177,10 @@ def replay_run(
 ) -> Replay:
     """Train agents from new weights with the schedule of a run's best agent, and as many without it.
 
-    Both follow the schedules that the selection gives, such as that of lr in `evolution="auto"`, up to the share of the
-    budget at which the best agent was found. With the run's own seed, an initial member that became the best agent
-    without a change is that agent again in its slot: to the bit, where matrix products round equally (always with
-    `per_member`) and the selection gives no schedule.
+    Both follow the schedules of the settings, and those that the selection gives, such as that of lr in
+    `evolution="auto"`, up to the share of the budget at which the best agent was found. With the run's own seed, an
+    initial member that became the best agent without a change is that agent again in its slot: to the bit, where matrix
+    products round equally (always with `per_member`) and nothing has a schedule.
 
     Raises:
         ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
@@ -215,8 +215,14 @@ def replay_run(
                 f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
                 f"configuration with {shown!r}; a replay needs a run without population.pre_training_mutation"
             )
-        selection = AllSurvive(seeds, schedules_up_to(share_of_budget, experiment.selection))
-        plan = RunPlan(config.training, selection, ScheduleExplorer(births), name=f"replay of {run.name}")
+        given = {} if experiment.selection is None else experiment.selection.schedules()
+        plan = RunPlan(
+            config.training,
+            AllSurvive(seeds, given),
+            ScheduleExplorer(births),
+            name=f"replay of {run.name}",
+            schedule_steps=round(steps / share_of_budget),
+        )
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
         generations=-(-steps // length),
@@ -239,16 +245,6 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
     with contextlib.closing(experiment.env):
         plan = RunPlan(config.training, None, NO_MUTATION, name=f"{run.name} without evolution")
         return _trained(experiment, config, plan, callbacks)[1]
-
-
-def schedules_up_to(share: float, selection: Selection | None) -> dict[str, Schedule]:
-    """Return the schedules that the selection of a run gives, as they were in this first share of its budget."""
-    given = {} if selection is None else selection.schedules()
-    return {name: partial(_factor_of_run, name, schedule, share) for name, schedule in given.items()}
-
-
-def _factor_of_run(name: str, schedule: Schedule, share: float, progress: float) -> float:
-    return factor(name, schedule, progress * share)
 
 
 def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Config:

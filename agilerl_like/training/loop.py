@@ -211,13 +211,13 @@ class TrainingLoop(EvaluatingLoop):
 
         Agents that were loaded or received from another process have neither, and clones have no schedules.
         """
-        envs, max_steps, size = self.members.first.num_envs, self.training_args.max_steps, self.members.size
+        envs, size = self.members.first.num_envs, self.members.size
         for agent in self.population:
             ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
-            agent.progress = ticks * envs / (max_steps * self.initial_size)
+            agent.progress = ticks * envs / (self.schedule_steps * self.initial_size)
             agent.run_schedules = self.run_schedules
         for learner in self.population.all_learners():
-            learner.max_steps = max_steps
+            learner.max_steps = self.schedule_steps
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
         """Record the metrics of an update of some members, replace those that diverged, and call the callbacks."""

@@ -59,6 +59,7 @@ class LoopState:
         """`remake_envs` makes env and evaluator again for the members that are left; None if it cannot."""
         self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
         self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
+        self.schedule_steps = plan.schedule_steps or plan.training_args.max_steps
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
         self.context, self._remake_envs = RunContext(record, members.population), remake_envs
         self.run_schedules: FrozenMapping[Schedule] = FrozenMapping()

@@ -35,6 +35,9 @@ class RunPlan:
     """Processes and threads, and why `processes="auto"` chose them."""
     log_every: LogEvery = "generation"
     """Whether the records of a generation include its updates."""
+    schedule_steps: int | None = None
+    """Env steps of each member over which schedules go from beginning to end; None: `max_steps`. A replay, which may be
+    shorter than its run, has more, so that its schedules are those of the run and end where the run's were."""
 
     def __post_init__(self) -> None:
         if self.log_every not in get_args(LogEvery):

@@ -29,15 +29,18 @@ from agilerl_like.hpo import (
 )
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.hyperparameters import Number
-from agilerl_like.reporting.callback import Callback, RunContext
+from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, SummaryRecord
-from agilerl_like.saved_runs.replay import AllSurvive, schedules_up_to
+from agilerl_like.saved_runs.replay import AllSurvive
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.checkpoint_manager import INTERRUPTED
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
+from agilerl_like.training.run_plan import RunPlan
+from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import ENVS, NUM_ENVS, TEST_EPISODES, Case, Env, hp_config, net_config
 from benchmarks.tables import machine, versions
@@ -294,16 +297,20 @@ def replay(row: Row) -> dict[str, Any]:
     schedule = tuple(((begins - first) / (1 - first), values) for begins, values in row.schedule)
     trained = row.lineage_steps or (1 - first) * case.generations * env.generation_steps(case)
     steps = max(1, int(trained) // case.generations // NUM_ENVS) * NUM_ENVS
-    population, _ = train_on_policy(
-        setup,
-        pop=make_population(env, setup, start, ranges, case.seed + 500_000),
-        max_steps=steps * case.generations,
-        evo_steps=steps,
-        eval_loop=1,
-        selection_strategy=AllSurvive(REPLAY_SEEDS, schedules_up_to(row.curve[-1][0] / row.steps, selection)),
-        mutation=Replayed(schedule, case.generations),
-        verbose=False,
+    total = steps * case.generations
+    plan = RunPlan(
+        TrainingArguments(max_steps=total, evo_steps=steps, eval_loop=1),
+        AllSurvive(REPLAY_SEEDS, {} if selection is None else selection.schedules()),
+        Replayed(schedule, case.generations),
+        schedule_steps=round(total * row.steps / row.curve[-1][0]),
     )
+    population = evolve_on_policy(
+        setup,
+        make_population(env, setup, start, ranges, case.seed + 500_000),
+        plan,
+        output_paths=OutputPaths(),
+        callbacks=CallbackList(),
+    ).population
     adapter = setup.adapt(setup.make_eval_env(setup.num_eval_episodes(TEST_EPISODES) * REPLAY_SEEDS))
     seeds = integers(TEST_EPISODES, case.seed + TEST_STREAM, Purpose.EVALUATION_ENVS)
     played = population.run_episodes(adapter, seeds)

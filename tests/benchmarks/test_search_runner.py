@@ -11,6 +11,7 @@ import pytest
 
 import benchmarks.search.__main__ as search_main
 from agilerl_like.hpo import HyperparameterConfig, PopulationView
+from agilerl_like.hpo.schedules import factor
 from benchmarks.search import goals, protocol, report, results, runner, scores
 from benchmarks.search import statistics as stats
 from benchmarks.search.__main__ import main
@@ -133,14 +134,14 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
 @pytest.mark.parametrize(("begins", "lineage_steps", "steps"), [(0.0, 1_024, 1_024), (0.5, 0, 1_280), (0.0, 0, 2_592)])
 def test_replay_trains_as_long_as_the_agent_and_its_ancestors(begins, lineage_steps, steps, row, monkeypatch):
     """In earlier rows `lineage_steps` is 0, and the schedule begins where the first ancestor did."""
-    trained, train = [], runner.train_on_policy
+    trained, train = [], runner.evolve_on_policy
 
-    def observed(*arguments, **options):
-        trained.append(options["max_steps"])
-        return train(*arguments, **options)
+    def observed(setup, population, plan, **options):
+        trained.append(plan.training_args.max_steps)
+        return train(setup, population, plan, **options)
 
     monkeypatch.setattr(runner, "TEST_EPISODES", 2)
-    monkeypatch.setattr(runner, "train_on_policy", observed)
+    monkeypatch.setattr(runner, "evolve_on_policy", observed)
     its = replace(row, schedule=[(begins, {**protocol.BAD_POINT, "learn_step": 512})], lineage_steps=lineage_steps)
     assert all(math.isfinite(value) for value in replay(its)["returns"])
     assert trained == [steps]
@@ -150,16 +151,16 @@ def test_replay_follows_the_schedule_of_lr_up_to_the_share_at_which_the_agent_wa
     class Observed(Exception):
         pass
 
-    def observed(*arguments, selection_strategy, **options):
-        factor_at = selection_strategy.schedules()["lr"]
-        raise Observed(factor_at(0.5), factor_at(1.0))
+    def observed(setup, population, plan, **options):
+        points = plan.selection.schedules()["lr"]
+        raise Observed(plan.training_args.max_steps / plan.schedule_steps, factor("lr", points, 0.75))
 
-    monkeypatch.setattr(runner, "train_on_policy", observed)
+    monkeypatch.setattr(runner, "evolve_on_policy", observed)
     case = {**row.case, "method": "ours", "generations": 21}
     its = replace(row, case=case, steps=2_000, curve=[(1_500, 1.0, 9.0)])  # at three quarters
     with pytest.raises(Observed) as found:
         replay(its)
-    assert found.value.args == pytest.approx((1.0, 1 - 0.95 / 2))
+    assert found.value.args == pytest.approx((0.75, 1 - 0.95 / 2))
 
 
 def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):
