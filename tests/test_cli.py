@@ -421,6 +421,8 @@ class TestMistakes:
         ("arguments", "code", "message"),
         [
             (["train"], 2, "config is missing; allowed are a YAML file"),
+            (["train", "--seed", "3", "cartpole"], 2, "config is missing before --seed; allowed are a YAML file"),
+            (["resume", "--trust=1", "runs/x"], 2, "run is missing before --trust=1; allowed is"),
             (["train", "nowhere.yaml"], 2, "config='nowhere.yaml' cannot be read"),
             (["train", "soon_over.yaml", "--algorithm.lt", "1"], 2, "did you mean 'lr'"),
             (["train", "soon_over.yaml", "--environment.id", "CartPol-v1"], 2, "did you mean 'CartPole-v1'"),

@@ -133,8 +133,9 @@ def train(arguments: Sequence[str]) -> int:
             (lambda: Train(file, find_config(file, overrides).override(overrides).validate())) if file else None,
         )
     if not file:
+        place = f" before {overrides[0]}" if overrides else ""
         raise ConfigurationError(
-            f"config is missing; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
+            f"config is missing{place}; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
             f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
         )
     config = find_config(file, overrides).override(overrides).validate()
@@ -188,7 +189,8 @@ def resume(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & {*arguments}:
         return _help("resume", Resume, (lambda: Resume(Path(folder), load(file, overrides))) if folder else None)
     if not folder:
-        raise ConfigurationError(f"run is missing; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
+        place = f" before {overrides[0]}" if overrides else ""
+        raise ConfigurationError(f"run is missing{place}; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)

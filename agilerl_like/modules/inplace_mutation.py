@@ -10,6 +10,7 @@ Until it has faded in, the module cannot be mutated again.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,15 +46,15 @@ def mutate_(
     """Apply an operator to a module in place and return its arguments; those that are left out are drawn.
 
     Growth changes no output. After a removal the remaining layers are refitted on `states`, a batch of inputs, or on
-    standard normal inputs if there is none. `seed` determines the draws. The module gets new parameters, so an
-    optimizer of the old ones has to be replaced.
+    standard normal inputs if there is none. `seed` and the architecture determine the draws, so that repeated calls
+    draw differently. The module gets new parameters, so an optimizer of the old ones has to be replaced.
 
     Raises:
         ConfigurationError: the operator is unknown, or not legal now or with these arguments.
     """
     if module.spec.is_fading and module.fade_left() <= 0:
         module.finish_fading_()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, zlib.crc32(repr(module.spec).encode())])
     legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
         allowed = list(module.spec.choices(operator)) or _why_not_legal(module)

@@ -137,6 +137,12 @@ def test_the_same_seed_draws_the_same_mutation():
     assert [other.add_node(seed=s) for s in range(2, 6)] != [first.add_node(seed=1)] * 4
 
 
+def test_repeated_calls_draw_different_mutations():
+    module = made("mlp")
+    drawn = [tuple(module.add_node().items()) for _ in range(8)]
+    assert len(set(drawn)) > 2
+
+
 def test_illegal_mutations_raise_errors():
     module = made("mlp")
     with pytest.raises(
