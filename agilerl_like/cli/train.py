@@ -135,8 +135,8 @@ def train(arguments: Sequence[str]) -> int:
     if not file:
         place = f" before {overrides[0]}" if overrides else ""
         raise ConfigurationError(
-            f"config is missing{place}; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an environment's "
-            f"id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
+            f"config is missing{place}; allowed are a YAML file, a name that `{PROGRAM} configs` lists, and an "
+            f"environment's id, as in {PROGRAM} train CartPole-v1 [--section.name VALUE ...]"
         )
     config = find_config(file, overrides).override(overrides).validate()
     if "--print-config" in arguments:
@@ -190,7 +190,9 @@ def resume(arguments: Sequence[str]) -> int:
         return _help("resume", Resume, (lambda: Resume(Path(folder), load(file, overrides))) if folder else None)
     if not folder:
         place = f" before {overrides[0]}" if overrides else ""
-        raise ConfigurationError(f"run is missing{place}; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]")
+        raise ConfigurationError(
+            f"run is missing{place}; allowed is {PROGRAM} resume FOLDER [--section.name VALUE ...]"
+        )
     if not Path(file).is_file():
         raise ConfigurationError(f"run={folder!r} has no {CONFIG}; allowed is the folder of a run of {PROGRAM} train")
     config = load(file, overrides)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from statistics import median
 from time import perf_counter
 
 import gymnasium as gym
 
 from agilerl_like.envs.random_actions import sample_legal_action
-from agilerl_like.envs.subproc.vec_env import unsupported_reason
+from agilerl_like.envs.subproc.vec_env import unsendable_reason, unsupported_reason
 
 # Seconds per step for sending actions to workers and returning observations. Measured with envs that do nothing, 2 to
 # 64 of them in 1 or 2 workers: 0.3 to 0.5 ms on a virtual machine, of which waking idle cores is more than a third.
@@ -36,7 +35,7 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
             env.close()
             return False, reason
         try:
-            if reason := _unsendable_info(env):
+            if reason := unsendable_reason(_first_infos(env)):
                 return False, reason
             one = mean_step_seconds(env)
         except Exception as fault:
@@ -51,16 +50,10 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
     return shared < MAX_TIME_RATIO * alone, times
 
 
-def _unsendable_info(env: gym.Env) -> str:
-    """Return why workers could not send the infos of the first two steps, or "" if they could."""
+def _first_infos(env: gym.Env) -> list[dict]:
+    """Return the infos of a reset and of one step."""
     _, first = env.reset(seed=0)
-    infos = [first, env.step(sample_legal_action(env, first))[-1]]
-    try:
-        # a worker gets a class of the user's script by value, and cannot send its objects back by that name
-        is_of_script = b"__main__" in bytes(ForkingPickler.dumps(infos))
-    except Exception as fault:
-        return f"an info cannot be sent to another process: {fault}"
-    return "an info has an object of a class in the script, which workers cannot send" if is_of_script else ""
+    return [first, env.step(sample_legal_action(env, first))[-1]]
 
 
 def mean_step_seconds(env: gym.Env) -> float:

@@ -524,6 +524,16 @@ def unsupported_reason(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str
     return ""
 
 
+def unsendable_reason(infos: Sequence[dict[str, Any]]) -> str:
+    """Return why workers cannot send these infos of an env, or "" if they can."""
+    try:
+        # a worker gets a class of the user's script by value, and cannot send its objects back by that name
+        is_of_script = b"__main__" in bytes(ForkingPickler.dumps(infos))
+    except Exception as fault:
+        return f"an info cannot be sent to another process: {fault}"
+    return "an info has an object of a class in the script, which workers cannot send" if is_of_script else ""
+
+
 def _copy_rows(source: Tree, target: Tree, rows: Any) -> None:
     tree_map(lambda into, array: into.__setitem__(rows, array[rows]), target, source)
 
