@@ -524,6 +524,8 @@ class TestTrajectories:
         assert set(data["episode_agent"]) == {run.best().index}
         assert set(data["episode_generation"]) == {run.metrics()[-1]["population/best_ever_generation"]}
         assert data["episode_length"].max() <= 20  # the TimeLimit of the run's configuration
+        assert main(["trajectories", str(runs / "s3"), "of_5.npz", "--steps", "10", "--checkpoint", "5"]) == 0
+        assert set(np.load("of_5.npz")["episode_generation"]) == set(data["episode_generation"]) != {5}
         options = ["--population", "--steps", "10", "--sampling", "greedy"]
         assert main(["trajectories", str(runs / "s3"), "all.npz", *options]) == 0
         data = np.load("all.npz")

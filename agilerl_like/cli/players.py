@@ -15,8 +15,9 @@ from agilerl_like.evaluation.trajectories import UNKNOWN
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.saved_runs import Run
 from agilerl_like.saved_runs.run import environment_config
-from agilerl_like.storage.checkpoint_folder import FOLDER
+from agilerl_like.storage.checkpoint_folder import FOLDER, read_checkpoint
 from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.run_folder import BEST, CHECKPOINTS, POPULATION
 
 
@@ -25,7 +26,7 @@ class Player(NamedTuple):
 
     agent: EvolvableAlgorithm
     generation: int = UNKNOWN
-    """The generation after which this agent was saved."""
+    """The generation after which this agent was saved; of the best agent of a checkpoint: in which it was found."""
     share: float = 1.0
     """The share of the run's budget that had been used when it was saved."""
 
@@ -61,8 +62,15 @@ def players_of(
         opened = Run.open(run)
         return [Player(agent, opened.generations()) for agent in opened.population()]
     if checkpoint is not None:
-        return [Player(saved_agent(checkpoint_of(run, checkpoint)), checkpoint)]
+        return [_best_of_checkpoint(checkpoint_of(run, checkpoint))]
     return [Player(saved_agent(run))]
+
+
+def _best_of_checkpoint(path: Path) -> Player:
+    """Return a checkpoint's best agent, which an earlier generation may have found."""
+    document = read_checkpoint(path).documents.get("run")
+    best = document.get("best") if isinstance(document, dict) else None
+    return Player(saved_agent(path), BestAgent.from_json(best, None, f"path={str(path)!r}: run.best").record.generation)
 
 
 def _check_saved(run: Path, name: str, *, is_running: bool) -> None:

@@ -63,7 +63,8 @@ def _results(run: Run, episodes: int, seed: int, *, trust: bool) -> dict[str, An
         for number, entry in enumerate(run.history(), 1):
             members = entry.population()
             metrics = played(members.fittest, episodes, number)
-            found[f"step_{number}"] = {"step_count": entry.env_steps * len(members), **metrics}
+            step_count = entry.env_steps * len(members) + entry.moment.steps_of_removed
+            found[f"step_{number}"] = {"step_count": step_count, **metrics}
         found["absolute_metrics"] = played(run.best(), ABSOLUTE_FACTOR * episodes, 0)
     return found
 

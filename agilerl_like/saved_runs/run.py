@@ -40,7 +40,13 @@ class Moment:
     env_steps: NonNegativeInt
     """Of each member."""
     max_steps: NonNegativeInt
-    """The budget of each member."""
+    """The budget of each member at the beginning; what removed members had left of it went to the others."""
+    members: NonNegativeInt = 1
+    """Earlier versions did not write this number and the next two."""
+    removed: NonNegativeInt = 0
+    """Members that selection had removed from the population."""
+    steps_of_removed: NonNegativeInt = 0
+    """Their env steps."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,10 @@ class HistoryEntry:
 
     @property
     def share(self) -> float:
-        """`env_steps` as a share of the budget at that time."""
-        return self.env_steps / max(1, self.moment.max_steps)
+        """Env steps of all members, removed ones too, as a share of the budget at that time."""
+        its = self.moment
+        budget = its.max_steps * (its.members + its.removed)
+        return (its.env_steps * its.members + its.steps_of_removed) / max(1, budget)
 
     def population(self) -> BasePopulation:
         """Load the members, which can act; the state of learning is not in the history."""

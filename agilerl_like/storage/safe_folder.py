@@ -448,7 +448,10 @@ class StoredFile(NamedTuple):
 
     def _compare(self, sha256: str) -> None:
         if sha256 != self.sha256:
-            raise CheckpointError(f"path={str(self.path)!r} was changed after it was written (its SHA-256 differs)")
+            raise CheckpointError(
+                f"path={str(self.path)!r} was changed after it was written (its SHA-256 differs), or a run saved the "
+                "folder again while it was read; reading it again shows which"
+            )
 
 
 class LazyDocuments(Mapping[str, Any]):

@@ -318,8 +318,8 @@ class CheckpointManager:
         if self.has_run_dir and not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
-    def save_history(self, progress: Progress, fitness: Sequence[float], *, steps: int, max_steps: int) -> None:
-        """Write the weights of all members after `steps` of `max_steps` env steps of each, to a folder that is kept.
+    def save_history(self, progress: Progress, fitness: Sequence[float], *, max_steps: int) -> None:
+        """Write the weights of all members, of which each has a budget of `max_steps`, to a folder that is kept.
 
         An entry is a population without the state of learning. A resumed run replaces the entries of generations that
         it repeats by equal ones.
@@ -331,7 +331,16 @@ class CheckpointManager:
             return
         stored = [without_learning_state(*one) for one in serialized_agents]
         documents, tensors = population_documents(stored, fitness)
-        documents[HISTORY] = {"generation": progress.generation, "env_steps": steps, "max_steps": max_steps}
+        envs = self.members.first.num_envs
+        steps = progress.ticks * envs
+        documents[HISTORY] = {
+            "generation": progress.generation,
+            "env_steps": steps,
+            "max_steps": max_steps,
+            "members": len(stored),
+            "removed": progress.removed,
+            "steps_of_removed": progress.ticks_of_removed * envs,
+        }
         path = run_dir / HISTORY / f"steps-{steps:012d}"
         self._is_written(lambda: safe_folder.write_folder(path, "population", documents, tensors))
 

@@ -532,9 +532,7 @@ class TrainingLoop(EvaluatingLoop):
 
     def _save_history(self) -> None:
         with self.timer("report"):
-            self.checkpoint_manager.save_history(
-                self.progress, self.fitness, steps=self.steps, max_steps=self.training_args.max_steps
-            )
+            self.checkpoint_manager.save_history(self.progress, self.fitness, max_steps=self.training_args.max_steps)
 
     def _save(self, *, last: bool, is_complete: bool) -> None:
         with self.timer("report"):

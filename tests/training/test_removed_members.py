@@ -97,6 +97,10 @@ def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     run = Run.open(tmp_path / "run")
     assert len(run.population()) == 1
     assert len(run.metrics()) == 8
+    entries = run.history()
+    assert [entry.share for entry in entries] == [0, 0.25, 0.5, 0.75, 1.0]
+    of_all = [entry.env_steps * len(entry.population()) + entry.moment.steps_of_removed for entry in entries]
+    assert of_all == [0, *watch.steps]
 
 
 @pytest.mark.parametrize("copied", [2, 3])
