@@ -1,8 +1,11 @@
 """`agilerl-like convert`: files of other systems as YAML of this package, with what cannot be converted in a list."""
 
+import gymnasium
+import numpy as np
 import pytest
 import yaml
 
+from agilerl_like import PPO
 from agilerl_like.cli import main
 from agilerl_like.config import Draft, load
 from agilerl_like.config.foreign_files import convert_file, read_settings
@@ -159,6 +162,18 @@ TWO_LAYERS = {
 """The networks of SB3's MlpPolicy and of CleanRL's ppo.py."""
 
 
+NATURE_CNN = {
+    "encoder_config": {
+        "channel_size": [32, 64, 64],
+        "kernel_size": [8, 4, 3],
+        "stride_size": [4, 2, 1],
+        "activation": "ReLU",
+    },
+    "latent_dim": 512,
+    "max_latent_dim": 512,
+}
+
+
 def converted(tmp_path, text, system, name="given.yaml", **options):
     (tmp_path / name).write_text(text)
     return convert_file(tmp_path / name, system, **options)
@@ -178,18 +193,55 @@ def test_an_entry_of_the_zoo(tmp_path):
             "num_envs": 8,
             "wrappers": [
                 "stable_baselines3.common.atari_wrappers:AtariWrapper",
-                {"name": "FrameStackObservation", "stack_size": 4},
+                {"name": "FrameStackObservation", "stack_size": 4, "padding_type": "zero"},
+                "agilerl_like.envs.observation_wrappers:ConcatenateFrames",
             ],
         },
+        "network": {**NATURE_CNN, "head_config": {"hidden_size": []}},
         "algorithm": {
-            "preset": "sb3", "num_steps": 128, "update_epochs": 4, "batch_size": 256, "lr": 2.5e-4,
-            "lr_schedule": "linear", "clip_coef": 0.1, "schedules": {"clip_coef": "linear"}, "vf_coef": 1.0,
-            "ent_coef": 0.01,
+            "preset": "sb3", "share_encoders": True, "num_steps": 128, "update_epochs": 4, "batch_size": 256,
+            "lr": 2.5e-4, "lr_schedule": "linear", "clip_coef": 0.1, "schedules": {"clip_coef": "linear"},
+            "vf_coef": 1.0, "ent_coef": 0.01,
         },
         "training": {"max_steps": 10_000_000},
     }  # fmt: skip
     assert "vf_coef: 1.0  # vf_coef=0.5; here it weighs half the squared error: 2 x vf_coef" in made.to_yaml()
-    assert {*made.conversion.left_out} == {"policy='CnnPolicy'", "frame_stack=4"}
+    assert {*made.conversion.left_out} == {"frame_stack=4"}
+
+
+def test_layers_of_a_cnn_policy_are_behind_its_convolutions(tmp_path):
+    """In Stable-Baselines3 net_arch begins behind the 512 features of NatureCNN, whose activation is always ReLU."""
+    text = """
+    policy: CnnPolicy
+    env_wrapper:
+      - gymnasium.wrappers.resize_observation.ResizeObservation: {shape: 64}
+      - gymnasium.wrappers.gray_scale_observation.GrayScaleObservation: {keep_dim: true}
+    frame_stack: 2
+    policy_kwargs: "dict(activation_fn=nn.GELU, net_arch=dict(pi=[256], vf=[128, 32]), share_features_extractor=False)"
+    """
+    found = settings(converted(tmp_path, text, "sb3"))
+    assert found["network"] == {
+        **NATURE_CNN,
+        "head_config": {"activation": "GELU", "hidden_size": [256]},
+        "critic_config": {"head_config": {"hidden_size": [128, 32]}},
+    }
+    assert found["algorithm"]["share_encoders"] is False
+    kwargs = [one for one in found["environment"]["wrappers"] if isinstance(one, dict)]
+    assert kwargs[:2] == [
+        {"name": "ResizeObservation", "shape": [64, 64]},
+        {"name": "GrayscaleObservation", "keep_dim": True},
+    ]
+    spaces = gymnasium.spaces.Box(0, 255, (64, 64, 2), np.uint8), gymnasium.spaces.Discrete(3)
+    agent = PPO.population(1, *spaces, preset="sb3", net_config=found["network"], share_encoders=False)[0]
+    convolutions = (2 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64
+    layers = (64 * 4 * 4 + 1) * 512 + (512 + 1) * 256 + (256 + 1) * 3
+    assert sum(parameter.numel() for parameter in agent.network.actor.parameters()) == convolutions + layers
+
+
+def test_layers_of_a_multi_input_policy_are_behind_its_encoder(tmp_path):
+    text = "policy: MultiInputPolicy\npolicy_kwargs: {net_arch: [64, 32]}\n"
+    found = settings(converted(tmp_path, text, "sb3"))["network"]
+    assert found == {"head_config": {"activation": "Tanh", "hidden_size": [64, 32]}}
 
 
 def test_an_entry_with_networks_and_what_cannot_be_converted(tmp_path):
@@ -351,7 +403,7 @@ def test_a_file_without_networks_has_those_of_the_system(tmp_path):
     made = converted(tmp_path, "n_steps: 64\npolicy: MlpPolicy\n", "sb3")
     assert settings(made)["network"] == TWO_LAYERS
     assert "  latent_dim: 64  # default of sb3\n" in made.to_yaml()
-    for options in ("policy: CnnPolicy", "policy: MlpLstmPolicy", "env_id: ALE/Pong-v5", "env_id: PongNoFrameskip-v4"):
+    for options in ("policy: MlpLstmPolicy", "env_id: ALE/Pong-v5", "env_id: PongNoFrameskip-v4"):
         assert "network" not in settings(converted(tmp_path, f"n_steps: 64\n{options}\n", "sb3"))
     only = "policy_kwargs: {activation_fn: nn.ELU}\n"
     found = settings(converted(tmp_path, f"n_steps: 64\n{only}", "sb3"))["network"]

@@ -1,4 +1,4 @@
-"""Observation wrappers: a selection of entries, bins of numbers, past actions and rewards, CartPole's pole as an image.
+"""Observation wrappers: a selection of entries, bins, stacked frames, past actions and rewards, CartPole as an image.
 
 Without its velocities CartPole needs a recurrent network; with a rendered pole it needs a network for images and
 vectors:
@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.spaces import utils as space_utils
 from gymnasium.utils import RecordConstructorArgs
 
-from agilerl_like.envs.spaces import MAX_SPAN
+from agilerl_like.envs.spaces import MAX_SPAN, channel_layout
 from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
 
 
@@ -111,6 +111,43 @@ class BinObservation(gym.ObservationWrapper, RecordConstructorArgs):
         if not np.isfinite(places).all():
             raise EnvStepError(f"observation={np.asarray(observation).tolist()} is not finite")
         return np.clip(places, 0, self._counts - 1).astype(np.int64)
+
+
+class ConcatenateFrames(gym.ObservationWrapper, RecordConstructorArgs):
+    """Concatenates the k frames of gymnasium's FrameStackObservation, the oldest first, along their channels.
+
+    [k, H, W, C] becomes [H, W, k * C], [k, C, H, W] becomes [k * C, H, W], and vectors [k, n] become [k * n], as in
+    Stable-Baselines3's VecFrameStack. Networks for images then read the frames as channels; they would read four axes
+    as a volume.
+
+    Raises:
+        ConfigurationError: another observation space than stacked images or vectors.
+    """
+
+    supports_batch: ClassVar[bool] = True
+
+    def __init__(self, env: gym.Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, Box) or len(space.shape) not in (2, 4):
+            raise ConfigurationError(
+                f"observation_space={space} has no frames to concatenate; allowed are Box of [frames, length] and of "
+                "[frames, height, width, channels] or [frames, channels, height, width]"
+            )
+        num_frames, *frame = space.shape
+        self._channels_last = len(frame) == 3 and channel_layout(tuple(frame)) == "last"
+        channels = -1 if self._channels_last else 0
+        frame[channels] *= num_frames
+        self._shape = tuple(frame)
+        low, high = self.observation(space.low), self.observation(space.high)
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        """Concatenate the frames of an observation, or of a batch of them."""
+        frames = np.asarray(observation)
+        batch = frames.shape[: frames.ndim - len(self._shape) - 1]
+        return (np.moveaxis(frames, -4, -2) if self._channels_last else frames).reshape(*batch, *self._shape)
 
 
 class PastActionReward(gym.Wrapper, RecordConstructorArgs):

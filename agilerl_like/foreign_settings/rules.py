@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -215,20 +215,20 @@ RUN: Rules = {
 # -- networks
 
 
-def hidden_layers(sizes: Any, critic: Any = None) -> Settings:
+def hidden_layers(sizes: Any, critic: Any = None, *, after_encoder: bool = False) -> Settings:
     """Return an architecture with these hidden layers, of the critic with others if they differ.
 
     The last layer is the head's, and the one before it the latent layer; of fewer than three layers the last one is the
-    latent layer, and the head is the output layer alone.
+    latent layer, and the head is the output layer alone. With `after_encoder`, for images, all are the head's.
     """
-    found = _layers(sizes, "network")
-    of_critic = {} if critic is None else _layers(critic, "network.critic_config")
+    layers = _head if after_encoder else _layers
+    found = layers(sizes, "network")
+    of_critic = {} if critic is None else layers(critic, "network.critic_config")
     return found if critic is None or [*critic] == [*sizes] else found | of_critic
 
 
 def _layers(sizes: Any, section: str) -> Settings:
-    if not isinstance(sizes, list | tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise NotConvertible(f"{sizes!r} is not a list of the sizes of hidden layers")
+    _check_sizes(sizes)
     if not sizes:
         raise NotConvertible("it has no hidden layers, and a network here has one at least, the latent layer")
     *encoder, latent, head = sizes if len(sizes) > 2 else (*sizes, None)
@@ -241,19 +241,35 @@ def _layers(sizes: Any, section: str) -> Settings:
         found[f"{section}.max_latent_dim"] = latent
     if latent < 8:
         found[f"{section}.min_latent_dim"] = latent
-    for part, widths in (("encoder", encoder), ("head", [head] if head else [])):
-        found |= {f"{section}.{part}_config.max_mlp_nodes": max(widths)} if max(widths, default=0) > 500 else {}
-        found |= {f"{section}.{part}_config.min_mlp_nodes": min(widths)} if min(widths, default=16) < 16 else {}
-        found |= {f"{section}.{part}_config.max_hidden_layers": len(widths)} if len(widths) > 3 else {}
+    parts = {"encoder": encoder, "head": [head] if head else []}
+    return found | {name: one for part, widths in parts.items() for name, one in _limits(section, part, widths).items()}
+
+
+def _head(sizes: Any, section: str) -> Settings:
+    _check_sizes(sizes)
+    return {f"{section}.head_config.hidden_size": [*sizes]} | _limits(section, "head", sizes)
+
+
+def _limits(section: str, part: str, widths: Sequence[int]) -> Settings:
+    """Return limits of mutations that allow these layers, where the defaults do not."""
+    found: Settings = {}
+    found |= {f"{section}.{part}_config.max_mlp_nodes": max(widths)} if max(widths, default=0) > 500 else {}
+    found |= {f"{section}.{part}_config.min_mlp_nodes": min(widths)} if min(widths, default=16) < 16 else {}
+    found |= {f"{section}.{part}_config.max_hidden_layers": len(widths)} if len(widths) > 3 else {}
     return found
+
+
+def _check_sizes(sizes: Any) -> None:
+    if not isinstance(sizes, list | tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise NotConvertible(f"{sizes!r} is not a list of the sizes of hidden layers")
 
 
 ACTIVATIONS = {name.lower(): name for name in ("ReLU", "ELU", "GELU", "SiLU", "Tanh", "Sigmoid", "Softplus")}
 
 
-def activation(value: Any) -> Settings:
-    """Return networks with an activation, which is a class or its name."""
+def activation(value: Any, parts: Sequence[str] = ("encoder", "head")) -> Settings:
+    """Return networks whose `parts` have an activation, which is a class or its name."""
     name = str(getattr(value, "__name__", value)).rpartition(".")[2].lower().replace("_", "")
     if name not in ACTIVATIONS:
         raise NotConvertible(f"activation {value!r} has no equivalent; allowed are {', '.join(ACTIVATIONS.values())}")
-    return {f"network.{part}_config.activation": ACTIVATIONS[name] for part in ("encoder", "head")}
+    return {f"network.{part}_config.activation": ACTIVATIONS[name] for part in parts}

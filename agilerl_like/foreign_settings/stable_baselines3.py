@@ -76,41 +76,58 @@ def _normalize(value: Any, given: Given) -> Settings:
     return found
 
 
+NATURE_CNN: Settings = {
+    "network.encoder_config.channel_size": [32, 64, 64],
+    "network.encoder_config.kernel_size": [8, 4, 3],
+    "network.encoder_config.stride_size": [4, 2, 1],
+    "network.encoder_config.activation": "ReLU",
+    "network.latent_dim": 512,
+    "network.max_latent_dim": 512,
+}
+"""The networks of CnnPolicy up to the layers of `net_arch` (Mnih et al. 2015)."""
+
+
 def _policy(value: Any, given: Given) -> Settings:
     if value in ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"):
         return {"algorithm.recurrent": True}
     if value not in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
         raise NotConvertible("a policy of one's own; give its networks in `network`")
-    return {}
+    if value != "CnnPolicy":
+        return {}
+    options = given.get("policy_kwargs") or {}
+    head = {} if "net_arch" in options else {"network.head_config.hidden_size": []}
+    return NATURE_CNN | head | {"algorithm.share_encoders": options.get("share_features_extractor", True)}
 
 
 def _policy_kwargs(value: Any, given: Given) -> Settings:
     if not isinstance(value or {}, Mapping):
         raise NotConvertible("it is not a mapping")
     found: Settings = {}
+    has_images = str(given.get("policy")).startswith(("Cnn", "MultiInput"))  # net_arch is behind an encoder
+    parts = ("head",) if has_images else ("encoder", "head")
     for name, one in (value or {}).items():
         if name == "log_std_init":
             found["algorithm.action_std_init"] = one
         elif name == "net_arch":
-            found |= _architecture(one)
+            found |= _architecture(one, after_encoder=has_images)
         elif name == "activation_fn":
-            found |= activation(one)
+            found |= activation(one, parts)
         elif name == "ortho_init":
             found |= {f"network.{part}_config.init_layers": flag(one) for part in ("encoder", "head")}
-        elif name == "share_features_extractor" and one is False:
-            found["algorithm.share_encoders"] = False
+        elif name == "share_features_extractor" and isinstance(one, bool):
+            found["algorithm.share_encoders"] = one and has_images
         else:
             raise NotConvertible(f"{name} has no equivalent; give the networks in `network`")
-    return activation("Tanh") | found if "net_arch" in (value or {}) else found
+    return activation("Tanh", parts) | found if "net_arch" in (value or {}) else found
 
 
-def _architecture(value: Any) -> Settings:
+def _architecture(value: Any, *, after_encoder: bool) -> Settings:
     """Convert a net_arch: one list of sizes, or those of actor and critic by name."""
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0]  # the form before 1.8
     if isinstance(value, Mapping):
-        return hidden_layers(value.get("pi", ()), value.get("vf", ()))
-    return hidden_layers(value)
+        return hidden_layers(value.get("pi", ()), value.get("vf", ()), after_encoder=after_encoder)
+    return hidden_layers(value, after_encoder=after_encoder)
 
 
 def _wrappers(value: Any, given: Given) -> Settings:
@@ -123,11 +140,19 @@ def _wrapper(one: Any) -> Any:
     module, _, name = str(path).rpartition(".")
     if not module.startswith(("gym.wrappers", "gymnasium.wrappers")):
         name = f"{module}:{name}"
+    elif name == "GrayScaleObservation":  # of gymnasium before 1.0
+        name = "GrayscaleObservation"
+    elif name == "ResizeObservation" and isinstance(side := arguments.get("shape"), int):
+        arguments = {**arguments, "shape": [side, side]}
     return {"name": name, **arguments} if arguments else name
 
 
 def _frame_stack(count: Any) -> list[Any]:
-    return [{"name": "FrameStackObservation", "stack_size": whole(count)}] if count and count != 1 else []
+    """Return the wrappers that do what VecFrameStack does: frames are channels, and zeros precede the first."""
+    if not count or count == 1:
+        return []
+    stack = {"name": "FrameStackObservation", "stack_size": whole(count), "padding_type": "zero"}
+    return [stack, "agilerl_like.envs.observation_wrappers:ConcatenateFrames"]
 
 
 def _only_frame_stack(value: Any, given: Given) -> Settings:
@@ -146,7 +171,7 @@ SB3: Rules = {
     "vf_coef": changed("algorithm.vf_coef", WHOLE_SQUARE, doubled),
     "use_sde": refused("state-dependent exploration noise is absent here", False),
     "sde_sample_freq": Rule("", "it is for use_sde", nothing),
-    "policy": Rule("algorithm.recurrent", "is true for LSTMs; networks follow from the observations", _policy),
+    "policy": Rule("algorithm.recurrent", "is true for LSTMs", _policy),
     "policy_kwargs": Rule("network", f"{NETWORK}; in Python it is net_config", _policy_kwargs),
     **each("rollout_buffer_class rollout_buffer_kwargs", refused("rollouts have one kind of buffer here", {})),
     **each("stats_window_size verbose", unused(NOT_LEARNING)),
@@ -156,7 +181,7 @@ SB3: Rules = {
     "normalize": Rule("algorithm.normalize_observation", "comes with normalize_reward", _normalize),
     "env_kwargs": Rule("environment.kwargs", "", lambda value, given: entries("environment.kwargs", value or {})),
     "env_wrapper": Rule("environment.wrappers", "has names of gymnasium.wrappers, or module:Class", _wrappers),
-    "frame_stack": Rule("environment.wrappers", "has FrameStackObservation", _only_frame_stack),
+    "frame_stack": Rule("environment.wrappers", "has two wrappers", _only_frame_stack),
     "eval_freq": same("training.evo_steps", BETWEEN),
     "n_eval_episodes": same("training.eval_loop"),
 }

@@ -22,7 +22,7 @@ from agilerl_like.envs import (
 from agilerl_like.envs.cartpole import SeededCartPole, is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.observation_wrappers import PastActionReward, RenderedPole, SelectEntries
+from agilerl_like.envs.observation_wrappers import ConcatenateFrames, PastActionReward, RenderedPole, SelectEntries
 from agilerl_like.envs.wrapper_specs import innermost_env
 from agilerl_like.errors import ConfigurationError
 
@@ -322,3 +322,47 @@ def test_every_memory_reads_the_past(memory):
     values = [agent.get_action(seen, hidden_state=hidden)[3] for seen in (after, other)]
     assert bool((np.abs(values[0] - values[1]) > 1e-4).all())
     env.close()
+
+
+class Numbers(gym.Env):
+    """Observations of a shape, whose numbers are all the count of steps."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, shape):
+        self.observation_space, self.count = Box(0, 255, shape, np.uint8), 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 1
+        return self._image(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._image(), 0.0, False, False, {}
+
+    def _image(self):
+        return np.full(self.observation_space.shape, self.count, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "whole", "axis"),
+    [((5, 5, 1), (5, 5, 3), -1), ((6, 5, 3), (6, 5, 9), -1), ((2, 7, 7), (6, 7, 7), 0), ((4,), (12,), 0)],
+)
+def test_frames_are_concatenated_along_their_channels_with_the_oldest_first(shape, whole, axis):
+    """As VecFrameStack of Stable-Baselines3, whose stacks begin with zeros."""
+    env = ConcatenateFrames(gym.wrappers.FrameStackObservation(Numbers(shape), 3, padding_type="zero"))
+    assert env.observation_space == Box(0, 255, whole, np.uint8)
+    frames = [np.zeros(shape, np.uint8), np.zeros(shape, np.uint8), np.full(shape, 1, np.uint8)]
+    observation = env.reset()[0]
+    for count in range(2, 5):
+        np.testing.assert_array_equal(observation, np.concatenate(frames, axis))
+        frames = [*frames[1:], np.full(shape, count, np.uint8)]
+        observation = env.step(0)[0]
+    batch = np.stack([np.stack(frames), np.stack(frames) + 10])
+    np.testing.assert_array_equal(env.observation(batch)[1], np.concatenate(frames, axis) + 10)
+
+
+def test_observations_without_frames_are_refused():
+    with pytest.raises(ConfigurationError, match="has no frames to concatenate"):
+        ConcatenateFrames(Numbers((5, 5, 3)))
