@@ -95,7 +95,7 @@ class EvaluatingLoop(LoopState):
                 record,
                 generation,
                 fitness_before,
-                self.steps - self._steps_before,
+                record.env_steps - self._steps_before,  # a signal stops processes at different steps
                 self.lineage.operators(record.uid, generation - 1),
             )
             for record, fitness_before in zip(records, self.fitness or [math.nan] * len(records), strict=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import multiprocessing
+import os
+import signal
 from dataclasses import dataclass
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,6 +24,7 @@ from agilerl_like.distributed.process_group import SingleProcess
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import GatedSelection, GaussianSteps, Selection, SlotPlan, WeightMix, ranking
 from agilerl_like.reporting import read_lineage
+from agilerl_like.reporting.callback import Callback
 from agilerl_like.training.checkpoint_manager import SearchState
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.evaluator import seed_effects
@@ -337,6 +343,38 @@ def test_further_episodes_do_not_depend_on_the_number_of_processes(tmp_path):
     run(tmp_path / "one", 128, Doubting(), eval_share=100.0)
     run(tmp_path / "two", 128, Doubting(), eval_share=100.0, processes=2)
     assert search_state(tmp_path / "two")["returns"] == search_state(tmp_path / "one")["returns"]
+
+
+class StopsSecondProcess(Drawn):
+    """The 40th step of its four envs in a process sends SIGINT to it, unless it is the main process."""
+
+    steps: ClassVar[int] = 0
+
+    def step(self, action):
+        StopsSecondProcess.steps += 1
+        if StopsSecondProcess.steps == 40 and multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+def test_processes_that_a_signal_stops_at_different_steps_choose_the_same_members_in_doubt(tmp_path):
+    """Further episodes of 6 steps are within the share of 64 env steps, which one process took, and not of 20."""
+    summaries = []
+
+    class Summary(Callback):
+        def on_run_end(self, run, summary):
+            summaries.append(summary)
+
+    with contextlib.closing(make_vect_envs(StopsSecondProcess, num_envs=2, backend="sync")) as env:
+        spaces = env.single_observation_space, env.single_action_space
+        pop = PPO.population(4, *spaces, seed=1, num_envs=2, learn_step=32, batch_size=32)
+        train_on_policy(
+            env, pop=pop, max_steps=256, evo_steps=64, eval_loop=3, eval_share=0.15, processes=2, verbose=False,
+            selection_strategy=Doubting(), mutation=GaussianSteps(), run_dir=tmp_path / "run", callbacks=[Summary()],
+        )  # fmt: skip
+    (summary,) = summaries
+    assert summary.reason.startswith("interrupted")
+    assert summary.best.generation == 1
 
 
 @dataclass(frozen=True)
