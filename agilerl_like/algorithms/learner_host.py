@@ -94,9 +94,14 @@ class LearnerHost:
 
     @property
     def active_schedules(self) -> Mapping[str, Schedule]:
-        """The factors that the next update has: the member's own schedules, and those of the run for all others."""
+        """The factors that the next update has: the member's own schedules, and those of the run for all others.
+
+        A schedule of the run has no effect on an algorithm without such a setting, or without schedules.
+        """
         own = {*self.schedules, *([] if self.lr_schedule is None else ["lr"])}
-        return {**self.schedules, **{name: its for name, its in self.run_schedules.items() if name not in own}}
+        names = setting_names(self.config)
+        takes = {name for name in names if "schedules" in names or f"{name}_schedule" in names} - own
+        return {**self.schedules, **{name: its for name, its in self.run_schedules.items() if name in takes}}
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

@@ -55,8 +55,8 @@ class AutoSelection(GatedSelection):
 
     After a share `restart_worse` of the budget, and after twice that share, the worse half of the members starts again
     with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:
-    of many draws from wide ranges most learn nothing. 0 leaves all as they were drawn, and so do runs of fewer than
-    ten generations.
+    of many draws from wide ranges most learn nothing. These members have no grace: the second start and the halving
+    compare them with all others. 0 leaves all as they were drawn, and so do runs of fewer than ten generations.
 
     After each share `halve_at` of the budget the worse half of the members is removed for good, as in successive
     halving, as long as more than two are left, and the others take its env steps: four of eight members train 1.75
@@ -141,16 +141,17 @@ class AutoSelection(GatedSelection):
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot.
 
-        While the best member earns what a constant policy does, fitness is of no use, and `_rows_of_failure` takes the
-        place of selection.
+        While the best member earns about what a constant policy does, fitness is of no use, and `_rows_of_failure`
+        takes the place of selection.
         """
         warms_up = self.warms_up(view)  # which generation 1 decides, whatever happens in it
+        is_due = self._second_draw_is_due(view)  # one that another rule prevents is left out
         if equals := self.equals_to_restart(view):
             return self._rows_of_restart(view, equals)
         view.state["idle"] = view.state.get("idle", 0) + 1 if is_constant(view) else 0
         if view.state["idle"]:
             return self._rows_of_failure(view)
-        return self._rows_of_warm_up(view) if warms_up else super().plan(view, rng)
+        return self._rows_of_warm_up(view, is_due=is_due) if warms_up else super().plan(view, rng)
 
     def in_doubt(self, view: PopulationView) -> Sequence[int]:
         """Return the members whose replacement further episodes may decide otherwise.
@@ -173,15 +174,25 @@ class AutoSelection(GatedSelection):
             view.state["warms_up"] = False
         return bool(view.state.get("warms_up"))
 
-    def _rows_of_warm_up(self, view: PopulationView) -> list[SlotPlan]:
-        """Return a row for every slot in the warm-up: all members stay, but twice the worse half starts again.
+    def _second_draw_is_due(self, view: PopulationView) -> bool:
+        """Whether the run has passed a share at which the worse half starts again since the last generation.
+
+        These are counted, because the expected number of generations varies where seconds or updates limit the run.
+        """
+        period = int(self.restart_worse * view.generations)
+        is_long = period > 0 and view.generations >= LEAST_GENERATIONS
+        before = view.state.get("second_draws", 0)
+        view.state["second_draws"] = max(before, sum(view.generation >= turn * period for turn in (1, 2)) * is_long)
+        return view.state["second_draws"] > before
+
+    def _rows_of_warm_up(self, view: PopulationView, *, is_due: bool) -> list[SlotPlan]:
+        """Return a row for every slot in the warm-up: all stay, but the worse half starts again where it is due.
 
         A member stays, too, if it earns more in training than the best does in the evaluation.
         """
-        by_rank, period = ranking(view.fitness, view.uids).tolist(), int(self.restart_worse * view.generations)
-        best = by_rank[0]
-        is_due = view.generation in (period, 2 * period) and view.generations >= LEAST_GENERATIONS
-        worse = by_rank[-(len(view) // 2) :] if is_due else []
+        by_rank = ranking(view.fitness, view.uids).tolist()
+        best, num_better = by_rank[0], len(view) - len(view) // 2
+        worse = by_rank[num_better:] if is_due else []
         if view.train_returns is not None:
             worse = [slot for slot in worse if not view.train_returns[slot] > view.fitness[best]]
         return self._rows_of_restart(view, [slot for slot in worse if self.differs(view, best, slot)])

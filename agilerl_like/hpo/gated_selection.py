@@ -3,7 +3,8 @@
 Population Based Training (Jaderberg et al. 2017) replaces a fixed share of the members, however little their fitness
 differs. Here as many as half of them may be replaced, but a copy is made only if the difference in fitness exceeds its
 standard error, estimated over the env seeds that both members played. So the share follows from the noise: without
-noise half of the members are replaced, and where all differences are noise hardly any.
+noise half of the members are replaced, and where all differences are noise about a third, because the best and the
+worst of many noisy values differ by more than the error of one difference.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ class GatedSelection(Selection):
     def parents(
         self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the source of each slot, without knowledge of the noise: every difference counts."""
+        """Return the best member, and the sources of the other slots; without knowledge of the noise."""
         names = range(len(fitness)) if uids is None else [int(uid) for uid in uids]
-        return self.sources(PopulationView(fitness, names, (), 0), rng)
+        sources, best = self.sources(PopulationView(fitness, names, (), 0), rng), ranking(fitness, names)[0]
+        return np.array([best, *np.delete(sources, best)])
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot; only clones are explored."""
@@ -178,15 +180,20 @@ class GatedSelection(Selection):
         state, worst_first = view.state, ranking(view.fitness, view.uids)[:0:-1].tolist()  # without the best
         slots = self.equals_to_restart(view)
         if self._has_stalled(view) and self._may_restart(view):
-            slots = slots or worst_first[: len(view) // 4]
+            diverged = len(view) - len(worst_first) - 1  # which `sources` replaces
+            slots = slots or worst_first[: max(0, len(view) // 4 - diverged)]
         if slots:
             state.update(stalled=0)
             self.begin_grace(view, slots)
         return slots
 
     def equals_to_restart(self, view: PopulationView) -> list[int]:
-        """Return the slots of equal members that start again after the first generation: all but the best quarter."""
-        if not (self.spread_equals and are_equal(view)):
+        """Return the slots of equal members that start again after the first generation: all but the best quarter.
+
+        There are none where other values do not exist, and in runs too short for members to learn after it.
+        """
+        is_short = 0 < view.generations <= GRACE
+        if not self.spread_equals or is_short or not are_equal(view):
             return []
         kept = ranking(view.fitness, view.uids)[: max(1, len(view) // 4)].tolist()
         return [slot for slot in range(len(view)) if slot not in kept]
@@ -221,11 +228,12 @@ def share_of_generations(view: PopulationView, share: float, least: int) -> int:
 
 
 def are_equal(view: PopulationView) -> bool:
-    """Whether all members have trained one generation with the same values of the searched hyperparameters."""
+    """Whether all members have trained one generation with the same values of hyperparameters that can have others."""
     if view.generation != 1 or len(view) < 2:
         return False
     values = [
         {name: genome.hyperparameters[name] for name in hp_config}
         for genome, hp_config in zip(view.genomes, view.hp_configs, strict=False)
     ]
-    return bool(values) and bool(values[0]) and all(found == values[0] for found in values)
+    has_others = any(hp_config.has_several_values for hp_config in view.hp_configs)
+    return bool(values) and has_others and all(found == values[0] for found in values)

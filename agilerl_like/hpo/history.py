@@ -6,6 +6,7 @@ holds the same rows, and a checkpoint stores them, so a resumed search continues
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -48,8 +49,8 @@ class Trial:
     operators: Text = ""
     """Kinds and operators of the mutations that this generation started with: "rl_hp.gaussian, architecture.add_node";
     "" for a member that was not changed."""
-    standard_error: Score = 0.0
-    """Standard error of `fitness`; 0 if it is not known."""
+    standard_error: Score = math.nan
+    """Standard error of `fitness`; nan if it is not known, as with a single episode."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
@@ -85,10 +86,7 @@ class History:
         """The first generation in which a member without earlier rows has begun; before, they may have been dropped."""
         if len(self.trials) < MAX_TRIALS:
             return 0
-        oldest = self.trials[0].generation
-        rows = sum(trial.generation == oldest for trial in self.trials)
-        is_complete = rows == sum(trial.generation == self.trials[-1].generation for trial in self.trials)
-        return oldest + 1 if is_complete else oldest + 2
+        return self.trials[0].generation + 2  # rows of the oldest generation may be missing
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return plain data that `from_json` reads; pending trials are left out."""

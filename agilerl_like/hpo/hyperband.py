@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.genome import WeightMix
+from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
@@ -65,11 +65,16 @@ class HyperbandSelection(Selection):
         ranking(view.fitness, view.uids)  # raises if no fitness is finite
         length = self.max_generations or view.generations or 10**9
         left = view.generations - view.generation if view.generations else length
+        known = view.state.get("jobs", {})
+        parents = {trial.uid: trial.parent_uid for trial in view.history.trials}
+        # a run replaces diverged members by clones, whose fitness is not that of a job of their age
+        clones = [uid for uid in view.uids if str(uid) not in known and parents.get(uid, NO_PARENT) != NO_PARENT]
         jobs = self._jobs(view, length)
-        stopped = self._stopped(view, jobs, view.state.setdefault("rungs", {}), length)
+        stopped = self._stopped(view, jobs, view.state.setdefault("rungs", {}), length, clones)
         rows = []
         for slot, uid in enumerate(view.uids):
-            is_new = not math.isfinite(view.fitness[slot]) or (slot in stopped and left >= self.min_generations)
+            is_over = slot in stopped or uid in clones
+            is_new = not math.isfinite(view.fitness[slot]) or (is_over and left >= self.min_generations)
             rows.append(SlotPlan(slot, slot, explore=is_new, start=WeightMix() if is_new else None))
             if is_new:
                 del jobs[str(uid)]
@@ -88,15 +93,27 @@ class HyperbandSelection(Selection):
         return jobs
 
     def _stopped(
-        self, view: PopulationView, jobs: dict[str, Any], rungs: dict[str, list[float]], length: int
+        self,
+        view: PopulationView,
+        jobs: dict[str, Any],
+        rungs: dict[str, list[float]],
+        length: int,
+        clones: Sequence[int],
     ) -> set[int]:
-        """Return the slots whose job has ended, or is not among the best of its rung; record the new results."""
+        """Return the slots whose job has ended, or is not among the best of its rung; record the new results.
+
+        The uids `clones` are no jobs.
+        """
         ended, at_rung = set(), []
         for slot, uid in enumerate(map(str, view.uids)):
             bracket, age = jobs[uid]
             if age >= length:
                 ended.add(slot)
-            elif age in self.rungs(bracket, length) and math.isfinite(view.fitness[slot]):
+            elif (
+                age in self.rungs(bracket, length)
+                and math.isfinite(view.fitness[slot])
+                and view.uids[slot] not in clones
+            ):
                 at_rung.append((slot, f"{bracket}/{age}"))
                 rungs.setdefault(f"{bracket}/{age}", []).append(float(view.fitness[slot]))
         for slot, rung in at_rung:

@@ -469,6 +469,12 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
         """For each coordinate the number of its unordered values; 0 for numbers."""
         return tuple(count for parameter in self.values() for count in parameter.categories)
 
+    @property
+    def has_several_values(self) -> bool:
+        """Whether any of the hyperparameters can have more than one value."""
+        lowest, highest = (self.sampled_at([share] * self.size) for share in (0.0, math.nextafter(1.0, 0.0)))
+        return lowest != highest
+
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
         """Whether the condition of a hyperparameter is met by the values of the others."""
         return all(

@@ -27,7 +27,7 @@ class MultiFrequencySelection(Selection):
     selects less often, else it gets those of the best of its new group. The better half stays as it is. Every decision
     refers to the members before selection. Slots belong to the groups in turn: slot s to group s modulo their number.
 
-    `frequencies` may be left out: [1, 5] with up to 31 members, then [1, 2, 5, 10].
+    `frequencies` may be left out: [1] with fewer than 8 members, [1, 5] with up to 31, then [1, 2, 5, 10].
     """
 
     frequencies: tuple[int, ...] = ()
@@ -80,7 +80,8 @@ class MultiFrequencySelection(Selection):
                 continue
             donor = others.pop(0)
             is_slower = frequencies[group_of[donor]] > frequencies[group]
-            rows[slot] = SlotPlan(donor, donor if is_slower else own[0], explore=False)
+            brings_own = is_slower or not np.isfinite(view.fitness[own[0]])  # the whole group has diverged
+            rows[slot] = SlotPlan(donor, donor if brings_own else own[0], explore=False)
 
     def validate(self, population_size: int) -> None:
         """Raise `ConfigurationError` unless the members can be divided into groups of a multiple of 4."""

@@ -176,7 +176,7 @@ def parent_fitness(history: History, hp_config: HyperparameterConfig, here: np.n
 
 
 def is_reliable(history: History) -> bool:
-    """Whether gains stand out from the noise of fitness, or members are many."""
+    """Whether gains stand out from the noise of fitness, which must be known, or members are many."""
     if population_size(history) >= ENOUGH_MEMBERS:
         return True
     last = history.trials[-1].generation
@@ -187,6 +187,6 @@ def is_reliable(history: History) -> bool:
         gain = trial.fitness - trial.fitness_before
         if math.isfinite(gain):
             gains[trial.generation] = max(gain, gains.get(trial.generation, -math.inf))
-    if not gains:
+    if not gains or not errors:
         return False
-    return float(np.mean(list(gains.values()))) >= RELIABLE_GAIN * (float(np.median(errors)) if errors else 0.0)
+    return float(np.mean(list(gains.values()))) >= RELIABLE_GAIN * float(np.median(errors))

@@ -66,6 +66,11 @@ class RestartingSelection(GatedSelection):
             return self._restart(by_rank, len(view))
         return super().plan(view, rng)
 
+    def in_doubt(self, view: PopulationView) -> Sequence[int]:
+        """Return the members in doubt, in generations with a selection."""
+        is_between = (view.generation - view.state.get("start", 0)) % view.state.get("every", 1)
+        return [] if is_between else super().in_doubt(view)
+
     def _restart(self, by_rank: np.ndarray, size: int) -> list[SlotPlan]:
         top = by_rank[: max(1, math.ceil(self.donors * size))].tolist()
         shrunk = [SlotPlan(top[i % len(top)], top[i % len(top)], explore=True, start=SHRUNK) for i in range(size)]

@@ -330,7 +330,7 @@ def _trial(record: MemberRecord, generation: int, fitness_before: float, env_ste
         fitness=record.fitness,
         env_steps=env_steps,
         operators=operators,
-        standard_error=0.0 if math.isnan(record.standard_error) else record.standard_error,
+        standard_error=record.standard_error,
     )
 
 

@@ -136,16 +136,20 @@ def test_without_a_rise_for_three_generations_the_worst_quarter_starts_again():
 
 
 def test_all_but_the_best_quarter_of_equal_members_start_again_after_the_first_generation(layers):
-    def found(rates, generation=1, **settings):
+    def found(rates, generation=1, highest=1e-2, generations=0, **settings):
         members = [Genome({"lr": rate}, layers()) for rate in rates]
-        ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=1e-2))] * len(rates)
-        view = PopulationView(np.arange(4.0), range(4), members, generation, hp_configs=ranges)
+        ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=highest))] * len(rates)
+        more = {"hp_configs": ranges, "generations": generations}
+        view = PopulationView(np.arange(4.0), range(4), members, generation, **more)
         return [slot for slot, row in enumerate(plan(view, GatedSelection(**settings))) if row.start is not None]
 
     assert found([1e-4] * 4) == [0, 1, 2]
     assert found([1e-4, 1e-4, 1e-4, 1e-3]) == []
     assert found([1e-4] * 4, generation=2) == []
     assert found([1e-4] * 4, spread_equals=False) == []
+    assert found([1e-5] * 4, highest=1e-5) == []  # there is no other value
+    assert found([1e-4] * 4, generations=4) == []  # too short for members that start again
+    assert found([1e-4] * 4, generations=5) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("members", [4, 8])
@@ -389,3 +393,9 @@ def test_equal_members_on_a_plateau_are_not_copied() -> None:
         )
 
     assert gained(GatedSelection()) > gained(TruncationSelection(0.5)) + 4
+
+
+def test_by_hand_the_best_member_is_the_first_parent() -> None:
+    """Explorers by hand leave the first agent of a list unchanged, as the elite."""
+    parents = GatedSelection().parents(np.array([40.0, 50.0, 20.0, 10.0]), np.random.default_rng(0))
+    assert parents.tolist() == [1, 0, 1, 1]

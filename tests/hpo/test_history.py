@@ -17,11 +17,12 @@ def a_trial(uid: int = 3, **changes) -> Trial:
 
 
 def test_a_history_round_trips_through_json() -> None:
-    history = History().extended([a_trial(), a_trial(4, fitness_before=nan)])
+    history = History().extended([a_trial(standard_error=0.5), a_trial(4, fitness_before=nan)])
     restored = History.from_json(json.loads(json.dumps(history.to_json())))
     assert restored.trials[0] == history.trials[0]
     assert type(restored.trials[0].hyperparameters["batch_size"]) is int
     assert isnan(restored.trials[1].fitness_before)
+    assert isnan(restored.trials[1].standard_error)  # not known
 
 
 def test_the_oldest_trials_are_dropped() -> None:

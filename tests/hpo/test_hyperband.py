@@ -55,6 +55,23 @@ def test_successive_halving_keeps_a_third_at_each_rung():
     assert all(ended[slot][0] == (1, 1) for slot in range(3, 9))
 
 
+def test_the_clone_that_replaced_a_diverged_member_is_no_job():
+    """Its weights have trained for longer than a job of its age: it starts afresh, and no job is compared with it."""
+    state: dict = {}
+    selection = HyperbandSelection(eta=3, max_generations=9, brackets=1)
+    trials = [Trial(1, uid, -1, {}, "", "", math.nan, 1.0, 1) for uid in range(3)]
+    view = PopulationView(
+        np.array([5.0, 4.0, 3.0]), range(3), (), 1, History(tuple(trials)), generations=9, state=state
+    )
+    assert [row.explore for row in selection.plan(view, np.random.default_rng(0))] == [False, True, True]
+    trials += [Trial(2, uid, parent, {}, "", "", 1.0, 9.0, 1) for uid, parent in ((0, -1), (3, -1), (7, 0))]
+    view = PopulationView(
+        np.array([9.0, 1.0, 8.0]), (0, 3, 7), (), 2, History(tuple(trials)), generations=9, state=state
+    )
+    assert [row.explore for row in selection.plan(view, np.random.default_rng(0))] == [False, True, True]
+    assert state["rungs"]["0/1"] == [5.0, 4.0, 3.0, 1.0]
+
+
 def test_a_job_ends_at_its_length_and_no_job_starts_that_cannot_reach_a_rung():
     ended = run(
         HyperbandSelection(eta=2, min_generations=2, max_generations=4, brackets=1), lambda uid, age: 1.0, 1, 12

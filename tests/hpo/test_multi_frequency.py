@@ -100,3 +100,10 @@ def test_selecting_rarely_finds_what_greedy_selection_misses():
     assert mixed >= 2 * greedy
     # the plain one: h = 0 gains 4.008, and a greedy search comes near it; so does this one
     assert result(False, MF) > 3.0
+
+
+def test_a_migrant_keeps_its_hyperparameters_where_its_new_group_has_diverged():
+    fitness = [8, np.nan, 6, np.nan, 4, np.nan, 2, np.nan]
+    rows = plan(fitness, 5)  # the slow group, odd slots, selects
+    assert all(np.isfinite(fitness[row.hyperparameters_from]) for row in rows)
+    assert all(np.isfinite(fitness[row.weights_from]) for row in rows)

@@ -85,3 +85,13 @@ def test_members_of_a_restart_are_not_compared_with_those_before():
             restarted.append(generation)
     assert restarted == [4, 5]  # the worst quarter of a stalled run, and then all
     assert state["stalled"] == 0
+
+
+def test_no_further_episodes_are_played_in_generations_without_a_selection():
+    returns = np.random.default_rng(0).normal(size=(8, 3))  # differences are noise
+    selection, doubtful = RestartingSelection(blend_training=False), []
+    for generation in (11, 12, 13, 14):
+        state = {"start": 10, "every": 4}
+        view = PopulationView(returns.mean(axis=1), range(8), (), generation, returns=returns, state=state)
+        doubtful.append(len(selection.in_doubt(view)) > 0)
+    assert doubtful == [False, False, False, True]

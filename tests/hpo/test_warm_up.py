@@ -151,6 +151,26 @@ def test_the_worse_half_starts_again_twice_during_the_warm_up_and_has_time_to_le
     assert restarted(9, AutoSelection(warm_up=1.0)) == restarted(21, AutoSelection(restart_worse=0.0)) == [[]] * 7
 
 
+def test_the_worse_half_starts_again_twice_where_the_expected_number_of_generations_varies() -> None:
+    """As with `max_seconds` and `max_updates`, whose estimates jump over a share or come back to it."""
+    for expected in ([58, 39, 44, 39, 42, 39, 39, 39], [17, 20, 22, 23, 23, 24, 24, 24]):
+        state, found = {}, []
+        for generation, generations in enumerate(expected, 1):
+            view = view_of(generation, state, fitness=FITNESS + 10 * generation, generations=generations)
+            found.append(any(row.start for row in AutoSelection().plan(view, np.random.default_rng(0))))
+        assert sum(found) == 2
+
+
+def test_diverged_members_count_as_the_worse_ones() -> None:
+    state, fitness = {}, np.array([8.0, 7.0, 6.0, 5.0, 4.0, *[np.nan] * 3])
+    rates = np.geomspace(1e-5, 1e-2, 8).tolist()
+    for generation in (1, 2):
+        view = view_of(generation, state, fitness=fitness, rates=rates, generations=20)
+        rows = AutoSelection().plan(view, np.random.default_rng(0))
+    assert [slot for slot, row in enumerate(rows) if row.start] == [4]
+    assert [row.weights_from for row in rows[5:]] == [0, 0, 0]  # clones of the best
+
+
 def test_members_that_are_not_behind_beyond_noise_do_not_start_again() -> None:
     state, noise = {}, np.array([0.0, 2.0, -2.0, 0.0])
     returns = np.array([[5.0] * 4, *[(5.0 + gap + noise).tolist() for gap in (-9.0, -0.5, 0.0)]])

@@ -1,5 +1,6 @@
 """OpenAIES and CMAES in runs: exact resume, evolution, processes that share a member's envs, configurations."""
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -204,3 +205,18 @@ def test_a_scheduled_learning_rate_is_reported():
     # the first update is that of env step 96, whose step of all six envs began at 90 of 288
     assert rates.found[0] == pytest.approx(0.1 * (1 - 90 / 288))
     assert rates.found[-1] < rates.found[0]
+
+
+def test_a_schedule_of_the_selection_has_no_effect_on_an_algorithm_without_that_setting() -> None:
+    """`evolution="auto"` lowers lr, which CMAES does not have."""
+
+    class Schedules(Callback):
+        def on_generation(self, run, record):
+            found.update(*(agent.active_schedules for agent in run.population))
+
+    for kind, schedules in ((CMAES, set()), (OpenAIES, {"lr"})):
+        found = set()
+        with contextlib.closing(cartpole()) as env:
+            options = RUN | {"checkpoint": None, "callbacks": [Schedules()]}
+            train_on_policy(env, pop=population(kind), evolution="auto", **options)
+        assert found == schedules
