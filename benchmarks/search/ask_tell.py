@@ -12,11 +12,19 @@ import tempfile
 import warnings
 from typing import Any
 
+STARTUP_TRIALS = {"tpe_median": 4, "tpe_hyperband": 2}
+"""Trials that Optuna draws at random; with Hyperband they are of each bracket. A run has 8 to 40 trials, so with the
+default of 10 most or all of them would be random."""
+INITIAL_DESIGN = 8
+"""Configurations that SMAC draws at random. By default they are a quarter of the most trials that a run may have, which
+are more than all that it has time for."""
+
 
 class Optuna:
-    """TPE and a pruner: median with its defaults, or Hyperband with reduction 3 from two generations on.
+    """TPE and a pruner: median, from the third trial on, or Hyperband with reduction 3 from two generations on.
 
-    `constant_liar` is what Optuna's manual advises for parallel trials; all else of TPE is its default.
+    `constant_liar` is what Optuna's manual advises for parallel trials. Random trials at the beginning are fewer than
+    by default (`STARTUP_TRIALS`); all else of TPE is its default.
     """
 
     def __init__(self, kind: str, ranges: dict, seed: int, length: int, first: list, trials: int) -> None:
@@ -25,11 +33,11 @@ class Optuna:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.optuna, self.ranges, self.length = optuna, ranges, length
         pruner = (
-            optuna.pruners.MedianPruner()
+            optuna.pruners.MedianPruner(n_startup_trials=2)
             if kind == "tpe_median"
             else optuna.pruners.HyperbandPruner(min_resource=2, max_resource=length, reduction_factor=3)
         )
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP_TRIALS[kind], seed=seed, constant_liar=True)
         self.study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
         for values in first:
             self.study.enqueue_trial({name: _to_axis(ranges[name], value) for name, value in values.items()})
@@ -88,6 +96,7 @@ class Smac:
         self.smac = MultiFidelityFacade(
             scenario,
             lambda config, seed, budget: 0.0,
+            initial_design=MultiFidelityFacade.get_initial_design(scenario, n_configs=INITIAL_DESIGN),
             intensifier=MultiFidelityFacade.get_intensifier(scenario, eta=3),
             overwrite=True,
             logging_level=50,

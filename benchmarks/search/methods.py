@@ -248,7 +248,8 @@ METHODS = {
     ),
     "ipbt": Method(
         "IPBT: this package's restarts with doubled generations, and PB2", _registered("ipbt", "pb2"),
-        (("selection", "ipbt"), ("explorer", "pb2")), version=4,
+        (("selection", "ipbt"), ("explorer", "pb2")), version=5,
+        also_counts={4: "members in doubt played further episodes in generations without a selection, too"},
     ),
     "hyperband_tpe": Method(
         "this package's Hyperband with TPE, eight jobs at a time", _registered("hyperband", "tpe"),
@@ -256,10 +257,19 @@ METHODS = {
     ),
     "no_evolution": Method("population without evolution; from S2 random search of full runs", _no_evolution),
     "random_quarters": Method("random search, four times as many runs of a quarter", _quarters),
-    "tpe_median": Method("Optuna: TPE, median pruner", _library("tpe_median"), needs_venv=True),
-    "tpe_hyperband": Method("Optuna: TPE, Hyperband pruner", _library("tpe_hyperband"), needs_venv=True),
+    "tpe_median": Method(
+        "Optuna: TPE, median pruner", _library("tpe_median"), needs_venv=True, version=4,
+        also_counts={3: "all trials were random, because of Optuna's default of ten random ones"},
+    ),
+    "tpe_hyperband": Method(
+        "Optuna: TPE, Hyperband pruner", _library("tpe_hyperband"), needs_venv=True, version=4,
+        also_counts={3: "about three of four trials were random, because of Optuna's default of ten in each bracket"},
+    ),
     "asha": Method("Ray's rules of ASHA on random trials", _asha),
-    "smac_hyperband": Method("SMAC: Hyperband, random forest", _library("smac_hyperband"), needs_venv=True),
+    "smac_hyperband": Method(
+        "SMAC: Hyperband, random forest; a promoted trial starts again", _library("smac_hyperband"), needs_venv=True,
+        version=4, also_counts={3: "all trials were random, because the initial design was larger than a run"},
+    ),
     "ray_pbt": Method("Ray's rules of PBT", _ray_pbt),
     "agilerl_rules": Method("AgileRL's rules and probabilities", _agilerl),
     "tuned": Method("population without evolution at rl-zoo's values, whatever the start", _tuned),
