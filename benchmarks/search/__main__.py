@@ -14,6 +14,7 @@ benchmarks/search.md from the rows and trains nothing.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -31,26 +32,30 @@ from benchmarks.search.protocol import ENVS, FIRST_REPORT_SEED, STARTS, TIERS, T
 from benchmarks.search.runner import Row, replay, run
 
 ROOT = Path(__file__).resolve().parents[2]
+SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     if options.one or options.replay_one:
+        _end_with_parent()
         with os.fdopen(os.dup(1), "w") as answer:  # what a library prints goes elsewhere
             os.dup2(2, 1)
             line = run(Case(**json.loads(options.one))).to_json() if options.one else _replayed(options.replay_one)
             answer.write(line + "\n")
         return 0
+    replays = options.rows.with_name(f"{options.rows.stem}_replays{options.rows.suffix}")
     if options.report:
         rows = results.rows(options.rows)
-        report.write(Path(options.output), rows, results.replays(rows))
+        report.write(Path(options.output), rows, results.replays(rows, replays))
         return 0
     if options.replay:
         rows = [row for row in results.rows(options.rows) if _is_named(row, options)]
-        known = results.replays(rows)
+        known = results.replays(rows, replays)
         found = [row for row in rows if row.key not in known and row.schedule and not row.failure]
         tasks = [(row.key, "--replay-one", row.to_json()) for row in found]
-        return _in_processes(tasks, options.jobs, lambda line: results.append(results.REPLAYS, line))
+        return _in_processes(tasks, options.jobs, lambda line: results.append(replays, line))
     done = {row.key for row in results.rows(options.rows) if row.is_current}
     cases = [case for case in available(selected(options)) if case.key not in done]
     print(f"{len(cases)} runs to do, {len(done)} rows exist", file=sys.stderr, flush=True)
@@ -110,6 +115,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--replay-one", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}; allowed are whole numbers from 1")
+    if options.report and not options.rows.is_file():
+        parser.error(f"--rows {options.rows} does not exist; --report needs a file of rows")
     wrong = [seed for seed in options.seeds or () if seed not in TUNING_SEEDS and seed < FIRST_REPORT_SEED]
     if wrong:
         parser.error(
@@ -119,6 +128,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if tunes and not set(options.envs or TIERS[options.tier].envs) <= set(TUNING_ENVS):
         parser.error(f"seeds below {len(TUNING_SEEDS)} are for tuning, on {' and '.join(TUNING_ENVS)} only (--envs)")
     return options
+
+
+def _end_with_parent() -> None:
+    """Let Linux kill this process when its parent ends, even if that was killed: its result would be lost."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _replayed(line: str) -> str:

@@ -141,8 +141,11 @@ def _iqm_difference(goal: tuple[str, str], ours: stats.Scores, theirs: stats.Sco
 
 
 def _faster_in_seconds(rows: Sequence[Row]) -> Goal:
-    """Compare restricted means of the seconds to the target, up to the longest run of both methods."""
-    goal = "S2: seconds to the target, TPE + Hyperband against ours", "> 1 time on 3 environments"
+    """Compare mean CPU seconds to the target of runs on one machine; a run that misses it counts with all its seconds.
+
+    Runs share machines with other work, which lengthens seconds of the clock, but hardly those of the processor.
+    """
+    goal = "S2: CPU seconds to the target on one machine, TPE + Hyperband against ours", "> 1 time on 3 environments"
     return _ratios(goal, rows, "tpe_hyperband", wanted=1.0, seconds=True)
 
 
@@ -198,16 +201,15 @@ def _ratios(
     for env in ENVS:
         its = [row for row in rows if row.case["env"] == env]
         ours, theirs = ([row for row in its if row.case["method"] == method] for method in (OURS, rival))
+        if seconds:
+            ours, theirs = _on_one_machine(ours, theirs)
         if not ours or not theirs:
             continue
-        horizon = max(row.seconds for row in ours + theirs) if seconds else its[0].case["budget"]
-        times = [
-            {env: [math.inf if (time := to_target(row, seconds)) is None else time for row in side]}
-            for side in (theirs, ours)
-        ]
+        of_row = _cpu_seconds_to_target if seconds else _steps_to_target
+        times = [{env: [of_row(row) for row in side]} for side in (theirs, ours)]
 
-        def ratio(one: stats.Scores, other: stats.Scores, env: str = env, horizon: float = horizon) -> float:
-            return stats.restricted_mean(one[env], horizon) / stats.restricted_mean(other[env], horizon)
+        def ratio(one: stats.Scores, other: stats.Scores, env: str = env) -> float:
+            return float(np.mean(one[env]) / np.mean(other[env]))
 
         ratios[env], value, low = _with_interval(ratio, *times)
         if min(len(ours), len(theirs)) < SEEDS:
@@ -217,6 +219,26 @@ def _ratios(
         reached += (value > wanted if seconds else value >= wanted) and low >= low_end
     shown = ", ".join(f"{env} {text}" for env, text in ratios.items())
     return Goal(*goal, shown, reached >= 3, enough >= 3 and (reached >= 3 or reached + undecided < 3))
+
+
+def _steps_to_target(row: Row) -> float:
+    """Return the env steps to the target; the budget if it was missed."""
+    steps = to_target(row)
+    return row.case["budget"] if steps is None else steps
+
+
+def _cpu_seconds_to_target(row: Row) -> float:
+    """Return the CPU seconds to the target, as the same share of all as of the clock's; all if it was missed."""
+    seconds = to_target(row, seconds=True)
+    return row.cpu_seconds * (1.0 if seconds is None else seconds / row.seconds)
+
+
+def _on_one_machine(ours: Sequence[Row], theirs: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the runs of both sides on the machine that has the most of both."""
+    machines = {row.machine for row in ours} & {row.machine for row in theirs}
+    found = [([row for row in ours if row.machine == name], [row for row in theirs if row.machine == name])
+             for name in sorted(machines)]  # fmt: skip
+    return max(found, key=lambda sides: min(map(len, sides)), default=([], []))
 
 
 # -- S3: good starts
@@ -251,7 +273,7 @@ def _ours(rows: Sequence[Row]) -> list[Row]:
 
 
 def _bias(rows: Sequence[Row]) -> Goal:
-    goal = "what the method believes of its agent minus the test return", "<= 5 % of target minus random"
+    goal = "return that the method reports of its agent, minus its return in the test", "<= 5 % of target minus random"
     its = _ours(rows)
     if not its:
         return Goal(*goal)
@@ -292,7 +314,7 @@ def _overhead(rows: Sequence[Row]) -> Goal:
     evaluate = _evaluation_share(its)
     envs = {row.case["env"] for row in its}
     others = [row for row in rows if row.case["method"] == "no_evolution" and row.case["env"] in envs]
-    of_others = f"; evaluation of independent members {_evaluation_share(others):.0%}" if others else ""
+    of_others = f" (evaluation of random search: {_evaluation_share(others):.0%})" if others else ""
     measured = f"{evolve:.1%}, {evaluate:.0%}{of_others}"
     return Goal(*goal, measured, evolve <= 0.05 and evaluate <= 0.1, len(its) >= SEEDS)
 

@@ -210,8 +210,8 @@ def _ours(
 METHODS = {
     "ours": Method(
         'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=17, also_counts={
-            16: "no fresh members came where all members earned what a constant policy does, while a clone of the best "
-            "agent of the run had returned",
+            16: "no fresh members came in generations in which a clone of the best agent had just returned, although "
+            "no member earned more than a constant policy",
         },
     ),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
@@ -238,16 +238,19 @@ METHODS = {
         (("selection", AUTO), ("explorer", AUTO)), version=17,
     ),
     "pb2": Method(
-        "PB2: truncation, this package's process without its rule for noise",
+        "a variant of PB2: truncation, this package's process without its rule for noise; a quarter of the clones take "
+        "normal steps, and architectures change",
         _registered("truncation", "pb2", {}, {"always": True}),
         (("selection", "truncation"), ("explorer", "pb2")),
     ),
     "mf_pbt": Method(
-        "MF-PBT: this package's, with PBT's factors", _registered("mf_pbt", "factors"),
+        "a variant of MF-PBT: factors 0.8 and 1.2 and new draws, where the original has 0.8 and 1.25; 20 acts",
+        _registered("mf_pbt", "factors"),
         (("selection", "mf_pbt"), ("explorer", "factors")),
     ),
     "ipbt": Method(
-        "IPBT: this package's restarts with doubled generations, and PB2", _registered("ipbt", "pb2"),
+        "a variant of IPBT: restarts with doubled generations, gated selection, and PB2 on this round alone",
+        _registered("ipbt", "pb2"),
         (("selection", "ipbt"), ("explorer", "pb2")), version=5,
         also_counts={4: "members in doubt played further episodes in generations without a selection, too"},
     ),
@@ -255,7 +258,7 @@ METHODS = {
         "this package's Hyperband with TPE, eight jobs at a time", _registered("hyperband", "tpe"),
         (("selection", "hyperband"), ("explorer", "tpe")),
     ),
-    "no_evolution": Method("population without evolution; from S2 random search of full runs", _no_evolution),
+    "no_evolution": Method("population without evolution: random search of full runs from S2", _no_evolution),
     "random_quarters": Method("random search, four times as many runs of a quarter", _quarters),
     "tpe_median": Method(
         "Optuna: TPE, median pruner", _library("tpe_median"), needs_venv=True, version=4,

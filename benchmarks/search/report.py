@@ -49,17 +49,25 @@ def write(page: Path, rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]
 
 def _head(rows: Sequence[Row]) -> list[str]:
     machines = Counter(row.machine or "not recorded" for row in rows)
+    known = {row.case["method"] for row in rows}
     return [
         "# Search: does it find better hyperparameters at equal environment steps?",
         "",
         "Written by `python -m benchmarks.search --report` from `benchmarks/results/search.jsonl`; nothing here is "
-        "written by hand. Every method trains this package's PPO with the same networks and environments. Every "
-        "environment step of every member, trial and evaluation counts against one budget. A method hands over one "
-        "agent, chosen on episodes that it paid for, "
-        f"and {TEST_EPISODES} fresh episodes evaluate it. Score 0 is a random policy, 1 the target. The protocol "
-        f"(`benchmarks/search/protocol.py`, digest `{digest()}`) was frozen before anything was tuned: methods may be "
-        f"tuned on {' and '.join(TUNING_ENVS)} with seeds 0 to {TUNING_SEEDS[-1]}; this page has seeds from "
-        f"{FIRST_REPORT_SEED} on only.",
+        "written by hand. Every method trains this package's PPO in the same environments and begins with the same "
+        "networks; `ours`, `pb2`, `ipbt` and `agilerl_rules` also change them. Every environment step of every member, "
+        "trial and evaluation counts against one budget. A method hands over one agent, chosen on episodes that it "
+        f"paid for, and {TEST_EPISODES} fresh episodes evaluate it. Score 0 is a random policy, 1 the target.",
+        "",
+        f"Methods may be tuned on {' and '.join(TUNING_ENVS)} with seeds 0 to {TUNING_SEEDS[-1]}; this page has seeds "
+        f"from {FIRST_REPORT_SEED} on only. These are no untouched seeds for `ours`, though: its versions 3 to 17 ran "
+        "on them while it was developed. No value was tuned on them, but what failed there was noticed: "
+        "failures in MountainCarContinuous and Acrobot led to three of its parts, and one in LunarLander to normal "
+        "steps in place of PB2 (`tutorials/why_auto.md`). No other method was developed in this way.",
+        "",
+        f"The protocol (`benchmarks/search/protocol.py`, digest `{digest()}`) was fixed on 24 November 2026 and has "
+        "been changed five times since, the last time on 26 November; the changes are named below the table of "
+        "environments.",
         "",
         f"Machines: {'; '.join(f'{name} ({count} rows)' for name, count in machines.most_common()) or 'none'}. One "
         "thread for each run. They were shared with other work, so seconds are indicative; steps are exact.",
@@ -82,20 +90,27 @@ def _head(rows: Sequence[Row]) -> list[str]:
         "Differences from the protocol's first draft: gae_lambda reaches down to 0.5, because start S1 has it; "
         "CartPole and MountainCarContinuous have 800,000 steps, because with 400,000 two evaluation episodes of 500 to "
         "999 steps would take half of a generation, and 20 rounds of selection and mutation need 21 generations; S4 "
-        "widens the range of lr to its start. Changed since it was frozen, so that 20 acts fit in: the best agent "
-        "plays the seeds of an evaluation, too, so 13 % of a budget (before: 10 %) are laid aside for its comparison "
-        "with candidates; "
+        "widens the range of lr to its start. Changed later, so that 20 acts fit in: 13 % of a budget (before: 10 %) "
+        "are reserved for the further episodes that decide whether a member replaces the best agent so far; "
         "evaluation episodes are expected to last 250 steps in Acrobot, 600 in LunarLander and 820 in "
         "MountainCarContinuous (before: 150, 400 and 600). "
-        "Evaluation episodes are few where they are long: all methods have the same noise. Even so they are more "
-        "than a tenth of the steps, which is the protocol's goal: of CartPole's budget 21 evaluations of eight "
+        "Evaluation episodes are few where they are long. All methods play the same number at first; in `ours` and "
+        "`ipbt` members whose replacement is in doubt play further ones. Evaluation takes more "
+        "than a tenth of the steps, the protocol's goal: of CartPole's budget 21 evaluations of eight "
         "members, each of three episodes of 500 steps, are 32 %.",
         "",
         "Trial methods (TPE, ASHA, SMAC) run four trials at a time as one population: their samplers see results as "
         "from four parallel workers. Optuna and SMAC decide themselves, in their own interpreter. Ray's and AgileRL's "
         "rules are re-implementations that agree with the originals on recorded inputs (`tests/benchmarks`).",
         "",
-        *markdown(("method", "what"), [(f"`{name}`", method.what) for name, method in METHODS.items()]),
+        *markdown(("method", "what"), [(f"`{name}`", its.what) for name, its in METHODS.items() if name in known]),
+        "",
+        "Without a run here: " + ", ".join(f"`{name}`" for name in METHODS if name not in known) + ".",
+        "",
+        "Beside selection and mutation, `ours` differs from the other methods in this: the learning rate falls in the "
+        "second half of the budget; the members of S2 are a Sobol sequence over the ranges, not independent draws; and "
+        "since half of the members are removed, less of the budget is spent on evaluation. How much each of these "
+        "matters is not known before `ours_no_annealing`, `ours_drawn` and `ours_no_halving` have runs.",
         "",
     ]  # fmt: skip
 
@@ -162,31 +177,38 @@ def _section(
     ranks = stats.mean_ranks(stats.with_runs(final, goals.RANKED_SEEDS))
     methods = sorted(final, key=lambda name: (name not in ranks, -stats.iqm(final[name])))
     lines += [
-        "Over the tasks that each method has; intervals are 95 % stratified bootstrap. Rank: among the methods that "
-        f"have {goals.RANKED_SEEDS} runs or more in each task; they stand first.",
+        "Over the environments that each method has, which differ: the columns of `ours` have its values in those of "
+        "the row's method. Intervals are 95 % stratified bootstrap. Rank: the mean place by the final score among the "
+        f"methods with at least {goals.RANKED_SEEDS} runs in every environment, which stand first. P: the probability "
+        "that a run of ours is better than one of the method; p: of the difference between the mean scores, by "
+        "permutation, adjusted for the number of methods (Holm).",
         "",
     ]
     table = []
     for name in methods:
         table.append((
             f"`{name}`", f"{sum(map(len, final[name].values()))} in {len(final[name])}",
-            _with_interval(stats.iqm, final[name]), _with_interval(stats.iqm, auc[name]),
+            _with_interval(stats.iqm, final[name]), _iqm_of_ours(final, name),
+            _with_interval(stats.iqm, auc[name]), _iqm_of_ours(auc, name),
             f"{ranks[name]:.2f}" if name in ranks else "", f"{stats.optimality_gap(final[name]):.2f}",
-            _versus(final, name),
+            _versus(final, name), _probability(auc, name),
         ))  # fmt: skip
     lines += markdown(
         (
             "method",
             "runs in tasks",
             "IQM, final",
+            "ours there",
             "IQM, area under the curve",
+            "ours there",
             "mean rank",
             "optimality gap",
-            "P(ours is better), adjusted p",
+            "P by the final score, p",
+            "P by the area",
         ),
         table,
     )
-    lines += ["", *_warning(final), "### By environment", ""]
+    lines += ["", *_common_ranks(final, auc), *_warning(final), "### By environment", ""]
     lines += _by_env(rows, methods)
     lines += _better_by_env(final, methods)
     lines += ["", "### Cost, acts and bias", "", *_costs(rows, methods)]
@@ -209,13 +231,50 @@ def _versus(final: Mapping[str, stats.Scores], name: str) -> str:
     """Return the probability that ours is better, and Holm's p among all rivals."""
     if OURS not in final or name == OURS or not set(final[OURS]) & set(final[name]):
         return ""
-    common = [task for task in final[OURS] if task in final[name]]  # in order: the bootstrap draws task after task
-    ours, theirs = ({task: final[who][task] for task in common} for who in (OURS, name))
     rivals = [other for other in final if other != OURS and set(final[OURS]) & set(final[other])]
     adjusted = stats.holm(
         {other: stats.permutation_p(final[OURS], final[other], repetitions=2_000) for other in rivals}
     )
-    return f"{_with_interval(stats.probability_of_improvement, ours, theirs)}, p {adjusted[name]:.2f}"
+    return f"{_probability(final, name)}, p {adjusted[name]:.2f}"
+
+
+def _in_common(its: Mapping[str, stats.Scores], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the scores of ours and of a method in the tasks that both have, in order: the bootstrap draws them so."""
+    common = [task for task in its.get(OURS, {}) if task in its[name]]
+    return {task: its[OURS][task] for task in common}, {task: its[name][task] for task in common}
+
+
+def _probability(its: Mapping[str, stats.Scores], name: str) -> str:
+    ours, theirs = _in_common(its, name)
+    return "" if name == OURS or not ours else _with_interval(stats.probability_of_improvement, ours, theirs)
+
+
+def _iqm_of_ours(its: Mapping[str, stats.Scores], name: str) -> str:
+    ours, _ = _in_common(its, name)
+    return "" if name == OURS or not ours else f"{stats.iqm(ours):.2f}"
+
+
+def _common_ranks(final: Mapping[str, stats.Scores], auc: Mapping[str, stats.Scores]) -> list[str]:
+    """Return the mean ranks of as many methods as have enough runs in at least two environments, over those of all."""
+    envs = {
+        name: {task for task, runs in its.items() if len(runs) >= goals.RANKED_SEEDS} for name, its in final.items()
+    }
+    names = [name for name, tasks in envs.items() if len(tasks) > 1]
+    common = set.intersection(*(envs[name] for name in names)) if names else set()
+    if len(names) < 3 or not common:
+        return []
+    lines = []
+    for what, its in (("final score", final), ("area under the curve", auc)):
+        ranks = stats.mean_ranks({name: {task: its[name][task] for task in sorted(common)} for name in names})
+        lines.append(
+            f"by the {what}: "
+            + ", ".join(f"{name} {ranks[name]:.1f}" for name in sorted(ranks, key=lambda name: ranks[name]))
+        )
+    shown = ", ".join(sorted(map(_env_of, common)))
+    return [
+        f"Mean ranks of {len(names)} methods over the environments that all have ({shown}), {'; '.join(lines)}.",
+        "",
+    ]
 
 
 def _warning(final: Mapping[str, stats.Scores]) -> list[str]:
@@ -223,8 +282,7 @@ def _warning(final: Mapping[str, stats.Scores]) -> list[str]:
     if fewest >= FEW_SEEDS:
         return []
     return [
-        f"**The fewest runs of a method in a task are {fewest}; claims need {FEW_SEEDS}. Nothing follows from the "
-        "lines of methods with fewer.**",
+        f"**Methods with fewer than {FEW_SEEDS} runs in an environment decide nothing; the fewest are {fewest}.**",
         "",
     ]
 
@@ -307,7 +365,8 @@ def _costs(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
         ))  # fmt: skip
     return [
         "Medians; biases are means. Selection bias: the evaluation by which the agent was chosen minus its test "
-        "return, in units of target minus random; confirmed: the same of the fresh episodes that the method paid for.",
+        "return, in units of target minus random; confirmed: the same difference with the return on the fresh episodes "
+        "that the method paid for.",
         "",
         *markdown(
             (

@@ -13,7 +13,7 @@ from benchmarks.search.runner import Row
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
 ROWS = FOLDER / "search.jsonl"
-REPLAYS = FOLDER / "search_replays.jsonl"
+REPLAYS = FOLDER / "search_replays.jsonl"  # beside the rows, as `--rows` places them
 
 
 def append(path: Path, line: str) -> None:
@@ -42,7 +42,10 @@ def rows(path: Path = ROWS) -> list[Row]:
 
 
 def replays(rows: Iterable[Row], path: Path = REPLAYS) -> dict[str, dict[str, Any]]:
-    """Return the replays of these runs by the key of the run, without those of earlier runs of the same case."""
-    found_by_key = {row.key: row.test_return for row in rows}
+    """Return the replays of these runs by the key of the run, without those of earlier runs of the same case.
+
+    The version and the result identify a run of a case; a replay without a version is of an early one.
+    """
+    found_by_key = {row.key: (row.method_version, row.test_return) for row in rows}
     every = {json.dumps(its["case"], sort_keys=True): its for its in map(json.loads, lines(path))}
-    return {key: its for key, its in every.items() if its["found"] == found_by_key.get(key)}
+    return {key: its for key, its in every.items() if (its.get("version"), its["found"]) == found_by_key.get(key)}

@@ -183,7 +183,7 @@ class Observer(Callback):
 
 
 def run(case: Case) -> Row:
-    """Carry out one search; a failure is a row, too."""
+    """Carry out one search; a failure is a row, too, but not one whose cause lies outside of the run."""
     torch.set_num_threads(1)
     env, method = ENVS[case.env], METHODS[case.method]
     setup = make_setup(env)
@@ -208,6 +208,8 @@ def run(case: Case) -> Row:
             raise SystemExit("interrupted: a part of a run is no result")
         observer.row.cpu_seconds = round(time.process_time(), 2)
         return observer.row
+    except (OSError, MemoryError) as error:
+        raise SystemExit(f"no result, for an external cause: {error!r}") from error
     except Exception as error:  # a failed run is a result: it is published with its reason
         row = Row(asdict(case), method_version=method.version) if observer is None else observer.row
         row.failure = f"{type(error).__name__}: {error}"[:500]
@@ -316,4 +318,5 @@ def replay(row: Row) -> dict[str, Any]:
     played = population.run_episodes(adapter, seeds)
     adapter.close()
     setup.vec_env.close()
-    return {"case": row.case, "returns": played.returns.mean(axis=1).tolist(), "found": row.test_return}
+    returns = played.returns.mean(axis=1).tolist()
+    return {"case": row.case, "version": row.method_version, "returns": returns, "found": row.test_return}

@@ -132,7 +132,9 @@ class AskTellProcess:
                 answer = stdout.readline()
         if not answer:
             self.close()
-            raise RuntimeError(f"the sampler's process ended with {self._process.returncode}")
+            is_killed = self._process.returncode < 0
+            kind = ChildProcessError if is_killed else RuntimeError  # the first has an external cause
+            raise kind(f"the sampler's process ended with {self._process.returncode}")
         return json.loads(answer)
 
 

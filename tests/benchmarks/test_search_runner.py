@@ -165,9 +165,11 @@ def test_replay_follows_the_schedule_of_lr_up_to_the_share_at_which_the_agent_wa
 
 def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):
     path = tmp_path / "replays.jsonl"
-    results.append(path, json.dumps({"case": row.case, "returns": [1.0], "found": row.test_return}))
+    entry = {"case": row.case, "version": row.method_version, "returns": [1.0], "found": row.test_return}
+    results.append(path, json.dumps(entry))
     assert list(results.replays([row], path)) == [row.key]
     assert not results.replays([replace(row, test_return=row.test_return + 1)], path)
+    assert not results.replays([replace(row, method_version=row.method_version - 1)], path)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_only_runs_that_were_named_are_replayed(flags, replayed, tmp_path, row, 
         its = replace(row, case=case, method_version=METHODS[method].version, schedule=[(0.0, {})])
         results.append(path, its.to_json())
     monkeypatch.setattr(search_main, "_in_processes", lambda found, *_: tasks.extend(found) or 0)
-    monkeypatch.setattr(results, "replays", lambda rows: {})
+    monkeypatch.setattr(results, "replays", lambda rows, path: {})
     assert main(["--replay", "--rows", str(path), *flags]) == 0
     assert len(tasks) == replayed
 
@@ -267,11 +269,52 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     text = page.read_text()
     assert "-999" not in text
     assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
-    assert "| `ours` | 1 in 1 | 1.00 (one run a task) | 0.50 (one run a task) |  | 0.00 |" in text  # no rank
+    line = "| `ours` | 1 in 1 | 1.00 (one run a task) |  | 0.50 (one run a task) |  |  | 0.00 |  |  |"
+    assert line in text  # no rank
+    others = next(line for line in text.splitlines() if line.startswith("| `no_evolution` | 1 in 1"))
+    assert [cell.strip() for cell in others.split("|")[4:7:2]] == ["1.00", "0.50"]  # ours in the same environments
     assert "| `no_evolution` | 1.00 (1, 1) |" in text
     assert "| smoke | 0 of 20 | not run |" in text
-    assert "claims need 10" in text
+    assert "Methods with fewer than 10 runs in an environment decide nothing; the fewest are 1." in text
+    assert "Without a run here: `ours_no_halving`" in text
     assert "Machines: a laptop, 2 cores (2 rows); not recorded (1 rows)." in text  # tuning seeds are not counted
+
+
+def test_methods_are_ranked_over_the_environments_that_all_have(tmp_path):
+    rows = []
+    methods = {"ours": 3.0, "asha": 2.0, "pb2": 1.0}
+    for (method, value), env, seed in product(methods.items(), ("cartpole", "acrobot", "pendulum"), range(5)):
+        if (method, env) == ("pb2", "pendulum"):
+            continue
+        case = json.loads(Case(method, env, "S2", 1000 + seed, 400_000).key)
+        its = ENVS[env].random + value * (ENVS[env].target - ENVS[env].random)
+        curve = [(100_000 if method == "asha" else 300_000, 5.0, its)]
+        rows.append(Row(case, "", its, 1.0, its, its, curve, 400_000, 1000, 9.0, 9.0, 0.1, 19, 4))
+    report.write(tmp_path / "search.md", rows, {})
+    line = "Mean ranks of 3 methods over the environments that all have (acrobot, cartpole), by the final score: "
+    assert line + "ours 1.0, asha 2.0, pb2 3.0; by the area" in (tmp_path / "search.md").read_text()
+
+
+def test_an_external_cause_is_no_result(monkeypatch):
+    def killed(case):
+        raise ChildProcessError("the sampler's process ended with -9")
+
+    monkeypatch.setitem(METHODS, "ours", type(METHODS["ours"])("", killed))
+    with pytest.raises(SystemExit, match="no result, for an external cause"):
+        run(Case("ours", "cartpole", "S2", 3, 12_000))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs", "0"], "--jobs 0; allowed are"),
+        (["--report", "--rows", "absent.jsonl"], "absent.jsonl does not exist"),
+    ],
+)
+def test_options_without_a_meaning_are_errors(flags, message, capsys):
+    with pytest.raises(SystemExit):
+        main(flags)
+    assert message in capsys.readouterr().err
 
 
 def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
@@ -347,7 +390,7 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
     assert cells["S1: target reached"][1:] == ["cartpole 10 of 10, acrobot 10 of 10, pendulum 10 of 10", "yes"]
     usable = cells["S1: generations until a member has lr 1e-4 to 3e-3, median"]
     assert usable == ["<= 8", "cartpole 9, acrobot 9, pendulum 9", "**no**"]
-    assert cells["S2: seconds to the target, TPE + Hyperband against ours"][1].startswith(
+    assert cells["S2: CPU seconds to the target on one machine, TPE + Hyperband against ours"][1].startswith(
         "cartpole 4.00 (4.00 to 4.00)"
     )
     more = [
@@ -359,13 +402,15 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
     slow += [row("tpe_hyperband", "cartpole", "S2", seed, curve("cartpole", (50_000,), (1.0,))) for seed in range(10)]
     assert _seconds(slow) == "**no**"
     assert _seconds(slow + more) == "undecided: too few runs"  # a third environment may still follow
+    moved = [replace(one, machine="other") if one.case["method"] == "ours" else one for one in rows]
+    assert _seconds(moved) == "undecided: too few runs"  # seconds of two machines are not compared
     falls = cells["generations in which the test return of the best agent so far falls by over 5 %"]
     assert falls[1:] == ["5.0% of 1200", "yes"]
     assert cells["S3: mean return at the end"][1:] == ["not run", "undecided: too few runs"]
 
 
 def _seconds(rows):
-    goal = "S2: seconds to the target, TPE + Hyperband against ours"
+    goal = "S2: CPU seconds to the target on one machine, TPE + Hyperband against ours"
     return next(line for line in goals.table(rows, {}) if goal in line).strip("| ").split(" | ")[-1]
 
 
