@@ -424,6 +424,11 @@ class TestMistakes:
             (["train", "--seed", "3", "cartpole"], 2, "config is missing before --seed; allowed are a YAML file"),
             (["resume", "--trust=1", "runs/x"], 2, "run is missing before --trust=1; allowed is"),
             (["train", "nowhere.yaml"], 2, "config='nowhere.yaml' cannot be read"),
+            (
+                ["train", "soon_over.yaml", "--selection", "gated"],
+                2,
+                "mapping with the strategy's name, as in {name: gated}",
+            ),
             (["train", "soon_over.yaml", "--algorithm.lt", "1"], 2, "did you mean 'lr'"),
             (["train", "soon_over.yaml", "--environment.id", "CartPol-v1"], 2, "did you mean 'CartPole-v1'"),
             (["train", "soon_over.yaml", "--environment.kwargs.colour", "red"], 2, "env_kwargs={'colour': 'red'}"),

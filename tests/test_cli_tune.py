@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from agilerl_like import DQN, PPO, OpenAIES, QLearning
-from agilerl_like.cli import main, tune
+from agilerl_like.cli import found, main, tune
 from agilerl_like.config import load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import search_space
@@ -69,7 +69,7 @@ def test_an_algorithm_may_define_ranges_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("steps", "longest", "episodes", "found"),
+    ("steps", "longest", "episodes", "wanted"),
     [
         (250_000, 200, 10, (30, 10)),  # evaluation of all episodes takes 60,000 steps
         (250_000, None, 10, (30, 10)),
@@ -79,15 +79,15 @@ def test_an_algorithm_may_define_ranges_of_its_own():
         (1_000_000, 1000, 1, (30, 1)),  # no more episodes than the configuration has
     ],
 )
-def test_generations_and_episodes_follow_from_the_budget_and_the_longest_episode(steps, longest, episodes, found):
-    assert tune.generations_and_episodes(steps, longest, episodes) == found
+def test_generations_and_episodes_follow_from_the_budget_and_the_longest_episode(steps, longest, episodes, wanted):
+    assert tune.generations_and_episodes(steps, longest, episodes) == wanted
 
 
 def test_the_time_limit_is_known_however_the_env_is_made():
     known = {"CartPole-v1": (12, 4), "Acrobot-v1": (12, 4), "Pendulum-v1": (13, 6), "mpe2.simple_spread_v3": (30, 16)}
-    for env_id, found in known.items():
+    for env_id, wanted in known.items():
         training = tune.search_config(find_config(env_id), steps=2e5, population=4, seed=1).training
-        assert (training.max_steps // training.evo_steps, training.eval_loop) == found
+        assert (training.max_steps // training.evo_steps, training.eval_loop) == wanted
 
 
 def test_a_limit_of_evaluation_episodes_counts_as_the_longest_episode(tmp_path):
@@ -138,14 +138,49 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert f"agilerl-like train {out}" in printed
     (folder,) = tmp_path.glob("tune-CartPole-v1-*")
     run = Run.open(folder)
-    found, best = load(out), run.best()
-    assert (found.algorithm.clip_coef_vf, found.training.eval_steps) == (0.3, 20)
+    written, best = load(out), run.best()
+    assert (written.algorithm.clip_coef_vf, written.training.eval_steps) == (0.3, 20)
     for name, value in best.hyperparameters.items():
-        assert getattr(found.algorithm, name) == pytest.approx(value)
-    assert found.network.net_config()["latent_dim"] == best.architecture.latent_dim
-    assert (found.mutation, found.population.size, found.training.max_steps) == (None, 4, 1024)
+        assert getattr(written.algorithm, name) == pytest.approx(value)
+    assert written.network.net_config()["latent_dim"] == best.architecture.latent_dim
+    assert (written.mutation, written.population.size, written.training.max_steps) == (
+        None,
+        4,
+        max(256, best.steps[-1]),
+    )
     assert yaml.safe_load(out.read_text())["environment"] == {"id": "CartPole-v1", "num_envs": 16}
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
+
+
+def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writes_what_it_found(tmp_path, capsys):
+    file = tmp_path / "own.yaml"
+    ranges = "hyperparameters: {lr: {min: 1e-3, max: 4e-3}, advantage: [gae, mc]}\n"
+    file.write_text(f"{MINE}seed: 7\n{ranges}".replace("run: {", f"run: {{dir: {tmp_path / 'own'}, "))
+    assert main(["tune", str(file), "--budget", "2048", "--population", "2"]) == 0
+    note = "tune has its own selection, training.target; `agilerl-like train` uses those of the file"
+    assert note in capsys.readouterr().err
+    (folder,) = (tmp_path / "own").glob("tune-CartPole-v1-*")
+    config = load(folder / "config.yaml")
+    assert (config.seed, [*config.hyperparameters]) == (7, ["lr", "advantage"])
+    assert {row["hp/advantage"] for row in Run.open(folder).metrics()} <= {"gae", "mc"}
+    (folder / "found.yaml").write_text("# of an interrupted search\n")
+    assert main(["resume", str(folder), "--training.max-steps", "1280"]) == 0
+    assert (folder / "found.yaml").read_text().startswith("# Found by `agilerl-like tune`: member ")
+    assert f"found    {folder / 'found.yaml'}" in capsys.readouterr().out
+
+
+def test_the_learning_rate_of_what_was_found_falls_as_far_as_it_had_fallen() -> None:
+    points = ((0.5, 1.0), (1.0, 0.05))  # of `evolution: auto`
+    assert found._cut("lr", points, 1.0) == [[0.5, 1.0], [1.0, 0.05]]
+    assert found._cut("lr", points, 0.75) == [[0.666667, 1.0], [1.0, 0.525]]
+    assert found._cut("lr", points, 0.5) == []
+    config = tune.search_config(find_config("CartPole-v1"), steps=2e5, population=2, seed=1)
+    assert found._schedules(config, 1.0) == {"lr": [[0.5, 1.0], [1.0, 0.05]]}
+    own = tune.search_config(find_config("CartPole-v1", []).override(["--algorithm.lr-schedule", "linear"]), steps=2e5,
+                             population=2, seed=1)  # fmt: skip
+    assert found._schedules(own, 1.0) == {}
+    dqn = tune.search_config(find_config("cartpole_dqn"), steps=2e5, population=2, seed=1)
+    assert found._schedules(dqn, 1.0) == {}
 
 
 def test_minutes_are_converted_by_the_measured_speed_and_end_the_run(monkeypatch):

@@ -360,6 +360,12 @@ def a_replay(replayed, unchanged, changes=3, found=100.0):
     return Replay(5, changes, found, 1.0, replayed, unchanged, hyperparameters={}, architecture="")
 
 
+def test_a_verdict_without_changes_is_of_all_agents_and_needs_more_than_one_of_two() -> None:
+    """All have the same settings; a wide interval shows nothing."""
+    assert a_replay([59.2, 500.0], [500.0, 60.0], changes=0, found=400.0).verdict.endswith("is within the noise")
+    assert "within the noise" in a_replay([math.nan], [500.0], changes=0, found=400.0).verdict
+
+
 @pytest.mark.parametrize(
     ("result", "verdict"),
     [
@@ -432,6 +438,7 @@ class TestCommands:
         assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
         out = capsys.readouterr().out
         assert "interquartile mean" in out
+        assert re.search(r"hyperparameters of each run's best agent\nhyperparameter +s3 +s4\n", out)
         assert re.search(r"settings: those that differ\nsetting +s3 +s4\nseed +3 +4\n$", out)
         assert main(["compare", str(runs / "s3")]) == 2
         assert "two runs or more" in capsys.readouterr().err

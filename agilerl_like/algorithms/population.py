@@ -491,7 +491,7 @@ def make_members(
     if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
     if sample:
-        settings = in_ranges(settings)
+        settings = in_ranges(settings, kind.config)
     make = cast("Callable[..., AlgorithmT]", kind)
     token = planned_members.set(size)
     try:
@@ -524,20 +524,28 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
     return [hp_config.sampled_at(shares) for shares in engine.draw(count, dtype=torch.float64).tolist()]
 
 
-def in_ranges(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an agent's arguments with each value moved into its range of `hp_config`: the initial draws include it."""
-    ranges = settings.get("hp_config") or {}
-    return {**settings, **{name: _start_in(range_, settings.get(name)) for name, range_ in ranges.items()}}
+UNLIMITED_IF_NONE = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
+"""Limits that are off if they are None; the nearest value of a range is the largest."""
 
 
-def _start_in(parameter: Parameter, value: Any) -> Any:
+def in_ranges(settings: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
+    """Return an agent's arguments with each value moved into its range of `hp_config`: the initial draws include it.
+
+    Settings that are not given have the defaults of `config`.
+    """
+    ranges: Mapping[str, Parameter] = settings.get("hp_config") or {}
+    given = {name: settings[name] if name in settings else getattr(config, name, None) for name in ranges}
+    return {**settings, **{name: _start_in(range_, name, given[name]) for name, range_ in ranges.items()}}
+
+
+def _start_in(parameter: Parameter, name: str, value: Any) -> Any:
     """Return the value in a range that is nearest to `value`; for None, any. Values of other types are returned."""
     if isinstance(parameter, Choice):
         return value if parameter.matches(value, parameter.values) else parameter.values[0]
     if isinstance(parameter, NumberArray):
         return parameter.sampled_at([0.5] * parameter.size) if value is None else value
     if value is None:
-        return parameter.min
+        return parameter.max if name in UNLIMITED_IF_NONE else parameter.min
     return parameter.clip(value) if isinstance(value, int | float) else value
 
 

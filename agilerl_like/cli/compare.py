@@ -56,8 +56,23 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             ]
         )
         write_table(("run", *map(formatting.count, at)), table)
+    _write_found(opened)
     _write_differences(opened)
     return ExitCode.DONE
+
+
+def _write_found(runs: list[Run]) -> None:
+    """Print the hyperparameters that the best agent of each run has."""
+    best = [run.records.rows[run.records.best_row] for run in runs]
+    names = dict.fromkeys(name for row in best for name in row if name.startswith("hp/"))
+    if names:
+        write_line("\nhyperparameters of each run's best agent")
+        rows = [[name.removeprefix("hp/"), *(_value(row.get(name)) for row in best)] for name in names]
+        write_table(("hyperparameter", *(run.name for run in runs)), rows)
+
+
+def _value(value: Any) -> str:
+    return MISSING if value is None else formatting.hyperparameter(value)
 
 
 def _write_differences(runs: list[Run]) -> None:

@@ -30,7 +30,8 @@ from tyro.conf import (
 )
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from agilerl_like.cli.output import PROGRAM, write_error, write_line
+from agilerl_like.cli.found import FOUND, write_found
+from agilerl_like.cli.output import PROGRAM, write_error, write_line, write_note
 from agilerl_like.cli.report import write_findings
 from agilerl_like.config import (
     TRUST,
@@ -43,6 +44,7 @@ from agilerl_like.config import (
     untrusted_import_paths,
 )
 from agilerl_like.config.bundled import find_config
+from agilerl_like.config.range_notes import range_notes
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
@@ -56,6 +58,7 @@ from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import HtmlReporter, write_report
 from agilerl_like.reporting.run_history import read_history
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
+from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
@@ -175,6 +178,8 @@ def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: b
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
+            for note in range_notes(config):
+                write_note(note)
         return _run(
             config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks, quiet=quiet
         )
@@ -200,7 +205,11 @@ def resume(arguments: Sequence[str]) -> int:
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
-        return _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
+        code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
+        is_search = process_group.is_main and (Path(folder) / FOUND).is_file()
+    if is_search:
+        write_found(Run.open(folder), config, Path(folder) / FOUND)
+    return code
 
 
 def _without_quiet(arguments: Sequence[str]) -> tuple[list[str], bool]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
 
 from tyro.conf import Positional
 
-from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.serialization import to_builtin
-from agilerl_like.cli.output import PROGRAM, checked_seed, write_line
+from agilerl_like.cli.found import FOUND, write_found
+from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
 from agilerl_like.cli.train import new_folder, train_config
 from agilerl_like.config import Config, Draft, build
 from agilerl_like.config.bundled import find_config
@@ -23,10 +21,9 @@ from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.storage.durable_io import make_folder, replace_file
+from agilerl_like.storage.durable_io import make_folder
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
-from agilerl_like.yaml_writer import to_yaml
 
 BUDGET = 2e6
 GENERATIONS = 30
@@ -42,12 +39,12 @@ EVALUATION_SHARE = 1 / 3
 A step of evaluation needs no update, and takes less than half of the time. Fresh episodes of best agents come on top.
 """
 LEAST_GENERATIONS = 4
-FOUND = "found.yaml"
 REPLACED = ("num_steps", "num_minibatches", "preset")
 """Settings that a search leaves out: two that stand for learn_step and batch_size, which are searched, and the preset,
 whose values are all written out."""
-SEEDS = 4
-"""Members of the configuration that is written: independent seeds, of which the best is kept."""
+OF_TUNE = ("population", "evolution", "selection", "mutation")
+"""Sections of a file that a search replaces by its own, besides some settings of `training`."""
+TRAINING_OF_TUNE = ("max_steps", "evo_steps", "target", "checkpoint")
 
 
 def tune(
@@ -56,7 +53,7 @@ def tune(
     budget: float | None = None,
     minutes: float | None = None,
     population: int = 8,
-    dir: Path = Path("runs"),
+    dir: Path | None = None,
     seed: int | None = None,
     out: Path | None = None,
 ) -> int:
@@ -69,12 +66,14 @@ def tune(
     metrics, checkpoints.
 
     Args:
-        env: An environment's id, a bundled configuration, or a YAML file, whose other settings are kept.
+        env: An environment's id, a bundled configuration, or a YAML file. If a file has hyperparameters, these are
+            searched and no others. All its settings are kept but those that make the search: population, evolution,
+            selection, mutation, and in training max_steps, evo_steps, target and checkpoint.
         budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
         minutes: Time of the search in place of a budget; speed is measured first.
         population: Number of members.
-        dir: Parent folder of the run.
-        seed: Seed of the run; none: a random one.
+        dir: Parent folder of the run; none: that of the file, or runs.
+        seed: Seed of the run; none: that of the file, or a random one.
         out: File for what was found; none: found.yaml in the run's folder.
     """
     if budget is not None and minutes is not None:
@@ -88,29 +87,43 @@ def tune(
         raise ConfigurationError(f"out={str(out)!r} exists; allowed is a new file")
     if out is not None:
         make_folder(out.absolute().parent)  # before the search, whose result would be lost otherwise
-    draft, seed = find_config(env), fresh_seed() if seed is None else checked_seed(seed)
+    draft, is_file = find_config(env), Path(env).is_file()
+    if seed is None:
+        seed = draft.data.get("seed") if is_file else None
+    seed = fresh_seed() if seed is None else checked_seed(seed)
+    ranges = draft.data.get("hyperparameters") if is_file else None
+    if is_file:
+        _note_replaced(draft)
     steps = BUDGET if budget is None else budget
     if minutes is not None:
-        probe = search_config(draft, steps=BUDGET, population=population, seed=seed)
+        probe = search_config(draft, steps=BUDGET, population=population, seed=seed, has_ranges=bool(ranges))
         rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
         steps = rate * 60 * minutes
         write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
-    config = search_config(draft, steps=steps, population=population, seed=seed)
-    folder = new_folder(dir, f"tune-{config.environment.id}")
-    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": dir, "name": folder.name})})
+    config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
+    folder = new_folder(dir or config.run.dir, f"tune-{config.environment.id}")
+    run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
+    config = config.model_copy(update={"run": run})
     code = train_config(config, callbacks=[] if minutes is None else [Deadline(60 * minutes)])
     if not (folder / METRICS).is_file():
         return code
-    target = out or folder / FOUND
-    replace_file(target, found_yaml(Run.open(folder), config).encode())
-    write_line(f"\nfound    {target}")
-    write_line(f"to train {PROGRAM} train {target}")
-    write_line(f"         {PROGRAM} replay {folder}: whether the find transfers to new seeds")
+    write_found(Run.open(folder), config, out or folder / FOUND)
     return code
 
 
-def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> Config:
+def _note_replaced(draft: Draft) -> None:
+    """Print which settings of a file the search replaces."""
+    training = draft.data.get("training")
+    found = [name for name in OF_TUNE if draft.data.get(name) is not None]
+    found += [f"training.{name}" for name in TRAINING_OF_TUNE if isinstance(training, dict) and name in training]
+    if found:
+        write_note(f"tune has its own {', '.join(found)}; `{PROGRAM} train` uses those of the file")
+
+
+def search_config(draft: Draft, *, steps: float, population: int, seed: int, has_ranges: bool = False) -> Config:
     """Return the configuration of a search with a budget of env steps of all members together.
+
+    With `has_ranges` the hyperparameters of `draft` are searched, else those of `search_space`.
 
     Raises:
         ConfigurationError: the budget is shorter than a few generations of all members.
@@ -133,14 +146,14 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int) -> 
     longest = min(filter(None, limits), default=None)
     generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop)
     evo_steps = max(shortest, each // generations)
-    ranges, start = search_space(
-        base.algorithm_class, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
-    )
     data = base.to_json()
-    kept = {name: value for name, value in data["algorithm"].items() if name not in REPLACED}
-    data["algorithm"] = {**kept, **start}
+    if not has_ranges:
+        ranges, start = search_space(
+            base.algorithm_class, action_space, given, evo_steps=evo_steps, num_envs=base.environment.num_envs
+        )
+        kept = {name: value for name, value in data["algorithm"].items() if name not in REPLACED}
+        data |= {"algorithm": {**kept, **start}, "hyperparameters": ranges}
     data["population"] = {"size": population, "sample_hyperparameters": True}
-    data["hyperparameters"] = ranges
     training = {"max_steps": each, "evo_steps": evo_steps, "eval_loop": eval_loop, "target": None}
     data["training"] = {**data["training"], **training}
     data["training"].pop("checkpoint", None)
@@ -215,38 +228,3 @@ def steps_per_second(config: Config, seconds: float) -> float:
     finally:
         experiment.env.close()
     return stopwatch.rate
-
-
-def found_yaml(run: Run, config: Config) -> str:
-    """Return a configuration with the settings and the architecture of a run's best agent, without evolution."""
-    best, rows, data = run.best(), run.records, config.to_json()
-    defaults = config.algorithm_class.config()
-    differs = {name: its for name, its in data["algorithm"].items() if its != getattr(defaults, name, None)}
-    network = _without_blends(to_builtin(best.architecture.to_config()))
-    found: dict[str, Any] = {
-        "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
-        "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
-        "network": {"groups": network} if isinstance(best, IPPO) else network,
-        "population": {"size": SEEDS, "sample_hyperparameters": False},
-        "mutation": None,
-        "training": {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")},
-    }
-    if not config.algorithm_class.group_class.has_networks:
-        del found["network"]
-    last, own = rows.rows[-1], rows.rows[rows.best_row]
-    fitness = formatting.fitness(last["population/best_ever"])
-    changes = max(0, len(run.ancestry()) - 1)
-    lines = (
-        f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
-        f"mean return {fitness} on fresh episodes.",
-        f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
-        "all of them in turn.",
-    )
-    return "".join(f"# {line}\n" for line in lines) + to_yaml(found)
-
-
-def _without_blends(network: Any) -> Any:
-    """Return the settings of a network without the activations that a mutation is blending out."""
-    if isinstance(network, dict):
-        return {name: _without_blends(its) for name, its in network.items() if name != "fading"}
-    return network

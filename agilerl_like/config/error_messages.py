@@ -69,7 +69,9 @@ class ErrorFormatter:
         if found["type"] in FORMS:
             of_range = loc[0] == "hyperparameters" and len(loc) == 2
             names = kind.model_fields if of_range else self._names(loc[0]) if len(loc) == 1 else ()
-            settings = f" of {', '.join(names)}" if names and found["type"] == "model_type" else ""
+            settings = f" of {', '.join(dict.fromkeys(names))}" if names and found["type"] == "model_type" else ""
+            if isinstance(value, str) and loc in (("selection",), ("mutation",)):
+                settings = f" with the strategy's name, as in {{name: {value}}}"
             return f"{name}={value!r}; allowed is {FORMS[found['type']]}{settings}"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 

@@ -190,8 +190,9 @@ class Config(Section, frozen=True):
         group = self.algorithm_class.group_class
         spaces = group.placeholder_observation, group.placeholder_action
         arguments = self.agent_arguments(without_env=True)
-        return self.algorithm_class(
-            *spaces, **(in_ranges(arguments) if self.population.sample_hyperparameters else arguments)
+        kind = self.algorithm_class
+        return kind(
+            *spaces, **(in_ranges(arguments, kind.config) if self.population.sample_hyperparameters else arguments)
         )
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:

@@ -428,10 +428,12 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
                 choice = self.get(parent)
                 if not isinstance(choice, Choice):
                     choices = [other for other, its in self.items() if isinstance(its, Choice) and other != name]
-                    reason = "has no choices" if choice is None else "is no choice"
-                    raise ConfigurationError(
-                        f"hp_config.{name}.when={parent!r} {reason}; allowed are {', '.join(choices) or 'choices'}"
-                    )
+                    if choice is None:
+                        reason = "is none of the hyperparameters that are searched"
+                    else:
+                        reason = "is a range of numbers"
+                    others = ", ".join(choices) or f"choices, as in {parent}: [a, b] beside {name}"
+                    raise ConfigurationError(f"hp_config.{name}.when={parent!r} {reason}; allowed are {others}")
                 for value in values:
                     choice.check(f"hp_config.{name}.when.{parent}", value)
 

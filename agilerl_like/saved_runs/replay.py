@@ -87,10 +87,7 @@ class Replay:
         slack = 2 * self.standard_error if self.standard_error >= 0 else 0.0
         reaches = max(self.estimate.value, self.estimate.high) >= self.found - slack
         if not self.changes:
-            return (
-                "the find is one setting without changes, so there is no schedule to test: on new seeds it "
-                f"{'reaches' if reaches else 'does not reach'} the best agent of the run"
-            )
+            return self._verdict_without_changes(self.found - slack)
         if self.difference.num_values < 2:
             return "the find is not shown to transfer: an interval needs two finite returns of each kind"
         if self.difference.high < 0:
@@ -100,6 +97,17 @@ class Replay:
         if reaches:
             return "the find transfers: better than the initial settings, and as good as the best agent of the run"
         return "the find transfers in part: better than the initial settings, below the best agent of the run"
+
+    def _verdict_without_changes(self, level: float) -> str:
+        """Return whether agents with the settings of the find, as all are, reach a level on new seeds."""
+        all_agents = bootstrap([*self.replayed, *self.unchanged], interquartile_mean)
+        if all_agents.low >= level:
+            result = "on new seeds it reaches the best agent of the run"
+        elif all_agents.high < level:
+            result = "on new seeds it does not reach the best agent of the run"
+        else:
+            result = "whether it reaches the best agent of the run on new seeds is within the noise"
+        return f"the find is one setting without changes, so there is no schedule to test: {result}"
 
 
 @dataclass(frozen=True)

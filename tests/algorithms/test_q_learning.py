@@ -23,7 +23,7 @@ from agilerl_like import (
     train_off_policy,
 )
 from agilerl_like.cli import main
-from agilerl_like.cli.tune import found_yaml
+from agilerl_like.cli.found import found_yaml
 from agilerl_like.config import load
 from agilerl_like.envs.probe_envs import PROBES
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError

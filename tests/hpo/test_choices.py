@@ -188,10 +188,13 @@ def test_conditions_are_chains_and_all_must_be_met() -> None:
             r"hp_config.a.when: the conditions are a circle \(a -> b -> a\)",
         ),
         ({"a": Choice([1, 2], when={"a": 1})}, r"hp_config.a.when: the conditions are a circle \(a -> a\)"),
-        ({"a": RLParameter(0, 1, when={"b": 1})}, r"hp_config.a.when='b' has no choices"),
+        (
+            {"a": RLParameter(0, 1, when={"b": 1})},
+            r"hp_config.a.when='b' is none of the hyperparameters that are searched",
+        ),
         (
             {"a": RLParameter(0, 1, when={"b": 1}), "b": RLParameter(0, 1), "c": Bool()},
-            r"hp_config.a.when='b' is no choice; allowed are c",
+            r"hp_config.a.when='b' is a range of numbers; allowed are c",
         ),
         (
             {"a": RLParameter(0, 1, when={"b": "lineer"}), "b": Choice(["linear", "kl"])},

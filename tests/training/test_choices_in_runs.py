@@ -177,7 +177,7 @@ def test_what_cannot_be_a_choice_is_refused(hp_config, message):
         ),
         (
             "{gamma: {min: 0.9, max: 0.99, when: {lr: 1}}, lr: {choices: [1, 2], when: {gamma: 0.9}}}",
-            "hyperparameters.gamma.when='lr'|hyperparameters.lr.when='gamma' is no choice",
+            "hyperparameters.gamma.when='lr'|hyperparameters.lr.when='gamma' is a range of numbers",
         ),
         ("{lrate: [1, 2]}", "hyperparameters key='lrate' is unknown; did you mean .*'lr'"),
     ],

@@ -1,0 +1,100 @@
+"""The configuration of what `agilerl-like tune` has found, which `agilerl-like train` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.serialization import to_builtin
+from agilerl_like.cli.output import PROGRAM, write_line
+from agilerl_like.config import Config
+from agilerl_like.hpo.schedules import factor
+from agilerl_like.reporting import formatting
+from agilerl_like.saved_runs import Run
+from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.yaml_writer import to_yaml
+
+FOUND = "found.yaml"
+SEEDS = 4
+"""Members of the configuration that is written: independent seeds, of which the best is kept."""
+
+
+def write_found(run: Run, config: Config, path: Path) -> None:
+    """Write what a search has found to a file, and print how to train it."""
+    replace_file(path, found_yaml(run, config).encode())
+    write_line(f"\nfound    {path}")
+    if not _has_improved(run):
+        write_line("         no agent of a later generation was better: an initial member of generation 1")
+    write_line(f"to train {PROGRAM} train {path}")
+    write_line(f"         {PROGRAM} replay {run.folder}: whether the find transfers to new seeds")
+
+
+def found_yaml(run: Run, config: Config) -> str:
+    """Return a configuration with the settings and the architecture of a run's best agent, without evolution.
+
+    It trains for as many env steps as that agent and its ancestors did, and its learning rate falls as theirs did.
+    """
+    best, rows, data = run.best(), run.records, config.to_json()
+    defaults = config.algorithm_class.config()
+    differs = {name: its for name, its in data["algorithm"].items() if its != getattr(defaults, name, None)}
+    network = _without_blends(to_builtin(best.architecture.to_config()))
+    last, own = rows.rows[-1], rows.rows[rows.best_row]
+    training = {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")}
+    training["max_steps"] = max(training["evo_steps"], best.steps[-1])
+    found: dict[str, Any] = {
+        "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
+        "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
+        "network": {"groups": network} if isinstance(best, IPPO) else network,
+        "population": {"size": SEEDS, "sample_hyperparameters": False},
+        "mutation": None,
+        "training": training,
+    }
+    envs = config.environment.num_envs
+    length = -(-config.training.evo_steps // envs) * envs
+    share = min(1.0, own["generation"] * length / config.training.max_steps)
+    if schedules := _schedules(config, share):
+        found["algorithm"]["schedules"] = {**found["algorithm"].get("schedules", {}), **schedules}
+    if not config.algorithm_class.group_class.has_networks:
+        del found["network"]
+    fitness = formatting.fitness(last["population/best_ever"])
+    changes = max(0, len(run.ancestry()) - 1)
+    lines = [
+        f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
+        f"mean return {fitness} on fresh episodes.",
+        f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
+        "all of them in turn.",
+    ]
+    if not _has_improved(run):
+        lines.append("No agent of a later generation was better: a longer search may find more.")
+    return "".join(f"# {line}\n" for line in lines) + to_yaml(found)
+
+
+def _has_improved(run: Run) -> bool:
+    """Whether the best agent is of a later generation than the first, or there was one alone."""
+    rows = run.records
+    return rows.rows[rows.best_row]["generation"] > 1 or rows.rows[-1]["generation"] <= 1
+
+
+def _schedules(config: Config, share: float) -> dict[str, Any]:
+    """Return the schedules of the run's selection up to a share of its budget, for members without one of their own."""
+    settings = config.algorithm.settings()
+    if "schedules" not in settings:
+        return {}
+    has_own = {*settings["schedules"], *(["lr"] if settings.get("lr_schedule") is not None else [])}
+    given = {} if (selection := config.strategy) is None else selection.schedules()
+    return {name: cut for name, its in given.items() if name not in has_own and (cut := _cut(name, its, share))}
+
+
+def _cut(name: str, points: Any, share: float) -> list[list[float]]:
+    """Return the points of a schedule up to a share of the progress, as those of a whole run; [] if it is constant."""
+    kept = [[round(at / share, 6), value] for at, value in points if at < share]
+    cut = [*kept, [1.0, round(factor(name, points, share), 6)]]
+    return cut if any(value != 1 for _, value in cut) else []
+
+
+def _without_blends(network: Any) -> Any:
+    """Return the settings of a network without the activations that a mutation is blending out."""
+    if isinstance(network, dict):
+        return {name: _without_blends(its) for name, its in network.items() if name != "fading"}
+    return network

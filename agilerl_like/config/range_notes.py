@@ -1,0 +1,37 @@
+"""Notes on ranges that are legal, but probably not what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agilerl_like.algorithms.ppo_config import rollout_steps
+from agilerl_like.config.multi_agent import MultiAgentConfig
+from agilerl_like.config.run_config import Config
+from agilerl_like.hpo import Choice, RLParameter
+
+
+def range_notes(config: Config) -> Iterator[str]:
+    """Yield a note for each range that is a choice of two numbers, and for minibatches that no rollout can hold."""
+    ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
+    for name, its in ranges.items():
+        if isinstance(its, Choice) and [*map(type, its.values)] in ([int, int], [float, float], [int, float]):
+            low, high = sorted(its.values)
+            yield (
+                f"hyperparameters.{name}={list(its.values)} is a choice of two values; a range between them is "
+                f"{{min: {low}, max: {high}}}"
+            )
+    settings, envs = config.algorithm.settings(), config.environment.num_envs
+    sizes = ranges.get("batch_size")
+    if sizes is None or "num_steps" not in settings or isinstance(config, MultiAgentConfig):
+        return
+    longest = {name: its.max for name, its in ranges.items() if isinstance(its, RLParameter)}
+    most = (
+        rollout_steps(settings | {name: longest[name] for name in {"learn_step", "num_steps"} & {*longest}}, envs)
+        * envs
+    )
+    values = list(sizes.values) if isinstance(sizes, Choice) else [longest.get("batch_size", 0)]
+    if beyond := [value for value in values if value > most]:
+        yield (
+            f"hyperparameters.batch_size has {', '.join(map(str, beyond))}, and a rollout has {most} samples: larger "
+            "values are lowered to what fits"
+        )
