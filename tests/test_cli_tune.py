@@ -123,6 +123,12 @@ def test_wrong_options_are_one_error(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_wrong_seed_in_a_file_is_one_error(tmp_path, capsys):
+    (tmp_path / "wrong.yaml").write_text("seed: one\nenvironment: {id: CartPole-v1}\n")
+    assert main(["tune", str(tmp_path / "wrong.yaml"), "--budget", "8192"]) == 2
+    assert "seed='one'" in capsys.readouterr().err
+
+
 def test_an_unknown_environment_is_one_error(capsys):
     assert main(["tune", "CartPol-v1x"]) == 2
     assert "is no file, no configuration" in capsys.readouterr().err

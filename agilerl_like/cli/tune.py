@@ -88,8 +88,8 @@ def tune(
     if out is not None:
         make_folder(out.absolute().parent)  # before the search, whose result would be lost otherwise
     draft, is_file = find_config(env), Path(env).is_file()
-    if seed is None:
-        seed = draft.data.get("seed") if is_file else None
+    if seed is None and is_file:
+        seed = draft.validate().seed
     seed = fresh_seed() if seed is None else checked_seed(seed)
     ranges = draft.data.get("hyperparameters") if is_file else None
     if is_file:
