@@ -1,6 +1,7 @@
 """How much each hyperparameter mattered in a run, and where its good values were.
 
-An additive model of the gain in fitness of one generation is fitted to all members of all generations. Each
+An additive model of the gain in fitness of one generation is fitted to all members of all generations; the gain of a
+member that starts with initial weights is its fitness, compared with the others that start in that generation. Each
 hyperparameter has a curve of degree 2 in the rank of its value, a choice a level for each value; fitness before is a
 control, because members that had luck gain less. The importance of a hyperparameter is half of what its permutation
 adds to the squared error on members that the fit has not seen, over the variance of the gains: the share of the
@@ -108,20 +109,27 @@ def hyperparameter_effects(run: RunHistory) -> Effects:
 
 
 def _gains(run: RunHistory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows, their gains in units of the deviation within a generation, and fitness before, as a rank in it."""
+    """Return rows, their gains in units of the deviation within a generation, and fitness before, as a rank in it.
+
+    Members that start with initial weights, as all in the first generation, are compared with one another: their gain
+    is their fitness.
+    """
     fitness, origin = run.column(FITNESS), np.array(run.before)
     rows: list[int] = []
     gains: list[float] = []
     before: list[float] = []
     for start, stop in run.generations:
-        own = [row for row in range(start, stop) if origin[row] >= 0]
-        own = [row for row in own if math.isfinite(fitness[row] - fitness[origin[row]])]
-        if len(own) < 3:
-            continue
-        gained = fitness[own] - fitness[origin[own]]
-        rows += own
-        gains += (gained - gained.mean()).tolist()
-        before += _ranks(fitness[origin[own]]).tolist()
+        for has_origin in (True, False):
+            own = [row for row in range(start, stop) if (origin[row] >= 0) == has_origin]
+            of_before = fitness[origin[own]] if has_origin else np.zeros(len(own))
+            known = np.isfinite(fitness[own] - of_before)
+            if known.sum() < 3:
+                continue
+            own, of_before = np.array(own)[known].tolist(), of_before[known]
+            gained = fitness[own] - of_before
+            rows += own
+            gains += (gained - gained.mean()).tolist()
+            before += _ranks(of_before).tolist() if has_origin else [0.0] * len(own)
     values = np.array(gains)
     scale = values.std() if len(values) else 0.0
     return np.array(rows, dtype=int), np.clip(values / scale, -3, 3) if scale > 0 else values * 0, np.array(before)

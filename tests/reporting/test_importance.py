@@ -118,10 +118,10 @@ def test_members_that_had_luck_are_no_effect():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"generations": 1}, "0 gains of 0 members are too few"),
+        ({"generations": 1, "members": 8}, "8 gains of 8 members are too few"),
         (
             {"generations": 4, "members": 4},
-            "12 gains of 8 members are too few to tell effects from noise; at least 24 of 8",
+            "16 gains of 10 members are too few to tell effects from noise; at least 24 of 8",
         ),
     ],
 )
@@ -130,6 +130,14 @@ def test_a_short_run_shows_nothing(options, reason):
     assert reason in found.reason
     assert found.effects == ()
     assert effects_lines(found)[0].startswith("not known: ")
+
+
+def test_the_first_generation_counts_although_its_members_have_no_fitness_before():
+    """There the values differ most, and the weights do not yet; later all may have learned what can be learned."""
+    found = hyperparameter_effects(run_of(lr_matters, generations=1, members=64))
+    assert found.num_rows == 64
+    assert [effect.name for effect in found.effects if effect.is_shown] == ["lr"]
+    assert found.effects[0].importance.value == pytest.approx(0.57, abs=0.15)
 
 
 def test_equal_gains_and_equal_values_show_nothing():
