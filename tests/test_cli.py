@@ -19,7 +19,6 @@ from rich.console import Console
 
 import agilerl_like
 from agilerl_like import PPO, Population
-from agilerl_like.__main__ import main as entry_point
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.cli import main
 from agilerl_like.cli.probe import _rows, _table
@@ -479,15 +478,6 @@ class TestMistakes:
         weights.write_bytes(weights.read_bytes()[:-1])
         assert main(["eval", str(run)]) == 74
         assert "agent.safetensors" in capsys.readouterr().err
-
-
-def test_ctrl_c_while_the_package_is_imported_ends_the_command_without_a_traceback(monkeypatch, capsys):
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("importlib.import_module", interrupted)
-    assert entry_point() == 130
-    assert capsys.readouterr() == ("", "")
 
 
 def help_without_a_reader():
