@@ -161,9 +161,10 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
 def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writes_what_it_found(tmp_path, capsys):
     file = tmp_path / "own.yaml"
     ranges = "hyperparameters: {lr: {min: 1e-3, max: 4e-3}, advantage: [gae, mc]}\n"
-    file.write_text(f"{MINE}seed: 7\n{ranges}".replace("run: {", f"run: {{dir: {tmp_path / 'own'}, "))
+    mine = MINE.replace("run: {", f"run: {{dir: {tmp_path / 'own'}, ").replace("clip", "learn_step: 128, clip")
+    file.write_text(f"{mine}seed: 7\n{ranges}")
     assert main(["tune", str(file), "--budget", "2048", "--population", "2"]) == 0
-    note = "tune has its own selection, training.target; `agilerl-like train` uses those of the file"
+    note = "tune replaces selection, training.target of the file; `agilerl-like train` keeps them"
     assert note in capsys.readouterr().err
     (folder,) = (tmp_path / "own").glob("tune-CartPole-v1-*")
     config = load(folder / "config.yaml")
@@ -173,6 +174,18 @@ def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writ
     assert main(["resume", str(folder), "--training.max-steps", "1280"]) == 0
     assert (folder / "found.yaml").read_text().startswith("# Found by `agilerl-like tune`: member ")
     assert f"found    {folder / 'found.yaml'}" in capsys.readouterr().out
+
+
+def test_a_generation_holds_a_rollout_of_a_file_with_ranges(tmp_path, capsys):
+    file = tmp_path / "long.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1, num_envs: 8}\nalgorithm: {learn_step: 1000}\n"
+        "hyperparameters: {lr: {min: 1e-4, max: 1e-2}}\n"
+    )
+    training = tune.search_config(find_config(str(file)), steps=40_000, population=4, seed=1, has_ranges=True).training
+    assert (training.evo_steps, training.max_steps) == (1000, 10_000)
+    assert main(["tune", str(file), "--budget", "15000", "--population", "4"]) == 2
+    assert "allowed are at least 16000: 4 generations of 1000 steps" in capsys.readouterr().err
 
 
 def test_the_learning_rate_of_what_was_found_falls_as_far_as_it_had_fallen() -> None:

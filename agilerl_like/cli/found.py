@@ -25,7 +25,7 @@ def write_found(run: Run, config: Config, path: Path) -> None:
     replace_file(path, found_yaml(run, config).encode())
     write_line(f"\nfound    {path}")
     if not _has_improved(run):
-        write_line("         no agent of a later generation was better: an initial member of generation 1")
+        write_line("         it is an initial member, of generation 1: no later agent was better")
     write_line(f"to train {PROGRAM} train {path}")
     write_line(f"         {PROGRAM} replay {run.folder}: whether the find transfers to new seeds")
 

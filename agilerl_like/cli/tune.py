@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.ppo_config import rollout_steps
 from agilerl_like.cli.found import FOUND, write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
 from agilerl_like.cli.train import new_folder, train_config
@@ -15,6 +17,7 @@ from agilerl_like.config import Config, Draft, build
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import SMALLEST_ROLLOUT, UPDATES_IN_GENERATION, search_space
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import RLParameter
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
 from agilerl_like.reporting.files import METRICS
@@ -117,7 +120,7 @@ def _note_replaced(draft: Draft) -> None:
     found = [name for name in OF_TUNE if draft.data.get(name) is not None]
     found += [f"training.{name}" for name in TRAINING_OF_TUNE if isinstance(training, dict) and name in training]
     if found:
-        write_note(f"tune has its own {', '.join(found)}; `{PROGRAM} train` uses those of the file")
+        write_note(f"tune replaces {', '.join(found)} of the file; `{PROGRAM} train` keeps them")
 
 
 def search_config(draft: Draft, *, steps: float, population: int, seed: int, has_ranges: bool = False) -> Config:
@@ -128,14 +131,14 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
     Raises:
         ConfigurationError: the budget is shorter than a few generations of all members.
     """
-    shortest = UPDATES_IN_GENERATION * SMALLEST_ROLLOUT
+    base = draft.validate()
+    shortest = max(UPDATES_IN_GENERATION * SMALLEST_ROLLOUT, _longest_rollout(base) if has_ranges else 0)
     each = int(steps // population)
     if each < LEAST_GENERATIONS * shortest:
         raise ConfigurationError(
             f"budget={steps:.4g} gives {each} env steps to each of {population} members; allowed are at least "
             f"{LEAST_GENERATIONS * shortest * population}: {LEAST_GENERATIONS} generations of {shortest} steps"
         )
-    base = draft.validate()
     given = base.algorithm.settings()
     env_setup = base.env_setup(num_envs=1)
     try:
@@ -161,6 +164,19 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
     for name in ("selection", "mutation"):
         data.pop(name, None)
     return Draft(data).validate()
+
+
+def _longest_rollout(config: Config) -> int:
+    """Return the env steps of the longest rollout with the settings and ranges of a configuration; 0 without rollouts.
+
+    `search_space` shortens rollouts; those of a file stay, and a generation needs an update.
+    """
+    if not issubclass(config.algorithm_class, OnPolicyAlgorithm):
+        return 0
+    settings, envs = config.algorithm.settings(), config.environment.num_envs
+    ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
+    longest = {name: its.max for name, its in ranges.items() if isinstance(its, RLParameter)}
+    return rollout_steps({**settings, **longest}, envs) * envs
 
 
 def generations_and_episodes(steps: int, longest: int | None, episodes: int) -> tuple[int, int]:
