@@ -78,12 +78,10 @@ def _has_enough(*its: Mapping[str, Sequence[float]], tasks: int = 1) -> bool:
     return sum(all(len(one[task]) >= SEEDS for one in its) for task in common) >= tasks
 
 
-def _of(rows: Sequence[Row], *methods: str, by: Callable[[Row], float] = final_score) -> list[dict[str, list[float]]]:
+def _of(rows: Sequence[Row], *methods: str, by: Callable[[Row], float] = final_score) -> list[stats.Scores]:
     """Return the scores of each method in the tasks that all of them have."""
     found = scores(rows, by)
-    sides = [found.get(method, {}) for method in methods]
-    common = set.intersection(*(set(side) for side in sides))
-    return [{task: side[task] for task in sorted(common)} for side in sides]
+    return stats.in_common(*(found.get(method, {}) for method in methods))
 
 
 def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> tuple[str, float, float]:

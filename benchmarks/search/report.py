@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics as basic
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +109,15 @@ def _head(rows: Sequence[Row]) -> list[str]:
         "",
         "Beside selection and mutation, `ours` differs from the other methods in this: the learning rate falls in the "
         "second half of the budget; the members of S2 are a Sobol sequence over the ranges, not independent draws; and "
-        "since half of the members are removed, less of the budget is spent on evaluation. How much each of these "
-        "matters is not known before `ours_no_annealing`, `ours_drawn` and `ours_no_halving` have runs.",
+        "since half of the members are removed, less of the budget is spent on evaluation." + _unknown_effects(known),
         "",
     ]  # fmt: skip
+
+
+def _unknown_effects(known: Collection[str]) -> str:
+    """Return the ablations of these three differences that have no run; empty if all have one."""
+    missing = [f"`{name}`" for name in ("ours_no_annealing", "ours_drawn", "ours_no_halving") if name not in known]
+    return f" How much they matter is not known before there are runs of {', '.join(missing)}." if missing else ""
 
 
 def _coverage(rows: Sequence[Row]) -> list[str]:
@@ -238,19 +243,13 @@ def _versus(final: Mapping[str, stats.Scores], name: str) -> str:
     return f"{_probability(final, name)}, p {adjusted[name]:.2f}"
 
 
-def _in_common(its: Mapping[str, stats.Scores], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the scores of ours and of a method in the tasks that both have, in order: the bootstrap draws them so."""
-    common = [task for task in its.get(OURS, {}) if task in its[name]]
-    return {task: its[OURS][task] for task in common}, {task: its[name][task] for task in common}
-
-
 def _probability(its: Mapping[str, stats.Scores], name: str) -> str:
-    ours, theirs = _in_common(its, name)
+    ours, theirs = stats.in_common(its.get(OURS, {}), its[name])
     return "" if name == OURS or not ours else _with_interval(stats.probability_of_improvement, ours, theirs)
 
 
 def _iqm_of_ours(its: Mapping[str, stats.Scores], name: str) -> str:
-    ours, _ = _in_common(its, name)
+    ours, _ = stats.in_common(its.get(OURS, {}), its[name])
     return "" if name == OURS or not ours else f"{stats.iqm(ours):.2f}"
 
 

@@ -35,6 +35,12 @@ def performance_profile(scores: Scores, thresholds: Sequence[float]) -> list[flo
     return [float((values > threshold).mean()) for threshold in thresholds]
 
 
+def in_common(*its: Scores) -> list[Scores]:
+    """Return each side's scores in the tasks that all sides have, sorted, since the bootstrap draws in that order."""
+    common = sorted(set.intersection(*(set(side) for side in its)))
+    return [{task: side[task] for task in common} for side in its]
+
+
 def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
     """Return the probability that a run of ours is better than one of theirs in a random task; ties count half."""
     return float(np.mean([_share_better(ours[task], theirs[task]) for task in _common(ours, theirs)]))
