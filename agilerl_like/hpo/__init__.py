@@ -19,6 +19,7 @@ from agilerl_like.hpo.hyperband import HyperbandSelection
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, NumberArray, Parameter, RLParameter
 from agilerl_like.hpo.multi_frequency import MultiFrequencySelection
 from agilerl_like.hpo.mutation import Mutations
+from agilerl_like.hpo.optuna_steps import OptunaExplorer
 from agilerl_like.hpo.pb2 import PB2
 from agilerl_like.hpo.restarting import RestartingSelection
 from agilerl_like.hpo.selection import (
@@ -56,6 +57,7 @@ __all__ = [
     "Mutations",
     "NumberArray",
     "Offspring",
+    "OptunaExplorer",
     "Parameter",
     "PopulationView",
     "RLParameter",

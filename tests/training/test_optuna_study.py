@@ -11,15 +11,9 @@ optuna = pytest.importorskip("optuna", reason="an extra")
 
 from agilerl_like import PPO, Choice, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy  # noqa: E402
 from agilerl_like.errors import ConfigurationError  # noqa: E402
-from agilerl_like.hpo import Genome, History, Trial, TruncationSelection  # noqa: E402
-from agilerl_like.training.optuna_study import (  # noqa: E402
-    OptunaExplorer,
-    StudyCallback,
-    distribution,
-    from_optuna,
-    label,
-    to_optuna,
-)
+from agilerl_like.hpo import Genome, History, OptunaExplorer, Trial, TruncationSelection  # noqa: E402
+from agilerl_like.hpo.optuna_steps import distribution, from_optuna, label, to_optuna  # noqa: E402
+from agilerl_like.training.optuna_study import StudyCallback  # noqa: E402
 
 RANGES = HyperparameterConfig(
     lr=RLParameter(1e-5, 1e-2),
