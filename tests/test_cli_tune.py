@@ -158,6 +158,22 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
 
 
+def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsys):
+    file = tmp_path / "infos.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1, num_envs: 8, info_keys: {length: episode.l}, "
+        "wrappers: [RecordEpisodeStatistics]}\n"
+        "algorithm: {learn_step: 128, batch_size: 64}\n"
+        "training: {fitness: info.length, eval_loop: 20, eval_steps: 30}\n"
+    )
+    assert main(["tune", str(file), "--budget", "2048", "--population", "2", "--dir", str(tmp_path)]) == 0
+    assert "training.eval_loop is 3 instead of 20" in capsys.readouterr().err
+    (out,) = tmp_path.glob("tune-*/found.yaml")
+    assert load(out).training.fitness == "info.length"
+    assert ": fitness " not in out.read_text()
+    assert ", fitness " in out.read_text()
+
+
 def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writes_what_it_found(tmp_path, capsys):
     file = tmp_path / "own.yaml"
     ranges = "hyperparameters: {lr: {min: 1e-3, max: 4e-3}, advantage: [gae, mc]}\n"

@@ -295,6 +295,21 @@ class TestReplay:
         assert share / 2 < max(progress for progress, _ in found) < share  # those of the settings depend on it, too
         assert limits == {1280}
 
+    def test_a_replay_measures_what_the_run_measured(self, tmp_path):
+        rewards = [{"sutton_barto_reward": True}, {"sutton_barto_reward": False}]
+        environment = {"id": "CartPole-v1", "num_envs": 4, "aggregate": "min", "instances": rewards}
+        (tmp_path / "min.yaml").write_text(yaml.safe_dump(yaml.safe_load(TINY) | {"environment": environment}))
+        options = ["--run.dir", str(tmp_path), "--run.plot", "false", "--quiet", "--run.name", "min", "--seed", "1"]
+        assert main(["train", str(tmp_path / "min.yaml"), *options]) == 0
+        run = Run.open(tmp_path / "min")
+        result = replay_run(run, seeds=2, seed=1)
+        assert [result.found, *result.replayed, *result.unchanged] == [-1.0] * 5  # the mean over both is positive
+        data = yaml.safe_load((run.folder / "config.yaml").read_text())
+        data["training"]["fitness"] = "rating"
+        (run.folder / "config.yaml").write_text(yaml.safe_dump(data))
+        with pytest.raises(ConfigurationError, match="rating"):
+            replay_run(Run.open(run.folder), seeds=1)
+
     def test_a_signal_ends_a_replay_without_a_verdict(self, runs, capsys):
         class Interrupted(Callback):
             def on_generation(self, context, record):

@@ -40,7 +40,8 @@ def found_yaml(run: Run, config: Config) -> str:
     differs = {name: its for name, its in data["algorithm"].items() if its != getattr(defaults, name, None)}
     network = _without_blends(to_builtin(best.architecture.to_config()))
     last, own = rows.rows[-1], rows.rows[rows.best_row]
-    training = {name: data["training"][name] for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps")}
+    kept = ("max_steps", "evo_steps", "eval_loop", "eval_steps", "fitness", "opponents")
+    training = {name: data["training"][name] for name in kept if name in data["training"]}
     training["max_steps"] = max(training["evo_steps"], best.steps[-1])
     found: dict[str, Any] = {
         "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
@@ -58,10 +59,11 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
+    is_mean = config.training.fitness == "return" and config.environment.aggregate == "mean"
     changes = max(0, len(run.ancestry()) - 1)
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
-        f"mean return {fitness} on fresh episodes.",
+        f"{'mean return' if is_mean else 'fitness'} {fitness} on fresh episodes.",
         f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
         "all of them in turn.",
     ]

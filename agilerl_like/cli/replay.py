@@ -59,5 +59,5 @@ def describe(estimate: Estimate) -> str:
     return f"{value} [{low}, {high}]" if estimate.num_values > 1 else value
 
 
-def _listed(returns: list[float]) -> str:
-    return ", ".join(map(formatting.fitness, returns))
+def _listed(fitness: list[float]) -> str:
+    return ", ".join(map(formatting.fitness, fitness))

@@ -70,8 +70,9 @@ def tune(
 
     Args:
         env: An environment's id, a bundled configuration, or a YAML file. If a file has hyperparameters, these are
-            searched and no others. All its settings are kept but those that make the search: population, evolution,
-            selection, mutation, and in training max_steps, evo_steps, target and checkpoint.
+            searched, and with continuous actions strength and correlation of the exploration noise. All its settings
+            are kept but those that make the search: population, evolution, selection, mutation, and in training
+            max_steps, evo_steps, target and checkpoint; eval_loop is lowered where evaluation would take too long.
         budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
         minutes: Time of the search in place of a budget; speed is measured first.
         population: Number of members.
@@ -104,6 +105,10 @@ def tune(
         steps = rate * 60 * minutes
         write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
     config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
+    if is_file and (episodes := config.training.eval_loop) < (wanted := draft.validate().training.eval_loop):
+        write_note(
+            f"training.eval_loop is {episodes} instead of {wanted}, because evaluation would take too many steps"
+        )
     folder = new_folder(dir or config.run.dir, f"tune-{config.environment.id}")
     run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
     config = config.model_copy(update={"run": run})

@@ -203,7 +203,7 @@ def card_of(content: Content, place: str) -> str:
     facts = [
         ("architecture", agent.architecture.describe()),
         ("weights", f"{agent.parameter_count:,}"),
-        *([("mean return on fresh episodes", content.result)] if content.result else []),
+        *([("fitness on fresh episodes", content.result)] if content.result else []),
         *settings,
         *content.origin.items(),
     ]

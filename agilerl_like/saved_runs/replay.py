@@ -47,7 +47,7 @@ EPISODES = 20
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of a replay: mean returns on fresh episodes, one for each seed."""
+    """The result of a replay: fitness on fresh episodes, one for each seed."""
 
     generations: int
     changes: int
@@ -58,7 +58,7 @@ class Replay:
     """Its standard error; nan if it is not known."""
     replayed: list[float]
     unchanged: list[float]
-    """Returns of the agents that kept the initial settings."""
+    """Fitness of the agents that kept the initial settings."""
     hyperparameters: Mapping[str, float]
     """Of the replayed agents at the end."""
     architecture: str
@@ -191,10 +191,16 @@ def replay_run(
     products round equally (always with `per_member`) and nothing has a schedule.
 
     Raises:
-        ConfigurationError: `seeds` is below 1, or the run's folder lacks what a replay needs.
+        ConfigurationError: `seeds` is below 1, the run's folder lacks what a replay needs, or its fitness is a rating,
+            which depends on the opponents of the run.
     """
     if seeds < 1:
         raise ConfigurationError(f"seeds={seeds!r} must be at least 1")
+    if (fitness := run.validated_config(trust=trust).training.fitness) == "rating":
+        raise ConfigurationError(
+            f"run={str(run.folder)!r} has training.fitness={fitness!r}, which depends on the opponents of the run; "
+            "a replay allows 'return' and info.NAME"
+        )
     best, ancestry = run.records.rows[run.records.best_row], run.ancestry()
     if not ancestry:
         raise ConfigurationError(
@@ -245,7 +251,7 @@ def replay_run(
 
 
 def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[Callback] = ()) -> list[float]:
-    """Train the initial members of a run without evolution for its steps; return their means on fresh episodes."""
+    """Train the initial members of a run without evolution for its steps; return their fitness on fresh episodes."""
     config = run.validated_config(trust=trust)
     steps = min(run.generations() * _generation_steps(config), config.training.max_steps)
     config = config.model_copy(update={"training": _training(config, steps)})
@@ -278,7 +284,7 @@ def _training(config: Config, steps: int) -> Any:
 def _trained(
     experiment: Experiment, config: Config, plan: RunPlan, callbacks: Sequence[Callback]
 ) -> tuple[BasePopulation, list[float]]:
-    """Train a population; return it and the mean return of each member on fresh episodes."""
+    """Train a population; return it and the fitness of each member on fresh episodes, as the run measures it."""
     result = evolve_on_policy(
         experiment.env_setup,
         experiment.population,
@@ -287,8 +293,8 @@ def _trained(
         callbacks=CallbackList(callbacks),
     )
     result.raise_if_interrupted()
-    population, env_setup = result.population, experiment.env_setup
-    with contextlib.closing(env_setup.make_eval_env(len(population) * EPISODES)) as env:
+    population, env_setup, training = result.population, experiment.env_setup, config.training
+    with contextlib.closing(env_setup.make_eval_env(len(population) * env_setup.num_eval_episodes(EPISODES))) as env:
+        evaluator = env_setup.make_evaluator(training.fitness, env_setup.adapt(env), training.eval_steps)
         seeds = integers(EPISODES, config.seed or 0, Purpose.CONFIRMATION_ENVS)
-        played = population.run_episodes(env_setup.adapt(env), seeds, config.training.eval_steps)
-    return population, played.mean.tolist()
+        return population, evaluator.evaluate(population, seeds, 0).fitness
