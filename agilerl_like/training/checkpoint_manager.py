@@ -6,6 +6,7 @@ leaves earlier files as they were.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -24,7 +25,7 @@ from agilerl_like.hpo.history import History
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import HISTORY, Checkpoint, Checkpoints
+from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY, Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, short_repr, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
@@ -37,6 +38,8 @@ IDENTITY = "identity"
 EXPERIENCE = "memory"
 """Prefix of the names of the files with each member's experience."""
 INTERRUPTED = "interrupted"
+MAX_RECORDS = 2_000
+"""Most offspring records in one document, whose size is limited: a long run has one for each generation and more."""
 MAX_FAILED_SAVES = 3
 """Consecutive failed saves after which a run stops."""
 
@@ -157,8 +160,33 @@ def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) ->
     """
     checkpoint = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS).newest(warn)
     if checkpoint is not None:
+        _join_records(checkpoint)
         _check_run(checkpoint)
     return checkpoint
+
+
+def _records(run: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the lists of offspring records in a document of the run, by the prefix of the documents with the rest."""
+    return {"births": run["births"], "ancestry": run["best"]["ancestry"]}
+
+
+def _split_records(run: dict[str, Any]) -> dict[str, list[Any]]:
+    """Move the records beyond `MAX_RECORDS` out of a document of the run; return them as further documents."""
+    further: dict[str, list[Any]] = {}
+    for prefix, records in _records(run).items():
+        for number, start in enumerate(range(MAX_RECORDS, len(records), MAX_RECORDS), 1):
+            further[f"{prefix}-{number:03d}"] = records[start : start + MAX_RECORDS]
+        del records[MAX_RECORDS:]
+    return further
+
+
+def _join_records(checkpoint: Checkpoint) -> None:
+    """Move records of further documents back into that of the run; a wrong document is left for `_check_run`."""
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        for prefix, records in _records(checkpoint.documents["run"]).items():
+            names = [name for name in checkpoint.documents if name.startswith(f"{prefix}-")]
+            for name in sorted(names, key=lambda name: (len(name), name)):
+                records += checkpoint.documents[name]
 
 
 RUN_KEYS = {"progress", "births", "fitness", "rivals", "best"}
@@ -321,8 +349,7 @@ class CheckpointManager:
     def save_history(self, progress: Progress, fitness: Sequence[float], *, max_steps: int) -> None:
         """Write the weights of all members, of which each has a budget of `max_steps`, to a folder that is kept.
 
-        An entry is a population without the state of learning. A resumed run replaces the entries of generations that
-        it repeats by equal ones.
+        An entry is a population without the state of learning.
         """
         if not self.has_run_dir:
             return
@@ -343,6 +370,14 @@ class CheckpointManager:
         }
         path = run_dir / HISTORY / f"steps-{steps:012d}"
         self._is_written(lambda: safe_folder.write_folder(path, "population", documents, tensors))
+
+    def remove_history_after(self, progress: Progress) -> None:
+        """Remove the history's entries of a continuation that the run, which resumes at `progress`, has left."""
+        run_dir, steps = self.output_paths.run_dir, progress.ticks * self.members.first.num_envs
+        for path in (run_dir / HISTORY).glob("steps-*") if run_dir is not None else ():
+            named = HISTORY_ENTRY.fullmatch(path.name)
+            if named and int(named[1]) > steps and safe_folder.is_replaceable(path):
+                safe_folder.remove_folder(path)
 
     def _write_jobs(
         self,
@@ -375,7 +410,7 @@ class CheckpointManager:
                 "history": run_state.history.to_json(),
                 "search": asdict(run_state.search),
             }
-            documents |= {IDENTITY: self.identity, "run": run}
+            documents |= {IDENTITY: self.identity, "run": run, **_split_records(run)}
             documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}
             tensors |= {f"rival-{i:03d}": named for i, (_, named) in enumerate(pool)}
             tensors |= {f"{EXPERIENCE}-{slot:03d}": named for slot, named in enumerate(run_state.experience)}

@@ -101,12 +101,13 @@ class SingleAgentEnvSetup(EnvSetup):
 
     population: ClassVar[type[BasePopulation]] = Population
 
-    def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
+    def __init__(self, env: gymnasium.vector.VectorEnv, name: str = "env") -> None:
+        """`name` is the argument that `env` was given as, for errors."""
         if hasattr(env, "possible_agents"):
-            raise ConfigurationError(f"env={env!r:.200} is multi-agent; train_multi_agent_on_policy trains in it")
+            raise ConfigurationError(f"{name}={env!r:.200} is multi-agent; train_multi_agent_on_policy trains in it")
         if not hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
             raise ConfigurationError(
-                f"env={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and so "
+                f"{name}={env!r:.200} is not a vector env; make_vect_envs({_id_of(env)}, num_envs=…) makes one, and so "
                 "does gymnasium.vector.SyncVectorEnv([make_env] * num_envs) of an env of your own"
             )
         check_vector_env(env)

@@ -524,9 +524,9 @@ class TrainingLoop(EvaluatingLoop):
             self._reset_envs()
 
     def _is_history_due(self) -> bool:
-        """Return whether this generation's weights are saved; those of a run that has reached its target are."""
+        """Return whether this generation's weights are saved; those of the last generation of a limited run are."""
         args, envs = self.training_args, self.members.first.num_envs
-        has_ended = self.progress.outcome == TARGET_REACHED and args.history > 0
+        has_ended = self.progress.outcome in (TARGET_REACHED, UPDATES_REACHED, TIME_OVER) and args.history > 0
         before, now = (total // envs // self.initial_size for total in (self._total_before, self.total_steps))
         return has_ended or args.is_history_due(before, now, envs)
 

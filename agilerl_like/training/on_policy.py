@@ -159,7 +159,9 @@ def train_on_policy(
     if isinstance(trackers, str | Mapping):
         raise ConfigurationError(f"trackers={trackers!r:.200} is a single tracker; allowed is a list of them")
     selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
-    env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env)
+    env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env, "eval_env")
+    if env_name is not None and not isinstance(env_name, str):
+        raise ConfigurationError(f"env_name={env_name!r:.200} must be text, the environment's id")
     population = _population(pop, env_setup)
     if swap_channels:
         for agent in cast(Population, population or ()):
@@ -287,9 +289,9 @@ def _callbacks(name: str, given: Any) -> list[Any]:
     return found
 
 
-def _env_setup(env: gymnasium.vector.VectorEnv | EnvSetup) -> EnvSetup:
-    """Return the setup of an env, which may be one already."""
-    return env if isinstance(env, EnvSetup) else SingleAgentEnvSetup(env)
+def _env_setup(env: gymnasium.vector.VectorEnv | EnvSetup, name: str = "env") -> EnvSetup:
+    """Return the setup of an env, which may be one already; `name` is that of the argument."""
+    return env if isinstance(env, EnvSetup) else SingleAgentEnvSetup(env, name)
 
 
 def _checkpoint_name(name: str, algo: str | None, population: BasePopulation | None) -> str:

@@ -237,6 +237,7 @@ class ProcessRun:
                     loop.advance_rng()
             if run_dir is not None:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
+                loop.checkpoint_manager.remove_history_after(loop.progress)
             with StopRequests(self.process_group.monitor) as stop_requests:
                 try:
                     return loop.run(stop_requests)

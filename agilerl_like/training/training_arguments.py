@@ -52,7 +52,8 @@ class TrainingArguments:
     evaluation takes no more than this share of its env steps; 0: none."""
     history: int = 10
     """How often the weights of all members are saved and kept, evenly over `max_steps`, besides the initial members; at
-    the end of a generation, so a shorter run has one for each generation. 0: never."""
+    the end of a generation, so a run of fewer generations has one for each. A run that another limit ends saves its
+    last generation too. 0: never."""
     opponents: Opponents = "self"
     """Opponents of a team's sides in training: each other (self), the best of earlier generations (past), other members
     (population), a given team (team), or functions (scripted). See `training/opponents.py`."""
@@ -70,7 +71,7 @@ class TrainingArguments:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
-        if not isinstance(self.history, int) or not 0 <= self.history <= MAX_HISTORY:
+        if not isinstance(self.history, int) or isinstance(self.history, bool) or not 0 <= self.history <= MAX_HISTORY:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
         is_info = isinstance(self.fitness, str) and self.fitness.startswith(INFO) and self.fitness != INFO
         if self.fitness not in get_args(Fitness) and not is_info:

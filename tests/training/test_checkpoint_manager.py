@@ -13,6 +13,7 @@ from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint
+from agilerl_like.training import checkpoint_manager
 from agilerl_like.training.checkpoint_manager import EXPERIENCE, newest_checkpoint, take_experience
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -52,6 +53,25 @@ def refuse(text):
 
 def test_an_unchanged_checkpoint_is_read(original, tmp_path):
     assert newest_checkpoint(forged(original, tmp_path / "run", lambda run, documents: None), refuse) is not None
+
+
+def test_the_records_of_a_long_run_are_in_several_documents(original, tmp_path, monkeypatch):
+    """One document has a limited size, above which a long run could neither be saved nor resumed."""
+    whole = newest_checkpoint(OutputPaths(run_dir=original), refuse).documents["run"]
+    assert (len(whole["births"]), len(whole["best"]["ancestry"])) == (2, 1)
+    monkeypatch.setattr(checkpoint_manager, "MAX_RECORDS", 1)
+    run = json.loads(json.dumps({"births": [0, 1, 2], "best": {"ancestry": [3, 4]}}))
+    further = checkpoint_manager._split_records(run)
+    assert run == {"births": [0], "best": {"ancestry": [3]}}
+    assert further == {"births-001": [1], "births-002": [2], "ancestry-001": [4]}
+    train(tmp_path / "run")
+    checkpoint = max((tmp_path / "run" / "checkpoints").iterdir())
+    documents, _ = safe_folder.read_folder(checkpoint, "checkpoint")
+    assert len(documents["run"]["births"]) == len(documents["births-001"]) == 1
+    joined = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), refuse).documents["run"]
+    assert joined["births"] == whole["births"]
+    with pytest.raises(CheckpointError, match=r"run\.births"):
+        newest_checkpoint(forged(original, tmp_path / "b", lambda _, its: its.update({"births-001": "no"})), refuse)
 
 
 @pytest.mark.parametrize("with_folder", [True, False])

@@ -401,6 +401,11 @@ def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
         train_on_policy(gymnasium.make("CartPole-v1"), pop=population)
     with pytest.raises(ConfigurationError, match=f"env='CartPole-v1' {call}"):
         train_on_policy("CartPole-v1", pop=population)
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    with pytest.raises(ConfigurationError, match="eval_env=3 is not a vector env"):
+        train_on_policy(env, pop=population, eval_env=3)
+    with pytest.raises(ConfigurationError, match="env_name=3 must be text"):
+        train_on_policy(env, 3, pop=population)
 
 
 def test_a_generation_shorter_than_a_rollout_warns_once():

@@ -138,6 +138,22 @@ def test_a_killed_and_resumed_run_leaves_the_same_files(whole, tmp_path):
     assert files(tmp_path / "run" / "history") == files(whole[0] / "history")
 
 
+def test_entries_of_a_continuation_that_was_left_are_removed(tmp_path):
+    with contextlib.suppress(Killed):
+        train(tmp_path / "run", callbacks=[KillIn(9)])
+    generations = [entry.generation for entry in Run.open(tmp_path / "run").history()]
+    assert generations == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    foreign = tmp_path / "run/history/steps-000000009999"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    train(tmp_path / "run", resumes=True, target=-1.0)  # which is reached after the first generation from gen-000006
+    run = Run.open(tmp_path / "run")
+    assert run.generations() == 7
+    assert [path.name for path in sorted((tmp_path / "run/history").iterdir())][-2:] == [
+        "steps-000000000448", "steps-000000009999",
+    ]  # fmt: skip
+
+
 def test_a_run_of_few_generations_has_one_for_each_and_one_of_many_has_ten():
     args = TrainingArguments(max_steps=1000, evo_steps=400)
     ends = [0, 200, 400, 500]  # vector steps of 2 envs
@@ -148,10 +164,13 @@ def test_a_run_of_few_generations_has_one_for_each_and_one_of_many_has_ten():
     assert due == [56, 105, 154, 203, 252, 301, 350, 406, 455, 500]  # the first multiple of 7 from each of 50, 100, …
 
 
-def test_reaching_the_target_saves_the_last_generation(tmp_path):
+def test_a_limit_other_than_the_budget_saves_the_last_generation(tmp_path):
     train(tmp_path / "run", max_steps=64_000, target=1.0)
     run = Run.open(tmp_path / "run")
     assert [entry.generation for entry in run.history()] == [0, 1]
+    train(tmp_path / "updates", max_steps=64_000, max_updates=4)
+    run = Run.open(tmp_path / "updates")
+    assert [entry.generation for entry in run.history()] == [0, run.generations()]
 
 
 def test_without_history(tmp_path):
@@ -163,6 +182,8 @@ def test_without_history(tmp_path):
         load_history(tmp_path / "run")
     with pytest.raises(ConfigurationError, match="history=-1 must be an integer from 0 to 10000"):
         TrainingArguments(history=-1)
+    with pytest.raises(ConfigurationError, match="history=True must be an integer"):
+        TrainingArguments(history=True)
 
 
 def test_another_run_in_the_folder_removes_it(tmp_path):
