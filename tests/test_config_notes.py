@@ -3,13 +3,14 @@
 import pytest
 
 from agilerl_like.config.loader import Draft
-from agilerl_like.config.range_notes import range_notes
+from agilerl_like.config.notes import config_notes
+from agilerl_like.errors import ConfigurationError
 
 
 def notes(ranges, name="PPO", **algorithm):
     environment = {"id": "CartPole-v1" if name != "IPPO" else "mpe2.simple_spread_v3", "num_envs": 8}
     data = {"environment": environment, "algorithm": {"name": name, **algorithm}, "hyperparameters": ranges}
-    return list(range_notes(Draft(data).validate()))
+    return list(config_notes(Draft(data).validate()))
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,12 @@ def test_a_longer_rollout_may_be_searched_too_and_a_replay_has_no_rollout() -> N
 def test_a_choice_of_two_numbers_is_noted() -> None:
     (note,) = notes({"lr": [1e-4, 1e-2], "gamma": [0.9, 0.99, 0.999], "advantage": ["gae", "mc"]})
     assert note.endswith("is a choice of two values; a range between them is {min: 0.0001, max: 0.01}")
+
+
+def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
+    data = {"environment": {"id": "CartPole-v1"}, "mutation": None}
+    (note,) = config_notes(Draft({**data, "evolution": "auto"}).validate())
+    assert note == "mutation: null switches evolution off, so evolution: auto has no effect"
+    assert list(config_notes(Draft(data).validate())) == []
+    with pytest.raises(ConfigurationError, match=r"population\.pre_training_mutation=True has no effect with mutation"):
+        Draft({**data, "population": {"pre_training_mutation": True}}).validate()

@@ -13,6 +13,7 @@ from agilerl_like.cli.output import write_line, write_table
 from agilerl_like.cli.runs import HEAD, row
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
+from agilerl_like.reporting.charts import distinct_names
 from agilerl_like.reporting.estimates import best_so_far, bootstrap, interquartile_mean
 from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.saved_runs import Run
@@ -33,7 +34,7 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
         raise ConfigurationError(f"runs={len(runs)}; allowed are the folders of two runs or more")
     opened = [Run.open(folder) for folder in runs]
     write_table(HEAD, [row(run) for run in opened])
-    records = [run.records for run in opened]
+    records, names = [run.records for run in opened], distinct_names([run.name for run in opened])
     steps = [one.per_generation("time/total_timesteps") for one in records]
     shortest = min(float(own[-1]) for own in steps)
     if math.isfinite(shortest):
@@ -43,7 +44,7 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             [float(best_so_far(one)[own <= step][-1]) if (own <= step).any() else math.nan for step in at]
             for one, own in zip(records, steps, strict=True)
         ]
-        table = [[one.name, *map(formatting.known_fitness, values)] for one, values in zip(records, best, strict=True)]
+        table = [[name, *map(formatting.known_fitness, values)] for name, values in zip(names, best, strict=True)]
         pooled = [bootstrap([values[n] for values in best], interquartile_mean) for n in range(POINTS)]
         table.append(["interquartile mean", *(formatting.known_fitness(one.value) for one in pooled)])
         table.append(
@@ -56,26 +57,26 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             ]
         )
         write_table(("run", *map(formatting.count, at)), table)
-    _write_found(opened)
-    _write_differences(opened)
+    _write_found(opened, names)
+    _write_differences(opened, names)
     return ExitCode.DONE
 
 
-def _write_found(runs: list[Run]) -> None:
+def _write_found(runs: list[Run], run_names: list[str]) -> None:
     """Print the hyperparameters that the best agent of each run has."""
     best = [run.records.rows[run.records.best_row] for run in runs]
     names = dict.fromkeys(name for row in best for name in row if name.startswith("hp/"))
     if names:
         write_line("\nhyperparameters of each run's best agent")
         rows = [[name.removeprefix("hp/"), *(_value(row.get(name)) for row in best)] for name in names]
-        write_table(("hyperparameter", *(run.name for run in runs)), rows)
+        write_table(("hyperparameter", *run_names), rows)
 
 
 def _value(value: Any) -> str:
     return MISSING if value is None else formatting.hyperparameter(value)
 
 
-def _write_differences(runs: list[Run]) -> None:
+def _write_differences(runs: list[Run], run_names: list[str]) -> None:
     """Print the settings that differ, each under the name that it has as an option, with a column for each run."""
     rows = [
         row
@@ -84,7 +85,7 @@ def _write_differences(runs: list[Run]) -> None:
     ]
     write_line(f"\nsettings: {'those that differ' if rows else 'equal'}")
     if rows:
-        write_table(("setting", *(run.name for run in runs)), rows)
+        write_table(("setting", *run_names), rows)
 
 
 def _rows(values: Sequence[Any], name: str = "") -> Iterator[list[str]]:

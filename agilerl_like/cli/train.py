@@ -44,7 +44,7 @@ from agilerl_like.config import (
     untrusted_import_paths,
 )
 from agilerl_like.config.bundled import find_config
-from agilerl_like.config.range_notes import range_notes
+from agilerl_like.config.notes import config_notes
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
@@ -178,7 +178,7 @@ def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: b
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
-            for note in range_notes(config):
+            for note in config_notes(config):
                 write_note(note)
         return _run(
             config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks, quiet=quiet

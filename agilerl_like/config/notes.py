@@ -1,4 +1,4 @@
-"""Notes on ranges that are legal, but probably not what was meant."""
+"""Notes on settings that are legal, but probably not what was meant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from agilerl_like.config.run_config import Config
 from agilerl_like.hpo import Choice, RLParameter
 
 
-def range_notes(config: Config) -> Iterator[str]:
+def config_notes(config: Config) -> Iterator[str]:
+    """Yield a note for each setting that is legal, but probably not what was meant."""
+    if config.mutation is None and config.evolution is not None:
+        yield f"mutation: null switches evolution off, so evolution: {config.evolution} has no effect"
+    yield from _range_notes(config)
+
+
+def _range_notes(config: Config) -> Iterator[str]:
     """Yield a note for each range that is a choice of two numbers, and for minibatches that no rollout can hold."""
     ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
     for name, its in ranges.items():

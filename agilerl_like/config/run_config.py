@@ -135,12 +135,17 @@ class Config(Section, frozen=True):
         return self
 
     def _check_selection(self) -> None:
-        if self.mutation is not None:
-            if self.evolution is not None:
-                self._check_auto()
-            self.strategy.validate(self.population.size)
-            self.explorer.validate(self.population.size)
-            self.training.check_budget(self.strategy, self.environment.num_envs)
+        if self.mutation is None:
+            if self.population.pre_training_mutation:
+                raise ConfigurationError(
+                    "population.pre_training_mutation=True has no effect with mutation: null; leave one of them out"
+                )
+            return
+        if self.evolution is not None:
+            self._check_auto()
+        self.strategy.validate(self.population.size)
+        self.explorer.validate(self.population.size)
+        self.training.check_budget(self.strategy, self.environment.num_envs)
 
     def _check_auto(self) -> None:
         """Raise ConfigurationError if `selection` or `mutation` is set although `evolution` replaces both."""

@@ -267,7 +267,7 @@ def time_by_part(seconds: Mapping[str, float]) -> Spec:
 
 def comparison(runs: Sequence[RunHistory], grid: np.ndarray, estimates: Sequence[Estimate]) -> Spec:
     """The best fitness so far of every run by env steps, and their mean with its interval."""
-    names = distinct_names(runs)
+    names = distinct_names([run.name for run in runs])
     curves = [
         {"run": name, "steps": steps, "best": best}
         for name, run in zip(names, runs, strict=True)
@@ -307,9 +307,8 @@ def comparison(runs: Sequence[RunHistory], grid: np.ndarray, estimates: Sequence
     }
 
 
-def distinct_names(runs: Sequence[RunHistory]) -> list[str]:
-    """Return the runs' names, with a number where two are equal."""
-    names = [run.name for run in runs]
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return the names of runs, with the run's number where two are equal."""
     return [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
+from agilerl_like.reporting.charts import distinct_names
 from agilerl_like.reporting.estimates import best_so_far, pooled
 from agilerl_like.reporting.files import METRICS, read_metrics
 from agilerl_like.reporting.run_history import RunHistory, read_history
@@ -93,10 +94,10 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     if len(envs) != 1:
         raise ConfigurationError(f"runs are of several envs ({', '.join(envs)}); allowed are runs of one env")
     axes = drawing.add_subplot()
-    named = len(runs) <= _NAMED
+    named, names = len(runs) <= _NAMED, distinct_names([run.name for run in runs])
     for number, run in enumerate(runs):
         colour = f"C{number}" if named else _GREY
-        label = run.name if named else "a run" if number == 0 else ""
+        label = names[number] if named else "a run" if number == 0 else ""
         steps = run.per_generation("time/total_timesteps")
         axes.step(steps, best_so_far(run), where="post", linewidth=1.2, color=colour, label=label)
     steps, means = pooled(runs)
@@ -196,7 +197,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     steps, fitness = _column(history, "time/total_timesteps"), _column(history, "eval/mean_reward")
     best, starts = _column(history, "population/best_ever"), [start for start, _ in history.generations]
     axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
-    axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far, on fresh episodes")
+    axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far")
     _draw_branches(axes, history, steps, fitness)
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
     middle, spread = fitness[history.lineage], _column(history, "eval/std_reward")[history.lineage]
@@ -207,7 +208,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     target = history.column("population/target")[-1]
     if abs(target) < DRAWABLE:
         axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
-    axes.set(xlabel="env steps of all members", ylabel="mean return")
+    axes.set(xlabel="env steps of all members", ylabel="fitness")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
     _label_mutations(axes, history, steps, fitness)
