@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.learner_group import LearnerGroup
+from agilerl_like.errors import ConfigurationError
 
 
 class EpsilonGreedyGroup(LearnerGroup[Any]):
@@ -39,8 +41,10 @@ class EpsilonGreedyAgent:
         """Return actions for observations `[B, *shape]`: random legal ones with probability `epsilon`, else the best.
 
         Raises:
-            ConfigurationError: an observation or mask does not fit.
+            ConfigurationError: an observation or mask does not fit, or `epsilon` is no probability.
         """
+        if not isinstance(epsilon, Real) or not 0 <= epsilon <= 1:
+            raise ConfigurationError(f"epsilon={epsilon!r:.100} must be a probability, from 0 to 1")
         learner = cast(Any, self).learner
         with torch.no_grad():
             x = learner.normalize(obs)

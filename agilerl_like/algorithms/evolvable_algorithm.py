@@ -32,7 +32,7 @@ from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
 from agilerl_like.algorithms.serialization import MAX_COUNT, read_agent, read_history, to_builtin
-from agilerl_like.algorithms.settings import check_ranges, setting_names, stored_settings, validated, with_types
+from agilerl_like.algorithms.settings import FIXED, check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import device_from, resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.export.exporter import export_policy
@@ -111,11 +111,12 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self._hooks: list[Callable[[Any], None]] = []
         for name in setting_names(self.config):
             setattr(self, ATTRIBUTES.get(name, name), getattr(settings, name))
+        self._fixed = {name: value for name, value in self.settings().items() if name in FIXED}
 
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments of `_init_settings` that are equal for a copy."""
         return {
-            "settings": self.config(**self.settings()),
+            "settings": self.config(**{**self.settings(), **self._fixed}),
             "hp_config": self.hp_config,
             "num_envs": self.num_envs,
             "device": self.device,
@@ -150,9 +151,15 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return hyperparameters
 
     def check(self) -> None:
-        """Raise ConfigurationError unless the current settings are legal together."""
+        """Raise ConfigurationError unless the current settings are legal together, and fit the networks."""
         settings = self.settings()
         validated(self.config, settings)
+        for name, value in self._fixed.items():
+            if settings[name] != value:
+                raise ConfigurationError(
+                    f"{name}={settings[name]!r} cannot be set after the networks were built with {value!r}; allowed is "
+                    f"a new agent, {self.algo}(…, {name}={settings[name]!r})"
+                )
         check_ranges(self.config, settings, self.hp_config, self.algo)
 
     @property

@@ -128,6 +128,8 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
     Raises:
         ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
     """
+    if not hasattr(experiences, "keys"):
+        raise ConfigurationError(f"experiences={experiences!r:.100}; allowed is a mapping with {', '.join(EXPERIENCE)}")
     missing = [name for name in EXPERIENCE if name not in experiences.keys()]  # noqa: SIM118  # of a TensorDict
     if missing:
         raise ConfigurationError(f"experiences lack {', '.join(missing)}; wanted are {', '.join(EXPERIENCE)}")

@@ -32,7 +32,8 @@ class OffPolicyConfig:
     each step of all envs. Their number is rounded, unless learn_step divides the number of envs or is a multiple of it
     (structural)."""
     gradient_steps: Count | None = None
-    """Gradient steps at once, every `learn_step` env steps; None: as `learn_step` describes (structural)."""
+    """Gradient steps of each call of learn, which comes every `learn_step` env steps, or after each step of all envs if
+    a member has more envs than that; None: as many as `learn_step` describes (structural)."""
     gamma: Share = 0.99
     """Discount of the next step's reward (value)."""
     tau: Tau = 1e-3
@@ -45,7 +46,8 @@ class OffPolicyConfig:
     memory_size: Count = 100_000
     """Env steps of each member that the replay holds."""
     memory: MemoryKind = "own"
-    """own: a member learns from its own transitions; shared: from those of all members; one for all members."""
+    """own: a member learns from the transitions of its place in the population, of which an offspring takes over those
+    of the member that it replaces; shared: from those of all members; one for all members."""
     learning_starts: Steps = 1_000
     """Env steps of a member in the replay before it learns (value)."""
     save_memory: bool = False

@@ -121,6 +121,8 @@ OF_NETWORKS = (
     "state_dependent_std",
 )
 """Settings that networks are built from: a clone, which inherits its parent's weights, cannot have another value."""
+FIXED = (*OF_NETWORKS, "squash_output", "dueling", "twin_q")
+"""Settings that cannot be set after an agent was made: its networks would not have the saved shape or outputs."""
 ALWAYS_STORED = {
     *("batch_size", "lr", "learn_step", "gamma", "gae_lambda", "clip_coef", "clip_coef_vf", "ent_coef", "vf_coef"),
     *("action_std_init", "action_std_min", "action_std_max", "action_noise_correlation", "squash_output"),

@@ -51,7 +51,8 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
 
 
 def _first_infos(env: gym.Env) -> list[dict]:
-    """Return the infos of a reset and of one step."""
+    """Return the infos of a reset and of one step, of the same action in every call."""
+    env.action_space.seed(0)
     _, first = env.reset(seed=0)
     return [first, env.step(sample_legal_action(env, first))[-1]]
 

@@ -25,12 +25,16 @@ class EpisodeTracker:
         self._counts = array_backend.zeros(num_envs, dtype=np.int64)
         self._returns = array_backend.zeros(num_envs, dtype=np.float64)
 
-    def update(self, rewards: Array, ended: Array) -> None:
-        """Add one step of each env, `[N]`; `ended` marks the episodes that it ended."""
+    def update(self, rewards: Array, ended: Array, lost: Array) -> None:
+        """Add one step of each env, `[N]`; `ended` marks the episodes that it ended.
+
+        Those of which `lost` is True as well do not count, because the env's worker process has died in their midst.
+        """
         self.running += rewards
         if self._backend.maybe_any(ended):
-            self._counts += ended
-            self._returns += self._backend.where(ended, self.running, 0.0)
+            counted = ended & ~lost
+            self._counts += counted
+            self._returns += self._backend.where(counted, self.running, 0.0)
             self.running = self._backend.where(~ended, self.running, 0.0)
 
     def peek(self) -> FinishedEpisodes:

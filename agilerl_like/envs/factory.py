@@ -382,8 +382,9 @@ def episode_wrappers(max_total_reward: float | None, info_keys: Mapping[str, str
     check_info_keys(info_keys)
     wrappers: list[Wrapper] = []
     if max_total_reward is not None:
-        if not isinstance(max_total_reward, (int, float)) or not math.isfinite(max_total_reward):
-            raise ConfigurationError(f"max_total_reward={max_total_reward!r}; allowed are finite numbers")
+        is_number = isinstance(max_total_reward, int | float) and not isinstance(max_total_reward, bool)
+        if not is_number or not 0 < max_total_reward < math.inf:
+            raise ConfigurationError(f"max_total_reward={max_total_reward!r}; allowed are finite numbers above 0")
         wrappers.append({"name": f"{EPISODE_WRAPPERS}:MaxTotalReward", "limit": max_total_reward})
     names = [key.removeprefix(ATTRIBUTE) for key in info_keys.values() if key.startswith(ATTRIBUTE)]
     if names:

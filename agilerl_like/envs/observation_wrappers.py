@@ -56,6 +56,10 @@ class SelectEntries(gym.ObservationWrapper, RecordConstructorArgs):
         return observation[..., self._indices]
 
 
+MAX_BINS = 2**20
+"""Most bins of a number."""
+
+
 class BinObservation(gym.ObservationWrapper, RecordConstructorArgs):
     """Replaces each number of a vector by the number of its bin, for tables: the observation space is MultiDiscrete.
 
@@ -84,8 +88,8 @@ class BinObservation(gym.ObservationWrapper, RecordConstructorArgs):
             )
         size = space.shape[0]
         counts = _for_each("bins", bins, size)
-        if not all(count >= 1 and count == int(count) for count in counts.tolist()):
-            raise ConfigurationError(f"bins={bins!r}; allowed are whole numbers of at least 1")
+        if not all(1 <= count <= MAX_BINS and count == int(count) for count in counts.tolist()):
+            raise ConfigurationError(f"bins={bins!r}; allowed are whole numbers from 1 to {MAX_BINS}")
         self._low = _for_each("low", space.low if low is None else low, size)
         top = _for_each("high", space.high if high is None else high, size)
         for name, bounds in (("low", self._low), ("high", top)):

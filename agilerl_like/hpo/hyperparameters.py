@@ -122,6 +122,8 @@ class RLParameter:
 
     def check(self, name: str, value: Any) -> None:
         """Raise `ConfigurationError` if `value`, called `name` in the message, is not a legal one."""
+        if value is None:
+            raise ConfigurationError(f"{name}=None is no number to begin with; set {self.min!r} to {self.max!r}")
         typed = self._typed(name, value)
         if typed < self.min or typed > self.max:
             raise ConfigurationError(f"{name}={value!r} lies outside its range [{self.min!r}, {self.max!r}]")

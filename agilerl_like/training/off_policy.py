@@ -40,11 +40,12 @@ def train_off_policy(
     evaluation, evolution, checkpoints, resume and reports are described there.
 
     `memory` is "own" or "shared" (the members' setting of that name), or how many env steps of all members a shared one
-    holds: a number, or AgileRL's `ReplayBuffer` with its `max_size`. Left out, the members' settings count.
-    `learning_delay` sets their `learning_starts`, `eps_start` and `eps_end` their settings of these names. `eps_decay`
-    is AgileRL's factor for each step of all envs: epsilon falls in a straight line and reaches `eps_end` after as many
-    steps as it would there. `n_step_memory` with an `n_step` sets the members' `n_step`. A run that is resumed
-    without `pop` keeps its settings, so all of these are left out.
+    holds: a number, or an empty `ReplayBuffer` of AgileRL with its `max_size`, in whose place the run fills a replay of
+    its own. Left out, the members' settings count. `learning_delay` sets their `learning_starts`, `eps_start` and
+    `eps_end` their settings of these names. `eps_decay` is AgileRL's factor for each step of all envs: epsilon falls in
+    a straight line and reaches `eps_end` after as many steps as it would there. `n_step_memory`, an object with an
+    `n_step`, sets the members' `n_step`. A run that is resumed without `pop` keeps its settings, so all of these are
+    left out.
 
     Raises:
         ConfigurationError: before anything is trained; or a member does not learn from a replay.
@@ -71,6 +72,8 @@ def train_off_policy(
                 f"pop holds {type(agent).__name__}, which does not learn from a replay; train_on_policy trains it"
             )
     settings: dict[str, Any] = {**_memory_settings(memory, len(members)), "learning_starts": learning_delay}
+    if n_step_memory is not None and not hasattr(n_step_memory, "n_step"):
+        raise ConfigurationError(f"n_step_memory={n_step_memory!r:.100}; allowed are None and an object with an n_step")
     settings |= {"eps_start": eps_start, "eps_end": eps_end, "n_step": getattr(n_step_memory, "n_step", None)}
     for agent in cast("list[OffPolicyAlgorithm[Any]]", members):
         _set_settings(agent, {name: value for name, value in settings.items() if value is not None})
@@ -103,6 +106,11 @@ def _memory_settings(memory: Any, members: int) -> dict[str, Any]:
         raise ConfigurationError(
             f"memory={memory!r:.100}; allowed are None, 'own', 'shared', a positive number of env steps, and an object "
             "with such a max_size"
+        )
+    if memory is not size and (filled := len(memory) if hasattr(memory, "__len__") else 0):
+        raise ConfigurationError(
+            f"memory={type(memory).__name__} holds {filled} transitions, which a run does not read, because it fills a "
+            "replay of its own; allowed is an empty one, whose max_size counts"
         )
     return {"memory": "shared", "memory_size": -(-size // max(1, members))}
 

@@ -24,10 +24,13 @@ from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Select
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.registry import registered
 from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.training_arguments import TrainingArguments
 
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
+CHANGEABLE = "changeable"
+"""Settings of a run that a resumed one may change, in its identity."""
 """Key of the class name of the selection strategy."""
 MISSING = object()
 """Stands for a setting that is left out."""
@@ -129,14 +132,13 @@ def selection_name(selection: Selection | None) -> str:
 def run_identity(
     env_setup: EnvSetup,
     population: BasePopulation | None,
-    training_args: TrainingArguments,
-    selection: Selection | None,
+    plan: RunPlan,
 ) -> dict[str, Any]:
-    """Return the settings that a run keeps, and its selection, which may change; `population` may be None.
+    """Return the settings that a run keeps, and those that may change; `population` may be None.
 
     If members have been trained, only their number, seed and ranges are settings.
     """
-    members = {} if population is None else _member_sections(population)
+    members, training_args = {} if population is None else _member_sections(population), plan.training_args
     if population is not None and any(agent.steps[-1] for agent in population):
         members = {name: members[name] for name in ("population", "hyperparameters", "seed")}
     elif population is not None and UnsavedState.of(population[0]).networks is not None:  # which no file can describe
@@ -149,8 +151,20 @@ def run_identity(
             "eval_steps": training_args.eval_steps,
             **({} if training_args.opponents == "self" else {"opponents": training_args.opponents}),
         },
-        SELECTION: selection_name(selection),
+        SELECTION: selection_name(plan.selection),
+        CHANGEABLE: {
+            **{name: getattr(training_args, name) for name in ("max_steps", "evo_steps", "eval_loop")},
+            "checkpoint": training_args.checkpoint_every,
+            "mutation": type(plan.mutations).__name__,
+        },
     }
+
+
+def changes(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return the settings that a resumed run changes, with their values before; "" if there are none."""
+    old, new = run.get(CHANGEABLE) or {}, given.get(CHANGEABLE) or {}
+    changed = [name for name in new if name in old and old[name] != new[name]]
+    return ", ".join(f"{name}={new[name]} (before: {old[name]})" for name in changed)
 
 
 def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str, *, seed_is_drawn: bool) -> None:
@@ -159,7 +173,9 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     Settings that one side lacks are not compared, and with `seed_is_drawn` neither are those that depend on the seed.
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
-    old.pop(SELECTION, None)
+    for section in (old, new):
+        for name in (SELECTION, CHANGEABLE):
+            section.pop(name, None)
     if all("id" in section["environment"] for section in (old, new)):
         for section in (old, new):
             section["environment"] = {**DIFFERENCES, **section["environment"]}

@@ -60,7 +60,14 @@ from agilerl_like.training.run_folder import (
     prepare_folder,
 )
 from agilerl_like.training.run_plan import RunPlan
-from agilerl_like.training.run_settings import SELECTION, check_identity, run_identity, selection_name
+from agilerl_like.training.run_settings import (
+    CHANGEABLE,
+    SELECTION,
+    changes,
+    check_identity,
+    run_identity,
+    selection_name,
+)
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
@@ -211,8 +218,10 @@ class ProcessRun:
         if checkpoint is not None:
             identity = self._resumed_identity(checkpoint, identity, restarts=diverged is not None)
             population = load_population(checkpoint, self.env_setup.population, population)
-        elif resume and run_dir is not None and (run_dir / METRICS).is_file():
-            self.callbacks.on_warning(f"{self.output_paths.display_path} has no checkpoint yet: the run starts again")
+        elif resume and run_dir is not None:
+            has_begun = (run_dir / METRICS).is_file()
+            state = "no checkpoint yet: the run starts again" if has_begun else "no run to resume: a new one starts"
+            self.callbacks.on_warning(f"{self.output_paths.display_path} has {state}")
         if self.process_group.is_main and population is None:
             raise ConfigurationError(f"pop is missing, and there is no checkpoint in {run_dir} to resume from")
         best = None if population is None else population.best_of_run
@@ -262,7 +271,7 @@ class ProcessRun:
     def _identity(self) -> dict[str, Any]:
         if not self.process_group.is_main:
             return {}
-        return run_identity(self.env_setup, self.population, self.plan.training_args, self.plan.selection)
+        return run_identity(self.env_setup, self.population, self.plan)
 
     def _warn_of_restart(self, diverged: RetryFromCheckpoint, saved_run: Mapping[str, Any] | None) -> None:
         if saved_run is None:
@@ -287,6 +296,9 @@ class ProcessRun:
                     f"selection={selection}: this run was started with {before}; it continues with {selection}. A "
                     "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
                 )
+            if changed := changes(saved, identity):
+                self.callbacks.on_warning(f"the run continues with {changed}")
+            saved = {**saved, CHANGEABLE: identity.get(CHANGEABLE)}
         return {**saved, SELECTION: selection}
 
     def _check_members(self, members: ShardedPopulation) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import IPPO, PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like import DQN, IPPO, PPO, TD3, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.reporting.callback import Callback
 
 
@@ -32,6 +32,25 @@ def agent_of(**settings):
 
 def team_of(**settings):
     return IPPO({"a_0": BOX, "b_0": BOX}, {"a_0": DISCRETE, "b_0": DISCRETE}, seed=0, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (agent_of, "recurrent", True), (team_of, "share_encoders", True), (agent_of, "normalize_observation", False),
+        (agent_of, "squash_output", True), (lambda: DQN(BOX, DISCRETE, seed=0), "dueling", True),
+        (lambda: TD3(BOX, BOX, seed=0), "twin_q", False),
+    ],
+)  # fmt: skip
+def test_settings_that_networks_are_built_from_cannot_be_set(make, name, value, tmp_path):
+    agent = make()
+    assert getattr(agent, name) != value
+    setattr(agent, name, value)
+    with pytest.raises(ConfigurationError, match=f"{name}={value} cannot be set after the networks were built with"):
+        agent.save_checkpoint(tmp_path / "agent")
+    copy = agent.clone()
+    assert getattr(copy, name) != value  # a copy has the value that fits its networks
+    copy.check()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 
 import gymnasium
 import numpy as np
@@ -230,6 +231,25 @@ def test_env_steps_of_a_gradient_step_are_those_that_the_tutorial_describes(lear
     """With 5 and 8: one step of 8 envs, and 8 / 5 = 1.6 gradient steps, rounded to 2."""
     member = agent(learn_step=learn_step, num_envs=envs)
     assert member.learner.rollout_steps * envs / member.learner.steps_at_once == ratio
+
+
+def test_a_return_is_not_longer_than_the_steps_of_one_env_in_the_replay():
+    member = agent(n_step=10, memory_size=40, num_envs=4, learning_starts=4)
+    member.learner.check_run(1000, None, 1)
+    member.n_step = 11
+    with pytest.raises(ConfigurationError, match="n_step=11 is more than the 10 steps of each of 4 envs that memory_"):
+        member.learner.check_run(1000, None, 1)
+
+
+@pytest.mark.parametrize("epsilon", [math.nan, -0.1, 2.0, "x"])
+def test_only_a_probability_is_an_epsilon(epsilon):
+    with pytest.raises(ConfigurationError, match=f"epsilon={epsilon!r} must be a probability, from 0 to 1"):
+        agent().get_action(np.zeros((1, 4)), epsilon)
+
+
+def test_experiences_are_a_mapping():
+    with pytest.raises(ConfigurationError, match=r"experiences=\[1, 2\]; allowed is a mapping with obs, action"):
+        agent().learn([1, 2])
 
 
 def test_experiences_may_be_a_single_transition():

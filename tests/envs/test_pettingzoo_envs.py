@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
+from agilerl_like.envs import backend_timing
 from agilerl_like.envs.factory import describe_backend, make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import (
     MultiAgentVectorEnv,
@@ -296,8 +297,9 @@ def test_a_single_wrapper_needs_no_sequence(wrapper):
     assert env.env_config.env_kwargs["extra_wrappers"] == (wrapper,)
 
 
-def test_auto_chooses_sync_for_fast_envs_and_agilerls_flag_overrides():
+def test_auto_chooses_sync_for_fast_envs_and_agilerls_flag_overrides(monkeypatch):
     make = envs.Manifold
+    monkeypatch.setattr(backend_timing, "mean_step_seconds", lambda env: 1e-4)  # a busy machine measures milliseconds
     assert describe_backend(make_multi_agent_vect_envs(make, 2).vector).startswith("sync, because")
     for flag, backend in ((True, "workers"), (False, "sync")):
         env = make_multi_agent_vect_envs(make, 2, should_async_vector=flag)

@@ -260,6 +260,7 @@ def test_an_invalid_range_is_refused(arguments: dict, message: str) -> None:
     [
         (RLParameter(1e-4, 1e-2), 0.1, r"lr=0\.1 lies outside its range \[0\.0001, 0\.01\]"),
         (RLParameter(1e-4, 1e-2), math.nan, "lr=nan must be a finite number"),
+        (RLParameter(1e-4, 1e-2), None, r"lr=None is no number to begin with; set 0\.0001 to 0\.01"),
         (RLParameter(1, 8, dtype=int), 2.5, r"lr=2\.5 must be a whole number"),
         (RLParameter(1, 8, dtype=int), True, "lr=True must be a finite number"),
         (RLParameter(1, 8, dtype=int, scale="power_of_two"), 3, "lr=3 must be a power of two"),

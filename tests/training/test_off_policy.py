@@ -233,11 +233,20 @@ def space_limited():
     return make_vect_envs("CartPole-v1", num_envs=4)
 
 
+class Filled(SimpleNamespace):
+    """A replay of another system, with transitions."""
+
+    def __len__(self):
+        return 7
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"memory": "theirs"}, "memory='theirs'"),
         ({"memory": 0}, "memory=0; allowed are None, 'own', 'shared'"),
+        ({"memory": Filled(max_size=100)}, "memory=Filled holds 7 transitions, which a run does not read"),
+        ({"n_step_memory": "foo"}, "n_step_memory='foo'; allowed are None and an object with an n_step"),
         ({"eps_decay": 1.0}, "eps_decay=1.0; allowed are numbers between 0 and 1"),
         ({"learning_delay": 10**6}, "learning_starts=1000000 is more than memory_size=200"),
     ],

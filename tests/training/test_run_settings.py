@@ -309,6 +309,16 @@ def test_resume_with_another_selection_warns(tmp_path, capsys):
     assert "selection=TournamentSelection: this run was started with OwnTournament; it" in capsys.readouterr().out
 
 
+def test_resume_with_other_limits_or_without_a_run_warns(tmp_path, capsys):
+    script(tmp_path / "mine")
+    again(tmp_path / "mine", options={"eval_loop": 7})
+    assert "the run continues with max_steps=96 (before: 64), eval_loop=7 (before: " in capsys.readouterr().out
+    again(tmp_path / "mine", options={"eval_loop": 7})  # it has ended
+    assert "the run continues with" not in capsys.readouterr().out
+    again(tmp_path / "misspelt", options={"max_steps": 64})
+    assert "misspelt has no run to resume: a new one starts" in capsys.readouterr().out
+
+
 def test_checkpoint_without_a_path_saves_as_agilerl_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script()

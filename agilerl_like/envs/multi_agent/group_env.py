@@ -240,7 +240,7 @@ class MultiAgentStepSync:
         if group not in self._transitions:
             step = self._latest[group] = self.env.step_wait(group)
             team_reward = np.sum([*step.reward.values()], axis=0)
-            self.episodes[group].update(team_reward, step.ended)
+            self.episodes[group].update(team_reward, step.ended, step.lost)
             account = self._accounts[group]
             self._transitions[group] = account.moved(self._with_shared_rewards(step, team_reward, account))
             self._unread[group] = len(self.groups)
