@@ -377,7 +377,8 @@ def test_the_arguments_of_cleanrl_as_a_command_and_as_a_script(tmp_path):
 def test_the_call_of_an_algorithm_in_a_script(tmp_path):
     made = converted(tmp_path, SB3_SCRIPT, "sb3", name="train.py")
     algorithm = {"preset": "sb3", "num_steps": 256, "batch_size": 64, "vf_coef": 0.5}
-    assert settings(made) == {"algorithm": algorithm, "network": TWO_LAYERS}
+    training = {"max_steps": 100_000}
+    assert settings(made) == {"algorithm": algorithm, "network": TWO_LAYERS, "training": training}
     assert made.conversion.refused == {"learning_rate=schedule(0.001)": "it is an expression, and code is not executed"}
     made = converted(tmp_path, ISAACLAB_SCRIPT, "isaaclab", name="runner.py", num_envs=10)
     assert settings(made)["algorithm"] == {
@@ -385,6 +386,49 @@ def test_the_call_of_an_algorithm_in_a_script(tmp_path):
         "kl_threshold": 0.02,
     }  # fmt: skip
     assert settings(made)["training"] == {"max_steps": 150 * 16 * 10}
+
+
+WHOLE_SCRIPT = """
+from stable_baselines3 import PPO
+NUM_ENVS = 8
+env = make_vec_env("Pendulum-v1", n_envs=NUM_ENVS)
+env = VecNormalize(env, norm_obs=True, norm_reward=True, clip_obs=5.0)
+kw = dict(net_arch=[32, 32])
+model = PPO("MlpPolicy", env, n_steps=2048 // NUM_ENVS, gamma=0.9, policy_kwargs=kw, verbose=1)
+model.learn(100_000, callback=EvalCallback(make_vec_env("Pendulum-v1", n_envs=1)))
+"""
+
+
+def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
+    made = converted(tmp_path, WHOLE_SCRIPT, "sb3", name="train.py")
+    found = settings(made)
+    assert found["environment"] == {"id": "Pendulum-v1", "num_envs": 8}
+    assert found["training"] == {"max_steps": 100_000}
+    normalised = {"normalize_observation": True, "observation_clip": 5.0, "normalize_reward": True, "reward_clip": 10.0}
+    assert found["algorithm"] == {"preset": "sb3", "num_steps": 256, "gamma": 0.9, **normalised}
+    assert found["network"]["encoder_config"]["hidden_size"] == [32]
+    assert made.conversion.refused == {"n_envs=1": "the file has another value of that name, too"}
+    assert " is not in the file" not in made.to_yaml()
+    short = converted(tmp_path, 'model = PPO("MlpPolicy", "CartPole-v1").learn(1000)', "sb3", name="short.py")
+    assert settings(short)["environment"] == {"id": "CartPole-v1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "system", "name", "message"),
+    [
+        (
+            "CartPole-v1: {policy: MlpPolicy, n_timesteps: 5, buffer_size: 9}",
+            "sb3",
+            "dqn.yml",
+            "has buffer_size=9, and",
+        ),
+        ('model = DQN("MlpPolicy", env, gamma=0.9)', "sb3", "dqn.py", "the script makes DQN, and only PPO is conv"),
+        ("INIT_HP: {ALGO: DQN, LR: 0.1}", "agilerl", "dqn.yaml", "has ALGO='DQN', and only settings of PPO are conv"),
+    ],
+)
+def test_settings_of_another_algorithm_are_refused(tmp_path, text, system, name, message):
+    with pytest.raises(ConfigurationError, match=message):
+        converted(tmp_path, text, system, name=name)
 
 
 def test_arguments_of_the_environment_and_a_missing_number_of_environments(tmp_path):

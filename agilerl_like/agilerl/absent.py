@@ -19,6 +19,7 @@ CLOUD = "AgileRL's cloud service has no counterpart"
 SEARCH = "AgileRL's class is not available; agilerl_like.hpo.MultiFrequencySelection, with other arguments, is"
 TRAINER = "use train_on_policy, or a YAML file and `agilerl-like train FILE`"
 LOGGERS = "train_on_policy(run_dir=…, tensorboard=True, wb=True) logs, and `agilerl_like.reporting` has the reporters"
+PLOTS = "train_on_policy(run_dir=…) and `agilerl-like plot RUN` draw the fitness of a population"
 MUTATION_METHODS = (
     "a module of one's own is an EvolvableModule of agilerl_like.modules (a frozen spec and what it builds), not a "
     "class with @mutation methods"
@@ -32,6 +33,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("RainbowDQN", "DDPG", "TD3", "MADDPG", "MATD3", "train_multi_agent_off_policy"), OFF_POLICY),
         **dict.fromkeys(("dqn_rainbow", "ddpg", "td3", "maddpg", "matd3"), OFF_POLICY),
+        **dict.fromkeys(("multi_agent_replay_buffer", "MultiAgentReplayBuffer"), OFF_POLICY),
         **dict.fromkeys(("PrioritizedReplayBuffer", "segment_tree", "group_replay", "ReplayDataset"), REPLAY),
         **dict.fromkeys(("QNetwork", "RainbowQNetwork", "ContinuousQNetwork", "q_networks"), WHOLE_NETWORKS),
         **dict.fromkeys(("DeterministicActor", "GumbelSoftmax"), WHOLE_NETWORKS),
@@ -46,7 +48,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("MultiFrequencySelection", "MultiFrequencyOp", "multi_frequency"), SEARCH),
         **dict.fromkeys(("LocalTrainer", "trainer", "train", "models", "builders", "strategies", "AgentType"), TRAINER),
         **dict.fromkeys(("logger", "metrics", "init_loggers", "init_wandb", "log_utils", "population"), LOGGERS),
-        **dict.fromkeys(("default_progress_bar", "finish_training_run", "plot_population_score"), LOGGERS),
+        **dict.fromkeys(("default_progress_bar", "finish_training_run"), LOGGERS),
+        "plot_population_score": PLOTS,
         **dict.fromkeys(
             ("mutation", "MutationType", "EvolvableWrapper", "ModuleDict", "DummyEvolvable"), MUTATION_METHODS
         ),

@@ -77,6 +77,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                 )
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
+        self._share_drawn_seeds()
         for name in ("seed", *COMMON):
             values = [getattr(agent, ATTRIBUTES.get(name, name), None) for agent in self.agents]
             if any(value != values[0] for value in values):
@@ -93,6 +94,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """The processes that share the envs of each member."""
         self.by_group = {group: first.group_class(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
+
+    def _share_drawn_seeds(self) -> None:
+        """Give agents that were made without a seed that of the others, or else the first one's."""
+        drawn = [agent for agent in self.agents if agent._seed_is_drawn]
+        given = [agent for agent in self.agents if not agent._seed_is_drawn]
+        for agent in drawn:
+            agent.seed = (given or drawn)[0].seed
 
     def __repr__(self) -> str:
         tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]

@@ -1,16 +1,13 @@
 """Configuration files of other systems as YAML of this package, with a comment beside each setting that was converted.
 
-Files are YAML, JSON, Python or command lines. Python is parsed, never executed: of it, dictionaries, fields of
-classes, assignments of entries and the keywords of the algorithm's call are read.
+Files are YAML, JSON, Python (see `foreign_scripts`) or command lines.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import yaml
 
 from agilerl_like.algorithms.presets import PRESETS, set_entry
+from agilerl_like.config.foreign_scripts import Unread, literal, script_settings
 from agilerl_like.config.loader import Draft
 from agilerl_like.config.yaml12 import MAX_BYTES, MAX_DEPTH, parse_value, read_yaml
 from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
@@ -39,20 +37,10 @@ SECTIONS = (
     "seed",
 )
 """The order of sections in a converted configuration."""
-CALLS = ("PPO", "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
-"""Functions and classes of the other systems whose keywords are settings."""
+OF_REPLAYS = {"buffer_size", "train_freq", "exploration_fraction", "replay_buffer_class", "memory_size"}
+"""Names that only algorithms with a replay have."""
 ANY_ENV = "CartPole-v1"
 """Stands for the environment while a configuration without one is checked."""
-
-
-@dataclass(frozen=True)
-class Unread:
-    """The value of an expression that is not read, because that would execute it."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -115,6 +103,7 @@ def convert_file(
     rules = SYSTEMS[system]
     content, name = _chosen(read_settings(path), rules, entry)
     flat, twice = _unique(_flat(content, rules))
+    _check_algorithm(flat, rules, str(path))
     if not any(canonical(key) in rules for key in flat):
         raise ConfigurationError(f"file={str(path)!r} has no settings of {system}; it has {', '.join(flat) or 'none'}")
     if num_envs is not None:
@@ -138,6 +127,17 @@ def convert_file(
     data = {section: content for section, content in data.items() if content != {}}
     source = f"{Path(path).name}{f', {name}' if name else ''}"
     return Converted(system, source, data, found)
+
+
+def _check_algorithm(flat: Mapping[str, Any], rules: Mapping[str, Rule], path: str) -> None:
+    """Raise ConfigurationError for the settings of another algorithm than PPO and IPPO."""
+    for key, value in flat.items():
+        is_name = canonical(key) in ("algo", "algorithm") and isinstance(value, str)
+        if (is_name and "PPO" not in value.upper()) or canonical(key) in OF_REPLAYS - rules.keys():
+            raise ConfigurationError(
+                f"file={path!r} has {key}={value!r:.60}, and only settings of PPO are converted; those of DQN, TD3, "
+                "DDPG and SAC here are in tutorials/off_policy.md"
+            )
 
 
 def _chosen(content: Mapping[str, Any], rules: Mapping[str, Rule], entry: str) -> tuple[Mapping[str, Any], str]:
@@ -258,7 +258,7 @@ def read_settings(path: Path | str) -> Mapping[str, Any]:
     if suffix != ".py" and text.lstrip().startswith(("-", "python", "$")):
         return _command_line(text, str(path))
     try:
-        return dict(_python_settings(ast.parse(text)))
+        return script_settings(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         kinds = "allowed are YAML, JSON, Python and command lines"
         raise ConfigurationError(f"file={str(path)!r} is not valid Python: {error}; {kinds}") from error
@@ -270,7 +270,7 @@ def _with_literals(content: Any) -> Any:
         return {name: _with_literals(one) for name, one in content.items()}
     if isinstance(content, str) and content.strip().startswith(("dict(", "{")):
         try:
-            return _value(ast.parse(content.strip(), mode="eval").body)
+            return literal(content.strip())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return content
     return content
@@ -296,81 +296,3 @@ def _command_line(text: str, path: str) -> dict[str, Any]:
         else:
             found[name.removeprefix("no_")] = not name.startswith("no_")
     return found
-
-
-def _python_settings(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of dictionaries, fields of classes, assigned entries and keywords of calls, in that order."""
-    sections: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-            if isinstance(target, ast.Name):
-                value = _value(node.value)
-                if isinstance(value, dict):
-                    sections.setdefault(target.id, {}).update(value)
-            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                place = _name_of(target.value)
-                if place and isinstance(target.slice.value, str):
-                    sections.setdefault(place, {})[target.slice.value] = _value(node.value)
-        elif isinstance(node, ast.ClassDef):
-            sections.setdefault(node.name, {}).update(_fields(node))
-        elif isinstance(node, ast.Call) and _name_of(node.func) in CALLS:
-            keywords = {word.arg: _value(word.value) for word in node.keywords if word.arg}
-            if _name_of(node.func) == "PPO" and node.args and isinstance(node.args[0], ast.Constant):
-                keywords = {"policy": node.args[0].value, **keywords}
-            sections.setdefault(f"{_name_of(node.func)}()", {}).update(keywords)
-    expression = tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
-    if isinstance(value := _value(expression) if expression is not None else None, dict):
-        sections["dictionary"] = value
-    yield from sections.items()
-
-
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
-    for line in node.body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
-            yield line.target.id, _value(line.value)
-        elif isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
-            value = _value(line.value)
-            if not isinstance(value, Unread):
-                yield line.targets[0].id, value
-
-
-OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-
-
-def _name_of(node: ast.AST) -> str:
-    """Return the last part of a dotted name, "" for other expressions."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _value(node: ast.AST) -> Any:
-    """Return the value of a literal; a class is represented by its name."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(one) for one in node.elts]
-    if isinstance(node, ast.Dict):
-        if all(isinstance(key, ast.Constant) for key in node.keys):
-            return {str(key.value): _value(one) for key, one in zip(node.keys, node.values, strict=True)}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-        return Unread(ast.unparse(node))
-    if isinstance(node, ast.Call) and _name_of(node.func) == "dict" and not node.args:
-        return {word.arg: _value(word.value) for word in node.keywords if word.arg}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _value(node.operand)
-        return -inner if isinstance(inner, int | float) else Unread(ast.unparse(node))
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        sides = _value(node.left), _value(node.right)
-        if all(isinstance(side, int | float) for side in sides):
-            try:
-                return OPERATORS[type(node.op)](*sides)
-            except (ArithmeticError, ValueError):
-                return Unread(ast.unparse(node))
-    name = _name_of(node)
-    return name if name[:1].isupper() else Unread(ast.unparse(node))

@@ -78,6 +78,15 @@ def test_wrong_populations_are_named():
         Population([PPO(BOX, TWO), PPO(BOX, gymnasium.spaces.Discrete(3), index=1)])
 
 
+def test_agents_without_a_seed_take_that_of_the_others():
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    agents = [PPO(BOX, box, index=index, net_config=SMALL) for index in range(3)]
+    first = agents[0].seed
+    assert {agent.seed for agent in Population(agents)} == {first}
+    agents = [PPO(BOX, box, index=index, net_config=SMALL, seed=seed) for index, seed in enumerate((None, 5))]
+    assert [agent.seed for agent in Population(agents)] == [5, 5]
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [

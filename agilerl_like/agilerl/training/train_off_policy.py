@@ -9,6 +9,7 @@ from agilerl_like import training
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.training import train_list
 from agilerl_like.agilerl.vector.dummy_vec_env import vector_of_one
+from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
@@ -39,7 +40,14 @@ def train_off_policy(
     """Train a list of agents and return it with the fitness of each.
 
     `memory` is a `ReplayBuffer`, whose `max_size` is shared among the members. Epsilon is that of the agents unless
-    given here. `options` are the keywords of `agilerl_like.train_off_policy`.
+    given here. `options` are the keywords of `agilerl_like.train_off_policy`; `n_step` and `per`, of older releases,
+    may be False.
+
+    Raises:
+        ConfigurationError: `n_step` or `per` is true.
     """
+    for name, instead in (("n_step", "DQN(n_step=…)"), ("per", "a replay without priorities")):
+        if options.pop(name, False):
+            raise ConfigurationError(f"{name}=True is not available; allowed is False, or {instead}")
     arguments = dict(locals())
     return train_list(training.train_off_policy, arguments, env=vector_of_one(env))

@@ -1,0 +1,206 @@
+"""Settings in Python scripts of other systems. A script is parsed, never executed.
+
+Read are dictionaries, fields of classes, assignments of entries, and the keywords of the calls that make or train an
+algorithm. For Stable-Baselines3 that includes the calls that make and wrap its environments.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agilerl_like.errors import ConfigurationError
+
+CALLS = ("PPO", "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
+"""Functions and classes of the other systems whose keywords are settings."""
+POLICY_KWARGS = "policy_kwargs"
+OTHER_ALGORITHMS = ("DQN", "QRDQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ", "A2C", "TRPO", "ARS", "RecurrentPPO")
+"""Classes of algorithms whose settings are not converted."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """The value of an expression that is not read, because that would execute it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def script_settings(text: str) -> dict[str, Any]:
+    """Return the settings in a script by the name of the dictionary, class or call that has them, in that order.
+
+    Raises:
+        SyntaxError: it is not valid Python, or ValueError, RecursionError, MemoryError.
+        ConfigurationError: it makes another algorithm than PPO.
+    """
+    tree = ast.parse(text)
+    called = {_name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    if "PPO" not in called and (others := [name for name in OTHER_ALGORITHMS if name in called]):
+        raise ConfigurationError(
+            f"the script makes {others[0]}, and only PPO is converted; the settings of DQN, TD3, DDPG and SAC here are "
+            "in tutorials/off_policy.md"
+        )
+    return _Script(tree).sections
+
+
+def literal(text: str) -> Any:
+    """Return the value of an expression; raises as `script_settings`."""
+    return _value(ast.parse(text, mode="eval").body, {})
+
+
+class _Script:
+    """The sections of a parsed script."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.sections: dict[str, Any] = {}
+        self.names = _assigned_once(tree)
+        """Expressions by the name that they are assigned to."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self._add_assignment(node.targets[0], node.value)
+            elif isinstance(node, ast.ClassDef):
+                self._section(node.name).update(_fields(node, self.names))
+            elif isinstance(node, ast.Call):
+                self._add_call(node)
+        expression = tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
+        if isinstance(value := self._value(expression) if expression is not None else None, dict):
+            self.sections["dictionary"] = value
+
+    def _section(self, name: str) -> dict[str, Any]:
+        return self.sections.setdefault(name, {})
+
+    def _value(self, node: ast.AST) -> Any:
+        return _value(node, self.names)
+
+    def _add_assignment(self, target: ast.AST, value: ast.AST) -> None:
+        if isinstance(target, ast.Name):
+            if isinstance(found := self._value(value), dict):
+                self._section(target.id).update(found)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            place = _name_of(target.value)
+            if place and isinstance(target.slice.value, str):
+                self._section(place)[target.slice.value] = self._value(value)
+
+    def _add_call(self, node: ast.Call) -> None:
+        name = _name_of(node.func)
+        keywords = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
+        if name in CALLS:
+            found = dict(zip(("policy", "env_id"), map(self._value, node.args), strict=False)) if name == "PPO" else {}
+            found = {key: value for key, value in found.items() if isinstance(value, str)}
+            for word in node.keywords:
+                if word.arg == POLICY_KWARGS and isinstance(word.value, ast.Name):  # its dictionary is no section
+                    keywords[POLICY_KWARGS] = self.sections.pop(word.value.id, keywords[POLICY_KWARGS])
+            self._section(f"{name}()").update({**found, **keywords})
+        elif name in ENV_CALLS and (found := ENV_CALLS[name]([*map(self._value, node.args)], keywords)):
+            count = sum(section.startswith(f"{name}()") for section in self.sections)
+            self.sections[f"{name}(){f' {count + 1}' if count else ''}"] = found  # such as that of evaluation
+
+
+def _made_vec_env(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    given = {**dict(zip(("env_id", "n_envs"), arguments, strict=False)), **keywords}
+    found = {name: given[name] for name in ("n_envs", "env_kwargs") if given.get(name) is not None}
+    return found | _made_env([given.get("env_id")], {})
+
+
+def _made_env(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    name = keywords.get("id", arguments[0] if arguments else None)
+    return {"env_id": name} if isinstance(name, str) else {}
+
+
+def _normalized(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    names = ("venv", "training", "norm_obs", "norm_reward", "clip_obs", "clip_reward")
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    return {"normalize": {name: given[name] for name in names[2:] if name in given} or True}
+
+
+def _learned(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    steps = keywords.get("total_timesteps", arguments[0] if arguments else None)
+    return {} if steps is None else {"total_timesteps": steps}
+
+
+def _stacked(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    count = keywords.get("n_stack", arguments[1] if len(arguments) > 1 else None)
+    return {} if count is None else {"frame_stack": count}
+
+
+ENV_CALLS: Mapping[str, Callable[[list[Any], dict[str, Any]], dict[str, Any]]] = {
+    "make_vec_env": _made_vec_env,
+    "make": _made_env,
+    "VecNormalize": _normalized,
+    "VecFrameStack": _stacked,
+    "learn": _learned,
+}
+"""Calls of Stable-Baselines3 and Gymnasium, and what they set, from their arguments."""
+
+
+def _assigned_once(tree: ast.Module) -> dict[str, ast.AST]:
+    """Return the expressions of names that one statement alone assigns."""
+    found: dict[str, ast.AST] = {}
+    twice: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            twice |= {name} & found.keys()
+            found[name] = node.value
+        elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
+            twice.add(node.target.id)
+    return {name: value for name, value in found.items() if name not in twice}
+
+
+def _fields(node: ast.ClassDef, names: Mapping[str, ast.AST]) -> Iterator[tuple[str, Any]]:
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
+            yield line.target.id, _value(line.value, names)
+        elif isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
+            value = _value(line.value, names)
+            if not isinstance(value, Unread):
+                yield line.targets[0].id, value
+
+
+OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _name_of(node: ast.AST) -> str:
+    """Return the last part of a dotted name, "" for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _value(node: ast.AST, names: Mapping[str, ast.AST]) -> Any:
+    """Return the value of a literal, or of a name of one in `names`; a class is represented by its name."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(one, names) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        if all(isinstance(key, ast.Constant) for key in node.keys):
+            return {str(key.value): _value(one, names) for key, one in zip(node.keys, node.values, strict=True)}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        return Unread(ast.unparse(node))
+    if isinstance(node, ast.Call) and _name_of(node.func) == "dict" and not node.args:
+        return {word.arg: _value(word.value, names) for word in node.keywords if word.arg}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _value(node.operand, names)
+        return -inner if isinstance(inner, int | float) else Unread(ast.unparse(node))
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        sides = _value(node.left, names), _value(node.right, names)
+        if all(isinstance(side, int | float) for side in sides):
+            try:
+                return OPERATORS[type(node.op)](*sides)
+            except (ArithmeticError, ValueError):
+                return Unread(ast.unparse(node))
+    name = _name_of(node)
+    if isinstance(node, ast.Name) and name in names:
+        return _value(names[name], {})  # a name of names could stand for a huge value
+    return name if name[:1].isupper() else Unread(ast.unparse(node))
