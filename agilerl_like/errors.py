@@ -119,6 +119,8 @@ def unknown_name(field: str, value: object, allowed: Iterable[str]) -> Configura
     foreign = foreign_setting(value)
     if foreign is not None and {foreign.name, foreign.setting} & {*names}:
         return renamed_error(field, value, foreign.name, foreign)
+    if foreign is not None and foreign.setting == "network" and "net_config" in names:  # an argument in Python
+        return renamed_error(field, value, "net_config", foreign)
     near = [names[key] for key in difflib.get_close_matches(str(value).lower(), names, n=3, cutoff=0.5)]
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join([*names.values()][:40])}"

@@ -108,3 +108,8 @@ def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
     for foreign, known in FOREIGN_SETTINGS.items():
         section, _, name = known.setting.rpartition(".")
         assert any(name in names and foreign not in names for names in (whole.get(section, whole) for whole in wholes))
+
+
+def test_networks_of_another_library_are_net_config_in_python():
+    with pytest.raises(ConfigurationError, match="'policy_kwargs' is unknown; did you mean 'net_config', which"):
+        PPO(BOX, BOX, policy_kwargs={"net_arch": [64]})

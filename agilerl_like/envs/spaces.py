@@ -52,6 +52,13 @@ MAX_COLOR_CHANNELS = 4
 """Of a picture on a screen: red, green, blue, alpha."""
 
 
+OF_AN_ENV = (
+    ", such as env.single_observation_space of make_vect_envs(…). The policies of Stable-Baselines3 are no arguments "
+    "here: the networks follow from the spaces, and net_config changes them"
+)
+"""A hint for those who call an algorithm as `PPO("MlpPolicy", env)`."""
+
+
 def check_observation_space(space: Space, path: Path = ()) -> None:
     """Raise ConfigurationError unless agents can observe this space, which is found at a `path` of keys."""
     here = f"{'.'.join(('observation_space', *map(str, path)))}={space}"
@@ -69,7 +76,7 @@ def check_observation_space(space: Space, path: Path = ()) -> None:
     elif not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         raise ConfigurationError(
             f"{here} is a {type(space).__name__}; allowed are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
-            "Tuple of these"
+            f"Tuple of these{OF_AN_ENV if isinstance(space, str) else ''}"
         )
     elif isinstance(space, Box) and (len(space.shape) > 4 or np.dtype(space.dtype).kind not in "fiub"):
         raise ConfigurationError(

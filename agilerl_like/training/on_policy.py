@@ -108,6 +108,10 @@ def train_on_policy(
     `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` is True if the env's images
     have their channels last although the agents were made for channels first.
 
+    Ctrl-C or SIGTERM ends the run after the current step: it is saved, and the population is returned as at any other
+    end, so that a script continues; `run.json` in `run_dir` has the outcome "interrupted". A second one raises
+    KeyboardInterrupt.
+
     The returned population is the last generation, as it was evaluated. Its `best` is the best agent of the whole run:
     a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see
     `training/best_agent.py`). Summary, plot, trackers and `best/` name the same agent; `fittest` is the best member of

@@ -316,7 +316,7 @@ def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str
         return {}, []
     described = _strategy_of("selection", selection)
     if described is None:
-        return {}, [f"selection: by {type(selection).__name__}, which no configuration can name"]
+        return {}, [f"selection: by {type(selection).__name__}, which is a class of the script's own"]
     return {"selection": described}, []
 
 
@@ -324,7 +324,7 @@ def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any] | None, list[str]]
     """Return the section `mutation`, or a note on an explorer of the script's own."""
     described = _strategy_of("explorer", mutations)
     if described is None:
-        return None, [f"mutation: by {type(mutations).__name__}, which no configuration can name"]
+        return None, [f"mutation: by {type(mutations).__name__}, which is a class of the script's own"]
     return {key: value for key, value in described.items() if value != "mutations"}, []
 
 

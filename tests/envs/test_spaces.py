@@ -509,6 +509,11 @@ def test_unsupported_observation_spaces(space, where, why):
         ObservationEncoder(space)
 
 
+def test_the_name_of_a_policy_is_no_space():
+    with pytest.raises(ConfigurationError, match=r"observation_space=MlpPolicy is a str.*The policies of Stable-Basel"):
+        ObservationEncoder("MlpPolicy")
+
+
 @pytest.mark.parametrize("space", [Box(-1, 1, (3,)), Discrete(3, start=1), MultiDiscrete([2, 2]), MultiBinary(4)])
 def test_supported_action_spaces(space):
     check_action_space(space)
