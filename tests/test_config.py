@@ -228,7 +228,10 @@ class TestRefusing:
             ("environment: {id: A-v0, num_workers: 0}", "environment.num_workers=0: input should be greater than"),
             ("environment: {id: A-v0, step_timeout: 0}", "environment.step_timeout=0: input should be greater than 0"),
             ("population: {size: 1000000000}", "population.size=1000000000 needs at least"),
-            ("population: {size: 1}", "selection.tournament_size=2 must not be greater than the population's 1; a population of one"),
+            (
+                "population: {size: 1}",
+                "selection.tournament_size=2 must not be greater than the population's 1; a population of one",
+            ),
             (
                 "hyperparameters: {lr: {min: 1, max: 2, mim: 3}}",
                 "hyperparameters.lr key='mim' is unknown; did you mean 'min'",

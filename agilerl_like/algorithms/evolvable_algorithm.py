@@ -579,6 +579,17 @@ def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgor
     return known[algo]
 
 
+def load_agent(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> EvolvableAlgorithm:
+    """Load an agent, or the best one of a run or of a checkpoint, of the class that its document names.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged or foreign.
+    """
+    document, _ = read_agent(path)
+    algorithm = document.get("algorithm") if isinstance(document, dict) else None
+    return class_by_name(algorithm, str(path)).load(path, device=device)
+
+
 def check_index(index: Any) -> int:
     """Return an index as an int; ConfigurationError unless it is a non-negative integer that a file can hold."""
     if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < 2**63:

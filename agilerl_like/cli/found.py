@@ -51,8 +51,7 @@ def found_yaml(run: Run, config: Config) -> str:
         "mutation": None,
         "training": training,
     }
-    envs = config.environment.num_envs
-    length = -(-config.training.evo_steps // envs) * envs
+    length = config.training.generation_steps(config.environment.num_envs)
     share = min(1.0, own["generation"] * length / config.training.max_steps)
     if schedules := _schedules(config, share):
         found["algorithm"]["schedules"] = {**found["algorithm"].get("schedules", {}), **schedules}

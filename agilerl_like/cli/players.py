@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
-from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
 from agilerl_like.cli.output import write_note
 from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft
@@ -63,14 +62,14 @@ def players_of(
         return [Player(agent, opened.generations()) for agent in opened.population()]
     if checkpoint is not None:
         return [_best_of_checkpoint(checkpoint_of(run, checkpoint))]
-    return [Player(saved_agent(run))]
+    return [Player(load_agent(run))]
 
 
 def _best_of_checkpoint(path: Path) -> Player:
     """Return a checkpoint's best agent, which an earlier generation may have found."""
     document = read_checkpoint(path).documents.get("run")
     best = document.get("best") if isinstance(document, dict) else None
-    return Player(saved_agent(path), BestAgent.from_json(best, None, f"path={str(path)!r}: run.best").record.generation)
+    return Player(load_agent(path), BestAgent.from_json(best, None, f"path={str(path)!r}: run.best").record.generation)
 
 
 def _check_saved(run: Path, name: str, *, is_running: bool) -> None:
@@ -104,13 +103,6 @@ def checkpoint_of(run: Path, generation: int) -> Path:
         there = ", ".join(str(int(name.removeprefix("gen-"))) for name in found) or "none: the run has no checkpoint"
         raise ConfigurationError(f"checkpoint={generation!r} is not in {run}; allowed are {there}")
     return path
-
-
-def saved_agent(path: Path) -> EvolvableAlgorithm:
-    """Load an agent of the class that its file names."""
-    document, _ = read_agent(path)
-    algorithm = document.get("algorithm") if isinstance(document, dict) else None
-    return class_by_name(algorithm, str(path)).load(path)
 
 
 def config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
-from agilerl_like.algorithms.serialization import read_agent
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.run_history import CONFIG
@@ -82,7 +81,7 @@ def from_hub(
         CheckpointError: it does not hold an agent.
     """
     if isinstance(repository, Path):
-        return _load(repository, device)
+        return load_agent(repository, device)
     hub = _hub(repository)
     patterns = [f"{BEST}/*", CONFIG, CARD]
     with tempfile.TemporaryDirectory() as temporary:
@@ -96,13 +95,7 @@ def from_hub(
             allow_patterns=patterns,
             library_name=LIBRARY,
         )
-        return _load(path, device)
-
-
-def _load(path: Path, device: str) -> EvolvableAlgorithm:
-    document, _ = read_agent(path)
-    algorithm = document.get("algorithm") if isinstance(document, dict) else None
-    return class_by_name(algorithm, str(path)).load(path, device=device)
+        return load_agent(path, device)
 
 
 def _hub(repository: str) -> Any:

@@ -208,7 +208,8 @@ def replay_run(
         )
     initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
     steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
-    length, trained = _generation_steps(config), steps_before(ancestry, steps_after)
+    length = config.training.generation_steps(config.environment.num_envs)
+    trained = steps_before(ancestry, steps_after)
     share_of_budget = min(1.0, int(best["generation"]) * length / config.training.max_steps)
     births: dict[int, list[OffspringRecord]] = {}
     for birth, steps in zip(ancestry[1:], trained[1:], strict=True):  # where members were removed, generations were
@@ -253,7 +254,8 @@ def replay_run(
 def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[Callback] = ()) -> list[float]:
     """Train the initial members of a run without evolution for its steps; return their fitness on fresh episodes."""
     config = run.validated_config(trust=trust)
-    steps = min(run.generations() * _generation_steps(config), config.training.max_steps)
+    length = config.training.generation_steps(config.environment.num_envs)
+    steps = min(run.generations() * length, config.training.max_steps)
     config = config.model_copy(update={"training": _training(config, steps)})
     experiment = build(config)
     with contextlib.closing(experiment.env):
@@ -267,12 +269,6 @@ def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Con
     data = config.to_json()
     data["algorithm"] |= values
     return type(config).model_validate(data | {"seed": fresh_seed() if seed is None else seed})
-
-
-def _generation_steps(config: Config) -> int:
-    """The env steps of each member in a generation of all members."""
-    envs = config.environment.num_envs
-    return -(-config.training.evo_steps // envs) * envs
 
 
 def _training(config: Config, steps: int) -> Any:

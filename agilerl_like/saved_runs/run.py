@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, class_by_name
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.algorithms.serialization import read_agent
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.config.run_config import config_class
 from agilerl_like.errors import ConfigurationError
@@ -184,9 +183,7 @@ class Run:
 
     def best(self) -> EvolvableAlgorithm:
         """Load the best agent."""
-        document, _ = read_agent(self.folder / BEST)
-        algorithm = document.get("algorithm") if isinstance(document, dict) else None
-        return class_by_name(algorithm, str(self.folder)).load(self.folder / BEST)
+        return load_agent(self.folder / BEST)
 
     @property
     def _population_class(self) -> type[BasePopulation]:

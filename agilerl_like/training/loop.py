@@ -175,7 +175,8 @@ class TrainingLoop(EvaluatingLoop):
         self.replacements, self.unreplaced = [], set()
         self._sample_opponents()
         envs = self.members.first.num_envs
-        length = -(-(-(-self.training_args.evo_steps // envs) * self.initial_size) // self.members.size)  # rounded up
+        vector_steps_of_all = self.training_args.generation_steps(envs) // envs * self.initial_size
+        length = -(-vector_steps_of_all // self.members.size)  # the steps of removed members are shared, rounded up
         last = progress.ticks + max(1, min(length, self._vector_steps_left()))
         while progress.ticks < last and not self._replicas_stop():
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)

@@ -395,7 +395,7 @@ class ProcessRun:
             target=args.target,
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
-            generation_env_steps=max(1, -(-args.evo_steps // num_envs)) * num_envs * initial_size,
+            generation_env_steps=args.generation_steps(num_envs) * initial_size,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

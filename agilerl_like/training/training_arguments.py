@@ -102,7 +102,11 @@ class TrainingArguments:
 
     def generations(self, num_envs: int) -> int:
         """Return the number of generations of the whole run; the last may be shorter."""
-        return -(-self.vector_steps(num_envs) // max(1, -(-self.evo_steps // num_envs)))
+        return -(-self.vector_steps(num_envs) // (self.generation_steps(num_envs) // num_envs))
+
+    def generation_steps(self, num_envs: int) -> int:
+        """Return the env steps of each member in a generation of all members: whole steps of its envs."""
+        return -(-self.evo_steps // num_envs) * num_envs
 
     def check_budget(self, selection: Selection, num_envs: int) -> None:
         """Raise ConfigurationError if the run has fewer generations than its selection needs."""
