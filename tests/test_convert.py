@@ -422,7 +422,12 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
             "dqn.yml",
             "has buffer_size=9, and",
         ),
-        ('model = DQN("MlpPolicy", env, gamma=0.9)', "sb3", "dqn.py", "the script makes DQN, and only PPO is conv"),
+        (
+            'model = DQN("MlpPolicy", env, gamma=0.9)',
+            "sb3",
+            "dqn.py",
+            "dqn.py': the script makes DQN, and only PPO",
+        ),
         ("INIT_HP: {ALGO: DQN, LR: 0.1}", "agilerl", "dqn.yaml", "has ALGO='DQN', and only settings of PPO are conv"),
     ],
 )

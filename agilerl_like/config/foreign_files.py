@@ -37,7 +37,7 @@ SECTIONS = (
     "seed",
 )
 """The order of sections in a converted configuration."""
-OF_REPLAYS = {"buffer_size", "train_freq", "exploration_fraction", "replay_buffer_class", "memory_size"}
+OF_REPLAYS = {"buffer_size", "train_freq", "exploration_fraction", "replay_buffer_class"}
 """Names that only algorithms with a replay have."""
 ANY_ENV = "CartPole-v1"
 """Stands for the environment while a configuration without one is checked."""
@@ -259,6 +259,8 @@ def read_settings(path: Path | str) -> Mapping[str, Any]:
         return _command_line(text, str(path))
     try:
         return script_settings(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"file={str(path)!r}: {error}") from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         kinds = "allowed are YAML, JSON, Python and command lines"
         raise ConfigurationError(f"file={str(path)!r} is not valid Python: {error}; {kinds}") from error
