@@ -149,9 +149,7 @@ def crossover(
     mates = [
         trial
         for trial in history.trials
-        if trial.generation == last
-        and math.isfinite(trial.fitness)
-        and hp_config.keys() <= trial.hyperparameters.keys()
+        if trial.generation == last and math.isfinite(trial.fitness) and hp_config.covers(trial.hyperparameters)
     ]
     mates = sorted(mates, key=lambda trial: (-trial.fitness, trial.uid))[: -(-len(mates) // 2)]
     own = genome.hyperparameters

@@ -522,6 +522,16 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
         }
         return self.resolve({}, values)
 
+    def covers(self, values: Mapping[str, Any]) -> bool:
+        """Whether values, of a member that may have other ranges, have coordinates here.
+
+        They have if each name is among them, and the value of each choice is one of this configuration's.
+        """
+        return self.keys() <= values.keys() and all(
+            not isinstance(its, Choice) or its.matches(values[name], its.values)
+            for name, its in self.active(values).items()
+        )
+
     def to_units(self, values: Mapping[str, Any]) -> list[float]:
         """Return the coordinates `[D]` of values in [0, 1]; nan where a hyperparameter is inactive."""
         active = self.active(values)

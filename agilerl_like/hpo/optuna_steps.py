@@ -7,7 +7,7 @@ uninterrupted one, on every process. Needs the extra `optuna`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.choice import Choice, plain
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
-from agilerl_like.hpo.history import History, Trial
+from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, NumberArray, Parameter, RLParameter
+from agilerl_like.hpo.pb2 import is_measured
 from agilerl_like.registry import register
 
 SAMPLERS = ("TPESampler", "RandomSampler", "QMCSampler", "CmaEsSampler", "GPSampler", "NSGAIISampler")
@@ -175,10 +176,7 @@ class OptunaExplorer(Explorer):
             study = optuna.create_study(direction="maximize", sampler=sampler)
         finally:
             optuna.logging.set_verbosity(verbosity)
-        for trial in _measured(history.trials)[-MAX_TRIALS:]:
+        measured = [trial for trial in history.trials if is_measured(trial, hp_config)]
+        for trial in measured[-MAX_TRIALS:]:
             study.add_trial(as_trial(hp_config, trial.hyperparameters, trial.fitness - trial.fitness_before))
         return study
-
-
-def _measured(trials: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in trials if math.isfinite(trial.fitness - trial.fitness_before)]

@@ -110,7 +110,7 @@ class PB2(GaussianSteps):
         pending = [
             trial
             for trial in history.pending
-            if math.isfinite(trial.fitness_before) and hp_config.keys() <= trial.hyperparameters.keys()
+            if math.isfinite(trial.fitness_before) and hp_config.covers(trial.hyperparameters)
         ]
         process = process.with_pending(inputs(pending), np.array([trial.generation for trial in pending]))
         candidates = self._candidates(here, hp_config, rng)
@@ -160,15 +160,13 @@ def encoded(units: np.ndarray, hp_config: HyperparameterConfig) -> np.ndarray:
 
 def is_measured(trial: Trial, hp_config: HyperparameterConfig) -> bool:
     """Whether a trial's gain is known, with hyperparameters that are searched."""
-    return math.isfinite(trial.fitness - trial.fitness_before) and hp_config.keys() <= trial.hyperparameters.keys()
+    return math.isfinite(trial.fitness - trial.fitness_before) and hp_config.covers(trial.hyperparameters)
 
 
 def parent_fitness(history: History, hp_config: HyperparameterConfig, here: np.ndarray) -> float:
     """Return the fitness in the last generation of the member whose hyperparameters are the nearest."""
     last = [trial for trial in history.trials if trial.generation == history.trials[-1].generation]
-    last = [
-        trial for trial in last if math.isfinite(trial.fitness) and hp_config.keys() <= trial.hyperparameters.keys()
-    ]
+    last = [trial for trial in last if math.isfinite(trial.fitness) and hp_config.covers(trial.hyperparameters)]
     if not last:
         return 0.0
     places = encoded(np.vstack([here, coordinates(last, hp_config)]), hp_config)

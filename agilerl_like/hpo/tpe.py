@@ -69,7 +69,7 @@ class TPE(Explorer):
         if len(jobs) < self.min_jobs or rng.random() < self.random:
             return super().draw(genome, history, rng, hp_config=hp_config, repair=repair)
         num_good = max(2, math.ceil(GOOD_SHARE * len(jobs)))
-        known = [trial for trial in history.pending if hp_config.keys() <= trial.hyperparameters.keys()]
+        known = [trial for trial in history.pending if hp_config.covers(trial.hyperparameters)]
         pending = coordinates(known, hp_config)
         good = Density(jobs[:num_good], hp_config.categories)
         rest = Density(np.vstack([jobs[num_good:], pending]), hp_config.categories)  # so that proposals differ
@@ -137,7 +137,7 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
     """
     by_job = defaultdict(list)
     for trial in history.trials:
-        if hp_config.keys() <= trial.hyperparameters.keys():
+        if hp_config.covers(trial.hyperparameters):
             by_job[trial.uid].append(trial)
     first_start = history.first_known_start
     jobs = [trials for trials in by_job.values() if trials[0].generation >= first_start]

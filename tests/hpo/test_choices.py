@@ -298,6 +298,21 @@ def one_of_three() -> Toy:
     return Toy(ranges, float, train, float)
 
 
+@pytest.mark.parametrize("explorer", [PB2(), TPE(min_jobs=4, random=0.0), BanditMutations()])
+def test_trials_of_members_with_other_choices_are_left_out(explorer, layers):
+    ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), advantage=Choice(["gae", "mc"]))
+    assert ranges.covers({"lr": 1.0, "advantage": "mc"})  # a number has a place, if not in its range
+    assert not ranges.covers({"lr": 1e-3, "advantage": "vtrace"})
+    assert not ranges.covers({"lr": 1e-3})
+    trials = tuple(
+        Trial(1 + uid // 8, uid, -1, {"lr": 1e-3, "advantage": name}, "", "None", 0.0, float(uid), 64)
+        for uid, name in enumerate(["gae", "vtrace", "mc"] * 16)
+    )
+    genome = Genome({"lr": 1e-3, "advantage": "gae"}, layers())
+    child, _ = explorer.propose(genome, History(trials), np.random.default_rng(0), hp_config=ranges)
+    ranges.check(child.hyperparameters)
+
+
 @pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda one: type(one).__name__)
 def test_every_explorer_finds_the_right_choice_and_what_depends_on_it(explorer) -> None:
     found = []
