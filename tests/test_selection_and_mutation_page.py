@@ -103,7 +103,7 @@ def test_the_plan_and_the_explorer_of_the_page():
 
 
 def test_the_script_runs_as_it_stands(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[-1]
     script = tmp_path / "ranks.py"
     script.write_text(code, encoding="utf-8")
     assert re.fullmatch(r"\d+ clones: Counter\(.*\)", run_script(script, tmp_path).splitlines()[-1])

@@ -24,13 +24,18 @@ from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Select
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.registry import registered
 from agilerl_like.training.env_setup import EnvSetup
-from agilerl_like.training.run_plan import RunPlan
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.training_arguments import TrainingArguments
 
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
 CHANGEABLE = "changeable"
 """Settings of a run that a resumed one may change, in its identity."""
+DEFAULTS: Mapping[str, Any] = {
+    **{name: getattr(TrainingArguments, name) for name in ("max_steps", "evo_steps", "eval_loop", "checkpoint")},
+    "mutation": None,
+}
+"""Those of them that have a default, which a script that resumes a run may take by mistake."""
 """Key of the class name of the selection strategy."""
 MISSING = object()
 """Stands for a setting that is left out."""
@@ -153,17 +158,16 @@ def run_identity(
         },
         SELECTION: selection_name(plan.selection),
         CHANGEABLE: {
-            **{name: getattr(training_args, name) for name in ("max_steps", "evo_steps", "eval_loop")},
-            "checkpoint": training_args.checkpoint_every,
-            "mutation": type(plan.mutations).__name__,
+            **{name: getattr(training_args, name) for name in DEFAULTS.keys() - {"mutation"}},
+            "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
         },
     }
 
 
-def changes(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return the settings that a resumed run changes, with their values before; "" if there are none."""
+def left_out(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return the settings that a resumed run has by default, and had others of, with both values; "" without any."""
     old, new = run.get(CHANGEABLE) or {}, given.get(CHANGEABLE) or {}
-    changed = [name for name in new if name in old and old[name] != new[name]]
+    changed = [name for name in DEFAULTS if name in old and old[name] != new.get(name) == DEFAULTS[name]]
     return ", ".join(f"{name}={new[name]} (before: {old[name]})" for name in changed)
 
 

@@ -63,8 +63,8 @@ from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.run_settings import (
     CHANGEABLE,
     SELECTION,
-    changes,
     check_identity,
+    left_out,
     run_identity,
     selection_name,
 )
@@ -296,8 +296,8 @@ class ProcessRun:
                     f"selection={selection}: this run was started with {before}; it continues with {selection}. A "
                     "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
                 )
-            if changed := changes(saved, identity):
-                self.callbacks.on_warning(f"the run continues with {changed}")
+            if missing := left_out(saved, identity):
+                self.callbacks.on_warning(f"the run continues with {missing}: pass what is to stay as it was")
             saved = {**saved, CHANGEABLE: identity.get(CHANGEABLE)}
         return {**saved, SELECTION: selection}
 

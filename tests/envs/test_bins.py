@@ -49,7 +49,7 @@ def test_a_number_lies_within_its_bin(bins, low, width, number):
     [
         (Box(-np.inf, 1.0, (2,)), {}, r"low of entry 0 of .* is -inf, and bins need finite bounds; set low and high"),
         (Box(-1.0, 3e38, (2,)), {}, r"high of entry 0 of .* is 3e\+38, and bins need finite bounds"),
-        (Box(-1.0, 1.0, (2,)), {"bins": 0}, "bins=0; allowed are whole numbers of at least 1"),
+        (Box(-1.0, 1.0, (2,)), {"bins": 0}, "bins=0; allowed are whole numbers from 1 to 1048576"),
         (Box(-1.0, 1.0, (2,)), {"bins": 2.5}, "bins=2.5; allowed are whole numbers"),
         (Box(-1.0, 1.0, (2,)), {"bins": [2, 3, 4]}, r"bins=\[2, 3, 4\]; allowed are a number and a list of 2 numbers"),
         (Box(-1.0, 1.0, (2,)), {"low": "x"}, "low='x'; allowed are a number and a list of 2"),

@@ -8,10 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import settings
-
-settings.register_profile("hpo", deadline=None)  # an example's time depends on the machine
-settings.load_profile("hpo")
 
 
 @dataclass(frozen=True)

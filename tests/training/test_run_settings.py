@@ -311,10 +311,13 @@ def test_resume_with_another_selection_warns(tmp_path, capsys):
 
 def test_resume_with_other_limits_or_without_a_run_warns(tmp_path, capsys):
     script(tmp_path / "mine")
-    again(tmp_path / "mine", options={"eval_loop": 7})
-    assert "the run continues with max_steps=96 (before: 64), eval_loop=7 (before: " in capsys.readouterr().out
-    again(tmp_path / "mine", options={"eval_loop": 7})  # it has ended
+    again(tmp_path / "mine")  # with another max_steps, which is given
     assert "the run continues with" not in capsys.readouterr().out
+    again(tmp_path / "mine", options={"max_steps": 128, "eval_loop": TrainingArguments.eval_loop, "mutation": None})
+    found = capsys.readouterr().out
+    assert (
+        f"the run continues with eval_loop=5 (before: {SCHEDULE['eval_loop']}), mutation=None (before: Mutat" in found
+    )
     again(tmp_path / "misspelt", options={"max_steps": 64})
     assert "misspelt has no run to resume: a new one starts" in capsys.readouterr().out
 

@@ -46,8 +46,8 @@ def train_off_policy(
     Raises:
         ConfigurationError: `n_step` or `per` is true.
     """
+    arguments = dict(locals())
     for name, instead in (("n_step", "DQN(n_step=…)"), ("per", "a replay without priorities")):
         if options.pop(name, False):
             raise ConfigurationError(f"{name}=True is not available; allowed is False, or {instead}")
-    arguments = dict(locals())
     return train_list(training.train_off_policy, arguments, env=vector_of_one(env))
