@@ -164,7 +164,7 @@ def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsy
         "environment: {id: CartPole-v1, num_envs: 8, info_keys: {length: episode.l}, "
         "wrappers: [RecordEpisodeStatistics]}\n"
         "algorithm: {learn_step: 128, batch_size: 64}\n"
-        "training: {fitness: info.length, eval_loop: 20, eval_steps: 30}\n"
+        "training: {fitness: info.length, eval_loop: 20}\nseed: 1\n"
     )
     assert main(["tune", str(file), "--budget", "2048", "--population", "2", "--dir", str(tmp_path)]) == 0
     assert "training.eval_loop is 3 instead of 20" in capsys.readouterr().err
@@ -190,6 +190,18 @@ def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writ
     assert main(["resume", str(folder), "--training.max-steps", "1280"]) == 0
     assert (folder / "found.yaml").read_text().startswith("# Found by `agilerl-like tune`: member ")
     assert f"found    {folder / 'found.yaml'}" in capsys.readouterr().out
+
+
+def test_a_search_that_an_error_ends_before_its_first_checkpoint_has_one_error(tmp_path, capsys):
+    file = tmp_path / "infos.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1, num_envs: 8, info_keys: {speed: velocity}}\nseed: 1\n"
+        "training: {fitness: info.speed, eval_steps: 20}\n"
+    )
+    assert main(["tune", str(file), "--budget", "2048", "--population", "2", "--dir", str(tmp_path)]) != 0
+    error = capsys.readouterr().err
+    assert "info['velocity'], which is the fitness, is missing" in error
+    assert "does not exist" not in error
 
 
 def test_a_generation_holds_a_rollout_of_a_file_with_ranges(tmp_path, capsys):

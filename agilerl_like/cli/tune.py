@@ -20,11 +20,11 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import RLParameter
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
-from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder
+from agilerl_like.training.run_folder import BEST
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -113,7 +113,7 @@ def tune(
     run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
     config = config.model_copy(update={"run": run})
     code = train_config(config, callbacks=[] if minutes is None else [Deadline(60 * minutes)])
-    if not (folder / METRICS).is_file():
+    if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
     write_found(Run.open(folder), config, out or folder / FOUND)
     return code
