@@ -409,6 +409,8 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
     assert found["network"]["encoder_config"]["hidden_size"] == [32]
     assert made.conversion.refused == {"n_envs=1": "the file has another value of that name, too"}
     assert " is not in the file" not in made.to_yaml()
+    recurrent = 'model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=64)'
+    assert settings(converted(tmp_path, recurrent, "sb3", name="lstm.py"))["algorithm"]["recurrent"] is True
     short = converted(tmp_path, 'model = PPO("MlpPolicy", "CartPole-v1").learn(1000)', "sb3", name="short.py")
     assert settings(short)["environment"] == {"id": "CartPole-v1"}
 

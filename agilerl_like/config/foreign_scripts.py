@@ -14,10 +14,11 @@ from typing import Any
 
 from agilerl_like.errors import ConfigurationError
 
-CALLS = ("PPO", "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
+PPO_CLASSES = ("PPO", "RecurrentPPO")
+CALLS = (*PPO_CLASSES, "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
 """Functions and classes of the other systems whose keywords are settings."""
 POLICY_KWARGS = "policy_kwargs"
-OTHER_ALGORITHMS = ("DQN", "QRDQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ", "A2C", "TRPO", "ARS", "RecurrentPPO")
+OTHER_ALGORITHMS = ("DQN", "QRDQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ", "A2C", "TRPO", "ARS")
 """Classes of algorithms whose settings are not converted."""
 
 
@@ -40,7 +41,7 @@ def script_settings(text: str) -> dict[str, Any]:
     """
     tree = ast.parse(text)
     called = {_name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    if "PPO" not in called and (others := [name for name in OTHER_ALGORITHMS if name in called]):
+    if not called & {*PPO_CLASSES} and (others := [name for name in OTHER_ALGORITHMS if name in called]):
         raise ConfigurationError(
             f"the script makes {others[0]}, and only PPO is converted; the settings of DQN, TD3, DDPG and SAC here are "
             "in tutorials/off_policy.md"
@@ -90,8 +91,12 @@ class _Script:
         name = _name_of(node.func)
         keywords = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
         if name in CALLS:
-            found = dict(zip(("policy", "env_id"), map(self._value, node.args), strict=False)) if name == "PPO" else {}
-            found = {key: value for key, value in found.items() if isinstance(value, str)}
+            arguments = map(self._value, node.args if name in PPO_CLASSES else ())
+            found = {
+                key: value
+                for key, value in zip(("policy", "env_id"), arguments, strict=False)
+                if isinstance(value, str)
+            }
             for word in node.keywords:
                 if word.arg == POLICY_KWARGS and isinstance(word.value, ast.Name):  # its dictionary is no section
                     keywords[POLICY_KWARGS] = self.sections.pop(word.value.id, keywords[POLICY_KWARGS])
