@@ -158,7 +158,7 @@ def run_identity(
         },
         SELECTION: selection_name(plan.selection),
         CHANGEABLE: {
-            **{name: getattr(training_args, name) for name in DEFAULTS.keys() - {"mutation"}},
+            **{name: getattr(training_args, name) for name in DEFAULTS if name != "mutation"},
             "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
         },
     }
