@@ -59,7 +59,7 @@ from agilerl_like.training.run_folder import (
     check_unused,
     prepare_folder,
 )
-from agilerl_like.training.run_plan import RunPlan
+from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import (
     CHANGEABLE,
     SELECTION,
@@ -233,6 +233,10 @@ class ProcessRun:
             self.plan.mutations.validate(members.size)
             self.plan.mutations.check_ranges(members.first.hp_config)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
+        elif self.plan.mutations != NO_MUTATION:
+            self.callbacks.on_warning(
+                "mutation has no effect without selection_strategy (or tournament): no member is replaced or mutates"
+            )
         self._check_members(members)
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:

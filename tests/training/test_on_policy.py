@@ -422,6 +422,14 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
     assert memory.warnings == []
 
 
+def test_mutation_without_a_selection_warns_that_it_has_no_effect():
+    _, _, memory = run(size=2, max_steps=400, selection_strategy=None)
+    (warning,) = memory.warnings
+    assert "mutation has no effect without selection_strategy (or tournament)" in warning
+    _, _, memory = run(size=2, max_steps=400, selection_strategy=None, mutation=None)
+    assert memory.warnings == []
+
+
 def test_elite_path_implies_save_elite(tmp_path):
     population, _, _ = run(max_steps=200, elite_path=tmp_path / "elite")
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(population.best))
