@@ -216,6 +216,7 @@ def _section(
     lines += ["", *_common_ranks(final, auc), *_warning(final), "### By environment", ""]
     lines += _by_env(rows, methods)
     lines += _better_by_env(final, methods)
+    lines += _pairs_at_target(final, methods)
     lines += ["", "### Cost, acts and bias", "", *_costs(rows, methods)]
     lines += _replay_table(rows, methods, replays)
     name = FIGURE.format(f"{start}_{members}x{generations}")
@@ -331,6 +332,24 @@ def _better_by_env(final: Mapping[str, stats.Scores], methods: Sequence[str]) ->
         "P(ours is better) in each environment (runs of ours and of the method); a tie counts half:",
         "",
         *markdown(("method", *map(_env_of, tasks)), table),
+    ]
+
+
+def _pairs_at_target(final: Mapping[str, stats.Scores], methods: Sequence[str]) -> list[str]:
+    """Return which runs of the pairs that P counts reached the target, because P hardly sees it if most of both do."""
+    table = []
+    for name in methods:
+        ours, theirs = stats.in_common(final.get(OURS, {}), final[name])
+        if name != OURS and ours:
+            table.append((f"`{name}`", *(f"{share:.0%}" for share in stats.pairs_at_target(ours, theirs))))
+    if not table:
+        return []
+    return [
+        "",
+        "P counts a pair of runs as won whether the other is 1 % worse or never reached the target. Shares of pairs in "
+        "which the agents handed over are at the target:",
+        "",
+        *markdown(("method", "both at the target", "ours alone", "the other alone", "neither"), table),
     ]
 
 

@@ -46,6 +46,16 @@ def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
     return float(np.mean([_share_better(ours[task], theirs[task]) for task in _common(ours, theirs)]))
 
 
+def pairs_at_target(ours: Scores, theirs: Scores) -> tuple[float, float, float, float]:
+    """Return the shares of pairs of runs in a random task of which both, ours alone, theirs alone, neither score 1."""
+    found = []
+    for task in _common(ours, theirs):
+        one, other = (float((np.asarray(side[task], dtype=float) >= 1).mean()) for side in (ours, theirs))
+        found.append((one * other, one * (1 - other), (1 - one) * other, (1 - one) * (1 - other)))
+    both, alone, other_alone, neither = np.mean(found, axis=0).tolist()
+    return both, alone, other_alone, neither
+
+
 def _share_better(ours: Sequence[float], theirs: Sequence[float]) -> float:
     one, other = np.asarray(ours, dtype=float)[:, None], np.asarray(theirs, dtype=float)
     return float((one > other).mean() + 0.5 * (one == other).mean())

@@ -35,6 +35,12 @@ def test_probability_of_improvement_is_a_mean_over_common_tasks():
         stats.probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
 
 
+def test_pairs_at_target_are_shares_of_all_pairs_in_the_mean_of_common_tasks():
+    ours, theirs = {"a": [1.0, 1.2, 0.5, 2.0], "b": [1.0], "c": [0.0]}, {"a": [1.0, 0.0], "b": [0.9]}
+    assert stats.pairs_at_target({"a": ours["a"]}, {"a": theirs["a"]}) == (0.375, 0.375, 0.125, 0.125)
+    assert stats.pairs_at_target(ours, theirs) == (0.1875, 0.6875, 0.0625, 0.0625)
+
+
 def test_bootstrap_resamples_within_tasks():
     # task a is always 0 and task b always 1: pooling before resampling would vary
     assert stats.bootstrap_interval(stats.iqm, {"a": [0.0, 0.0], "b": [1.0, 1.0]}, repetitions=50) == (0.5, 0.5)
