@@ -393,6 +393,11 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
     assert cells["S2: CPU seconds to the target on one machine, TPE + Hyperband against ours"][1].startswith(
         "cartpole 4.00 (4.00 to 4.00)"
     )
+    goal = "S1: steps to the target, TPE + median against ours"
+    late = [row("ours", "acrobot", "S1", seed, curve("acrobot", (400_000,), (1.0,))) for seed in range(10)]
+    others = [one for one in rows if (one.case["env"], one.case["start"]) != ("acrobot", "S1")]
+    assert _reached(others + late, goal) == "**no**"  # 800,000 steps are twice those of ours: the rival need not run
+    assert _reached(others + late[1:], goal) == "undecided: too few runs"
     more = [
         row(method, "lunar_lander", "S2", 0, curve("lunar_lander", (100_000,), (1.0,)))
         for method in ("ours", "tpe_hyperband")
@@ -410,7 +415,10 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
 
 
 def _seconds(rows):
-    goal = "S2: CPU seconds to the target on one machine, TPE + Hyperband against ours"
+    return _reached(rows, "S2: CPU seconds to the target on one machine, TPE + Hyperband against ours")
+
+
+def _reached(rows, goal):
     return next(line for line in goals.table(rows, {}) if goal in line).strip("| ").split(" | ")[-1]
 
 
