@@ -254,10 +254,12 @@ class TestRefusing:
             ("hyperparameters: {lr: 1e-3}", "hyperparameters.lr=0.001; allowed is a mapping of when, min, max"),
             ("run: {trackers: wandb}", "run.trackers='wandb'; allowed is a list"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
-            ("training: {max_steps: 1.5}", "training.max_steps=1.5: input should be a valid integer"),
+            ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed is 'return'"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
-            ("training: 5", "training=5: input should be a dictionary"),
+            ("training: 5", "training=5; allowed is a mapping of max_steps"),
+            ("run: {plot: maybe}", "run.plot='maybe'; allowed is true or false"),
+            ("hyperparameters: {lr: {min: a, max: 1}}", "hyperparameters.lr.min='a'; allowed is a number"),
         ],
     )
     def test_error_names_field_value_allowed_values_and_location(self, read, text, message):
@@ -296,7 +298,7 @@ class TestRefusing:
             ("seed: !!timestamp x", "line 1: not valid YAML: could not determine a constructor for the tag"),
             (f"seed: {'9' * 5000}", "line 1: not valid YAML: '9999"),
             ('seed: "\\UFFFFFFFF"', "not valid YAML"),
-            ("seed: 0b_", "seed='0b_': input should be a valid integer"),
+            ("seed: 0b_", "seed='0b_'; allowed is a whole number"),
             ("a: [{b: 1}, {b: 1, c: 2,\n b: 3}]", "line 2: a.1.b is already given in line 1"),
             ("a:\n- ? [1]\n  : 2", "line 2: a key is empty, a list or a mapping; allowed are names"),
             ("a: [{'': 2}]", "line 1: a key is empty"),

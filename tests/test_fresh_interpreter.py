@@ -121,7 +121,7 @@ def test_results_do_not_depend_on_process_folder_hash_seed_or_backend(found, tmp
 def test_a_mistake_is_one_line_without_a_traceback(found):
     assert found["codes"] == [2, 0, 2, 2, 2, 2]
     assert len(found["lines"]) == 5  # none of the training, and not the banner of ALE
-    assert found["lines"][0].startswith("agilerl-like: seed='x': input should be a valid integer")
+    assert found["lines"][0].startswith("agilerl-like: seed='x'; allowed is a whole number")
 
 
 def test_error_for_a_missing_path_gives_advice(found):

@@ -22,8 +22,16 @@ from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError, foreign_setting, renamed_error, unknown_name
 from agilerl_like.registry import registered
 
-FORMS = {"model_type": "a mapping", "dict_type": "a mapping", "list_type": "a list", "tuple_type": "a list"}
+FORMS = {
+    **dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+}
 """What is allowed, by the type of pydantic's error."""
+SECTIONS = ("model_type", "dataclass_type")
+"""The types of those errors whose mapping has names of its own."""
 
 
 class Problem(NamedTuple):
@@ -47,6 +55,10 @@ class ErrorFormatter:
         """Yield one problem, or several if settings are inconsistent."""
         loc = tuple(str(part) for part in found["loc"])
         loc = loc[:-1] if loc[:1] == ("run",) and loc[-1] in (AUTO, COUNT) else loc
+        if loc[:1] == ("hyperparameters",) and found["type"].startswith(f"{loc[-1]}_"):  # of a bound: int | float
+            if loc[-1] == "int":
+                return  # the error as a float follows
+            loc = loc[:-1]
         kind = RangeConfig
         if loc[:1] == ("hyperparameters",) and loc[2:3] and loc[2] in PARAMETER_KINDS:
             kind, loc = PARAMETER_KINDS[loc[2]], (*loc[:2], *loc[3:])
@@ -69,7 +81,7 @@ class ErrorFormatter:
         if found["type"] in FORMS:
             of_range = loc[0] == "hyperparameters" and len(loc) == 2
             names = kind.model_fields if of_range else self._names(loc[0]) if len(loc) == 1 else ()
-            settings = f" of {', '.join(dict.fromkeys(names))}" if names and found["type"] == "model_type" else ""
+            settings = f" of {', '.join(dict.fromkeys(names))}" if names and found["type"] in SECTIONS else ""
             if isinstance(value, str) and loc in (("selection",), ("mutation",)):
                 settings = f" with the strategy's name, as in {{name: {value}}}"
             return f"{name}={value!r}; allowed is {FORMS[found['type']]}{settings}"

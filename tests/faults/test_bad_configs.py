@@ -64,8 +64,8 @@ NO_SHARE = st.floats(1.001, 1e6) | NEGATIVE
 NO_NAME = st.text("abcdefgh", min_size=9, max_size=12)
 FRACTION = st.integers(1, 99).map(lambda number: number + 0.5)
 
-AT_LEAST, WHOLE = "greater than", "valid integer|whole number|positive integer|valid number"
-NUMBER = "valid number|finite"
+AT_LEAST, WHOLE = "greater than", "whole number|positive integer|a number"
+NUMBER = "a number|finite"
 
 FIELDS = [
     *(wrong(f"algorithm.{name}", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE) for name in
@@ -75,7 +75,7 @@ FIELDS = [
     *(wrong(f"algorithm.{name}", NO_SHARE | NO_NUMBER, AT_LEAST, "less than or equal to 1", NUMBER) for name in
       ("gamma", "gae_lambda")),
     wrong("algorithm.precision", NO_NAME, "'bfloat16', float32|allowed are|did you mean"),
-    wrong("algorithm.recurrent", NO_FLAG, "valid boolean"),
+    wrong("algorithm.recurrent", NO_FLAG, "true or false"),
     wrong("environment.num_envs", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
     wrong("environment.num_envs", HUGE, r"needs at least .*B of memory; .*: allowed are at most \d+ envs"),
     *(wrong(path, BEYOND, "less than or equal to 1099511627776") for path in
@@ -84,7 +84,7 @@ FIELDS = [
     wrong("environment.step_timeout", NEGATIVE | NO_NUMBER, AT_LEAST, NUMBER),
     wrong("environment.backend", NO_NAME, "allowed are|did you mean"),
     wrong("population.size", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
-    wrong("population.sample_hyperparameters", NO_FLAG, "valid boolean"),
+    wrong("population.sample_hyperparameters", NO_FLAG, "true or false"),
     wrong("network.latent_dim", st.integers(-99, 7) | st.integers(129, 9999), r"outside its range \[8, 128\]"),
     wrong("network.encoder", NO_NAME, "allowed are|did you mean"),
     wrong("selection.tournament_size", TOO_SMALL, "at least 1"),
@@ -98,7 +98,7 @@ FIELDS = [
       ("max_steps", "evo_steps", "eval_loop")),
     wrong("training.target", NOT_FINITE, "finite number"),
     wrong("run.threads", TOO_SMALL | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
-    wrong("run.tensorboard", NO_FLAG, "valid boolean"),
+    wrong("run.tensorboard", NO_FLAG, "true or false"),
     wrong("seed", st.integers(-(10**9), -1) | FRACTION | NO_NUMBER, AT_LEAST, WHOLE),
 ]  # fmt: skip
 
