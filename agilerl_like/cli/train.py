@@ -52,10 +52,9 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackError, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.estimates import best_so_far
-from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
 from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
-from agilerl_like.reporting.report import HtmlReporter, write_report
+from agilerl_like.reporting.report import write_report
 from agilerl_like.reporting.run_history import read_history
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.saved_runs import Run
@@ -64,8 +63,13 @@ from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.loop import RunResult
 from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
-from agilerl_like.training.provenance import ProvenanceReporter
-from agilerl_like.training.run_folder import CONFIG, ConfigReporter, RunFolderExistsError, check_unused
+from agilerl_like.training.run_folder import (
+    CONFIG,
+    ConfigReporter,
+    RunFolderExistsError,
+    check_unused,
+    run_folder_reporters,
+)
 from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -339,13 +343,7 @@ def _reporters(config: Config, run_dir: Path, *, quiet: bool = False) -> Iterabl
     notes = trust_notes(config)
     yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
     yield ConsoleReporter(verbose=not quiet)
-    yield CsvReporter(run_dir)
-    yield LineageReporter(run_dir)
-    if config.run.log_every == "update":
-        yield UpdatesReporter(run_dir)
-    yield ProvenanceReporter(run_dir)
-    if config.run.report:
-        yield HtmlReporter(run_dir)
+    yield from run_folder_reporters(run_dir, updates=config.run.log_every == "update", report=config.run.report)
     if config.run.tensorboard:
         yield TensorBoardReporter(run_dir / "tensorboard")
     if config.run.wandb:

@@ -21,14 +21,11 @@ from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.files import CsvReporter, LineageReporter, UpdatesReporter
-from agilerl_like.reporting.report import HtmlReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
-from agilerl_like.training.provenance import ProvenanceReporter
-from agilerl_like.training.run_folder import CONFIG, ConfigReporter
+from agilerl_like.training.run_folder import CONFIG, ConfigReporter, run_folder_reporters
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import evolve_on_policy
@@ -216,7 +213,7 @@ def train_on_policy(
         plan = replace(plan, settings={**described.settings, **plan.settings})
     own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
     if run_dir is not None:
-        own += _reporters_of_folder(run_dir, updates=log_every == "update")
+        own += run_folder_reporters(run_dir, updates=log_every == "update")
         if described is not None:
             own.insert(0, _config_reporter(run_dir, described))
     log_dir = run_dir or Path("runs") / name
@@ -336,12 +333,6 @@ def _run_dir(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     return None if folder is None else Path(folder)
-
-
-def _reporters_of_folder(run_dir: Path, *, updates: bool) -> list[Reporter]:
-    """Return the reporters that write into a run folder; with `updates` also each update of a member."""
-    folder = [CsvReporter(run_dir), LineageReporter(run_dir), ProvenanceReporter(run_dir), HtmlReporter(run_dir)]
-    return [*folder, *([UpdatesReporter(run_dir)] if updates else [])]
 
 
 def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:

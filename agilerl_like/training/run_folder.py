@@ -9,23 +9,32 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.callback import Reporter
-from agilerl_like.reporting.files import LINEAGE, METRICS, UPDATES, begins_as_metrics, begins_as_updates
+from agilerl_like.reporting.files import (
+    LINEAGE,
+    METRICS,
+    UPDATES,
+    CsvReporter,
+    LineageReporter,
+    UpdatesReporter,
+    begins_as_metrics,
+    begins_as_updates,
+)
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
-from agilerl_like.reporting.report import REPORT
+from agilerl_like.reporting.report import REPORT, HtmlReporter
 from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
-from agilerl_like.training.provenance import is_run_document, provenance
+from agilerl_like.training.provenance import ProvenanceReporter, is_run_document, provenance
 from agilerl_like.training.training_arguments import OutputPaths
 
 CONFIG = "config.yaml"
@@ -248,6 +257,17 @@ RUN_FILES: Mapping[str, RunFile] = {
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }
 """The files of a run, by name."""
+
+
+def run_folder_reporters(run_dir: Path, *, updates: bool, report: bool = True) -> Iterator[Reporter]:
+    """Yield the reporters that write into a run folder; with `updates` also each update, with `report` its page."""
+    yield CsvReporter(run_dir)
+    yield LineageReporter(run_dir)
+    if updates:
+        yield UpdatesReporter(run_dir)
+    yield ProvenanceReporter(run_dir)
+    if report:
+        yield HtmlReporter(run_dir)
 
 
 class ConfigReporter(Reporter):
