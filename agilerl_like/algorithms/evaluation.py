@@ -153,6 +153,9 @@ class RowLayout(Protocol):
     def split_by_agent(self, rows: Any) -> Any:
         """Return rows of actions as arrays `[N, …]` by agent."""
 
+    def continuing(self, step: Any) -> np.ndarray | None:
+        """Return which rows `[N A]` keep their hidden state after a step; None: all."""
+
 
 class SingleAgentRows:
     """The layout of a single agent, whose arrays are the rows."""
@@ -166,11 +169,15 @@ class SingleAgentRows:
     def split_by_agent(self, rows: Any) -> Any:
         return rows
 
+    def continuing(self, step: Any) -> np.ndarray | None:
+        return None  # steps after the end of an episode do not count
+
 
 class Actor(Protocol):
     """Some agents in all rows of an env during a round."""
 
     def act(self, observations: Any, masks: Any) -> Any: ...
+    def note(self, step: Any) -> None: ...
 
 
 class HasActor(Protocol):
@@ -189,7 +196,7 @@ class GroupPolicy(NamedTuple):
 
     def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> Actor:
         """Return the group's actor for a round; `row_seeds` are unused, because the policy does not explore."""
-        return _GroupActor(self, env.array_backend)
+        return GroupActor(self, env.array_backend)
 
 
 class HasTrainingMode(Protocol):
@@ -310,6 +317,8 @@ def _play_round(
         if openings is not None and step <= openings.longest:
             actions = openings.replace(step - 1, actions, env, row_seeds)
         transition = env.step(actions)
+        for actor in actors:
+            actor.note(transition)
         observations, ended = transition.obs, transition.ended
         guard.check(reward=transition.reward, observation=observations)
         for total, reward in zip(returns, transition.rewards, strict=True):
@@ -326,17 +335,27 @@ def _play_round(
     return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (*found, infos.of(env.num_envs)))
 
 
-class _GroupActor:
+class GroupActor:
     """One group's agents in all envs during a round, with their hidden states."""
 
     def __init__(self, group: GroupPolicy, backend: ArrayBackend) -> None:
-        self._policy, self._layout, self._state = group.policy, group.layout, group.initial_hidden_state.unsqueeze(0)
+        self._policy, self.layout, self._state = group.policy, group.layout, group.initial_hidden_state.unsqueeze(0)
         self._encode = backend.make_encode_fn(group.encoding)
 
     def act(self, observations: Any, masks: Any) -> Any:
         """Return the actions `[N, …]`; of several agents a dict by agent."""
-        device, mask = self._state.device, self._layout.mask_rows(masks)
-        encoded = self._encode(self._layout.observation_rows(observations)).to(device)
+        device, mask = self._state.device, self.layout.mask_rows(masks)
+        encoded = self._encode(self.layout.observation_rows(observations)).to(device)
         mask = None if mask is None else torch.as_tensor(mask).to(device)
         actions, self._state = self._policy(encoded, mask, self._state.expand(len(encoded), -1, -1, -1))
-        return self._layout.split_by_agent(actions)
+        return self.layout.split_by_agent(actions)
+
+    def note(self, step: Any) -> None:
+        """Keep the hidden states after a step, as training does: an agent's is zero until its first action."""
+        if self._state.numel():
+            self.keep(self.layout.continuing(step))
+
+    def keep(self, rows: np.ndarray | None) -> None:
+        """Set the hidden states of all rows to zero but those of `rows` `[N A]` bool; None: keep all."""
+        if rows is not None:
+            self._state = self._state * torch.as_tensor(rows).to(self._state.device).view(-1, 1, 1, 1)

@@ -339,7 +339,8 @@ class IPPO(OnPolicyAlgorithm):
 
         As `PPO.predict` for each agent: actions are those of the environment, clipped to its bounds, and single where
         the observation is. The states of recurrent groups are passed to the next call; `episode_start` `[N]` is 1 where
-        an episode begins.
+        an episode begins. In training and evaluation an agent's state is zero until its first action of an episode, and
+        an agent that waits for its turn after that sees its last observation in each env step: pass it here, too.
 
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, eval_mode, evaluate
+from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupActor, GroupPolicy, eval_mode, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import torch_generator
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.networks.exploration import EpsilonGreedy
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.networks.sampling import Sampling
@@ -133,28 +134,37 @@ class SampledPolicy:
 
 
 class SideBySide:
-    """The policies of several agents, each of which acts in a row of its own."""
+    """One group of each of several agents, each of which acts in a row of its own."""
 
-    def __init__(self, policies: Sequence[SampledPolicy], episodes: SeededEpisodes) -> None:
-        self._policies, self._episodes = policies, episodes
-        self._round, self._states = 0, list[Tensor]()
+    def __init__(self, groups: Sequence[GroupPolicy]) -> None:
+        self._groups = groups
 
-    def __call__(self, encoded: Tensor, mask: Tensor | None, state: Tensor) -> tuple[Any, Tensor]:
-        """Return the env's actions for rows `[N, D]`; hidden states are held here, because their sizes may differ."""
-        if self._round != self._episodes.rounds:
-            self._round = self._episodes.rounds
-            self._states = [
-                its.learner.initial_hidden_state.expand(its.learner.num_agents, -1, -1, -1) for its in self._policies
-            ]
-        actions, start = [], 0
-        for place, policy in enumerate(self._policies):
-            rows = slice(start, start + policy.learner.num_agents)
-            action, self._states[place] = policy(
-                encoded[rows], None if mask is None else mask[rows], self._states[place]
+    def actor(self, env: EvalEnv, row_seeds: Sequence[int]) -> SideBySideActor:
+        """Return what acts in a round."""
+        return SideBySideActor([GroupActor(group, env.array_backend) for group in self._groups])
+
+
+class SideBySideActor:
+    """The actors of several agents, one for each row, whose hidden states may differ in size."""
+
+    def __init__(self, actors: Sequence[GroupActor]) -> None:
+        self._actors = actors
+
+    def act(self, observations: Any, masks: Any) -> Any:
+        """Return the actions `[N, …]`; of several agents a dict by agent."""
+        found = []
+        for row, actor in enumerate(self._actors):
+            seen, mask = tree_map(
+                lambda leaf, at=row: None if leaf is None else leaf[at : at + 1], (observations, masks)
             )
-            actions.append(action)
-            start = rows.stop
-        return np.concatenate(actions), state
+            found.append(actor.act(seen, mask))
+        return tree_map(lambda *parts: np.concatenate(parts), *found)
+
+    def note(self, step: Any) -> None:
+        """Keep each agent's hidden states after a step."""
+        rows = self._actors[0].layout.continuing(step)
+        for row, actor in enumerate(self._actors):
+            actor.keep(None if rows is None else rows.reshape(len(self._actors), -1)[row])
 
 
 def play_side_by_side(
@@ -166,19 +176,22 @@ def play_side_by_side(
     max_steps: int | None = None,
 ) -> Episodes:
     """Play one episode of the same seed with each agent, in as many rows at once."""
-    groups = agents[0].group_policies
-    policies = {
-        group: SideBySide(
-            [SampledPolicy(its.learners[group], sampling, OneRow(episodes, row)) for row, its in enumerate(agents)],
-            episodes,
+    groups = [
+        SideBySide(
+            [
+                agent.group_policies[group]._replace(
+                    policy=SampledPolicy(agent.learners[group], sampling, OneRow(episodes, row))
+                )
+                for row, agent in enumerate(agents)
+            ]
         )
-        for group in groups
-    }
+        for group in agents[0].group_policies
+    ]
     with contextlib.ExitStack() as stack:
         for agent in agents:
             stack.enter_context(eval_mode(agent))
         return evaluate(
-            [groups[group]._replace(policy=policy) for group, policy in policies.items()],
+            groups,
             episodes,
             [seed],
             members=len(agents),

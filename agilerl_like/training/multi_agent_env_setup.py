@@ -134,8 +134,8 @@ class MultiAgentEnvSetup(EnvSetup):
     def make_evaluator(self, fitness: str, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
         if fitness == "rating":
             return EloEvaluator(env, max_steps)
-        if fitness == "return" and self.opponent is not None and not isinstance(self.opponent, IPPO):
-            return ScriptedOpponentEvaluator(env, max_steps, self.opponent)
+        if self.opponent is not None and not isinstance(self.opponent, IPPO):
+            return ScriptedOpponentEvaluator(env, max_steps, self.opponent, fitness)
         return Evaluator(env, max_steps, fitness)
 
     def make_collector(self, population: Any, env: MultiAgentVecEnvAdapter, timer: PhaseTimer) -> Collector:

@@ -17,7 +17,7 @@ import numpy as np
 
 from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import GroupPolicy, eval_mode
+from agilerl_like.algorithms.evaluation import Episodes, GroupPolicy, eval_mode
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
@@ -109,10 +109,15 @@ def scripted_rows(
 
 
 class ScriptedOpponentEvaluator(Evaluator):
-    """Computes the mean return of a member's own agents in games against functions, from each side equally often."""
+    """Computes the mean return of a member's own agents in games against functions, from each side equally often.
 
-    def __init__(self, env: MultiAgentVecEnvAdapter, max_steps: int | None, scripts: Scripts) -> None:
-        super().__init__(env, max_steps)
+    With `fitness="info.NAME"` it is the mean of an info in these games.
+    """
+
+    def __init__(
+        self, env: MultiAgentVecEnvAdapter, max_steps: int | None, scripts: Scripts, fitness: str = "return"
+    ) -> None:
+        super().__init__(env, max_steps, fitness)
         self._scripts = scripts
 
     def evaluate(
@@ -159,7 +164,12 @@ class ScriptedOpponentEvaluator(Evaluator):
             members=members,
             max_steps=self.max_steps,
             should_stop=should_stop,
+            with_infos=bool(self.info_keys),
         )
+        if self.info_keys or self.instances > 1:
+            returns, lengths, lost = (np.concatenate(its, axis=1) for its in (played.mine, played.lengths, played.lost))
+            infos = None if played.infos is None else np.concatenate(played.infos, axis=1)
+            return self._with_measures(Episodes(returns, lengths, lost, infos))
         returns = np.where(played.lost.any(axis=0), np.nan, played.mine.mean(axis=0))
         counts = (~np.isnan(returns)).sum(axis=1)
         spread = [float(np.nanstd(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)]

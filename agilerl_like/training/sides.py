@@ -10,6 +10,7 @@ import numpy as np
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import EvalEnv, GroupPolicy, HasActor, evaluate
 from agilerl_like.algorithms.openings import Openings
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.multi_agent.scripted import ScriptedAgents, ScriptedPolicy
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -26,6 +27,7 @@ class SidesPlayed(NamedTuple):
     lengths: np.ndarray  # [S, P, K], in env steps
     lost: np.ndarray  # [S, P, K] bool: the worker process died during the game
     steps: np.ndarray  # [P], env steps of all games, also of those that are left out
+    infos: np.ndarray | None = None  # [S, P, K] object: the info of each game's last step, None unless requested
 
 
 def play_sides(
@@ -39,6 +41,7 @@ def play_sides(
     max_steps: int | None = None,
     should_stop: Callable[[], bool] = never_stop,
     openings: Openings | None = None,
+    with_infos: bool = False,
 ) -> SidesPlayed:
     """Play a game from each side on each seed: `mine` acts for the agents of the side, `others` for all others.
 
@@ -55,10 +58,16 @@ def play_sides(
             max_steps=max_steps,
             should_stop=should_stop,
             openings=openings,
+            with_infos=with_infos,
         )
         for side in sides
     ]
-    kept = slice(None) if openings is None else np.flatnonzero(openings.are_new(seeds))
+    kept = slice(None)
+    if openings is not None:
+        is_new = np.ones(found[0].lengths.shape[1], np.bool_)  # also of the seeds that whole sets of instances needed
+        given = np.repeat(openings.are_new(seeds), num_instances(env.env))
+        is_new[: len(given)] = given
+        kept = np.flatnonzero(is_new)
 
     def totals(of_side: Callable[[Collection[str]], Collection[str]]) -> np.ndarray:
         return np.stack(
@@ -74,6 +83,7 @@ def play_sides(
         np.stack([episodes.lengths[:, kept] for episodes in found]),
         np.stack([episodes.lost[:, kept] for episodes in found]),
         np.sum([episodes.lengths.sum(axis=1) for episodes in found], axis=0),
+        np.stack([episodes.infos[:, kept] for episodes in found if episodes.infos is not None]) if with_infos else None,
     )
 
 

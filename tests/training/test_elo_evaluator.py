@@ -251,6 +251,16 @@ def test_a_policy_that_plays_both_sides_is_rated_in_different_games():
     assert better.episodes == 2 * openings
 
 
+def test_all_instances_of_a_game_without_chance_count():
+    seeds, teams = list(range(6)), (nim_team(1), nim_team(2, best=True))
+    alone, _ = nim_evaluator(4)._play_games(*teams, seeds)
+    env = make_multi_agent_vect_envs(games.Nim, 4, backend="sync", instances=[{"bonus": 0.0}, {"bonus": 9.0}])
+    both, _ = EloEvaluator(MultiAgentVecEnvAdapter(env.eval_env(4)), None)._play_games(*teams, seeds)
+    env.close()
+    assert both.shape[1] == 2 * alone.shape[1]
+    assert both[:, ::2].tolist() == alone.tolist()
+
+
 def test_openings_are_the_same_for_all_members_and_both_sides():
     seeds = list(range(8))
     spaces = dict.fromkeys(("player_0", "player_1"), Discrete(3))

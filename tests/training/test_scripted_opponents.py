@@ -103,6 +103,37 @@ def test_further_evaluation_episodes_against_a_function_have_a_column_for_each_s
     env.close()
 
 
+class RightAnswers(Duel):
+    """Infos hold how many answers of the first side were right."""
+
+    def reset(self, seed=None, options=None):
+        self.right = 0
+        return super().reset(seed, options)
+
+    def step(self, actions):
+        self.right += int(actions["red_0"] == self.colour)
+        *parts, infos = super().step(actions)
+        return *parts, {**infos, "red_0": {"right": float(self.right)}}
+
+
+def test_instances_and_infos_count_in_games_against_functions():
+    """An untrained member, right in some of the steps, plays against a function that always is: the worst instance is
+    the longest. The info counts the right answers of the first side, which either of them controls in turn."""
+    options = {"instances": [{"steps": 2}, {"steps": 8}], "info_keys": {"right": "red_0.right"}}
+    env = make_multi_agent_vect_envs(RightAnswers, 8, backend="sync", aggregate="min", **options)
+    setup, teams = MultiAgentEnvSetup(env, perfect_duel), population(env, size=1, groups=BOTH)
+    adapter = setup.adapt(env.eval_env(8))
+    found = setup.make_evaluator("return", adapter, None).evaluate(teams, range(10, 14), 1)
+    by_instance = [found.measures[f"fitness_by_instance/{i}"][0] for i in range(2)]
+    assert found.fitness == [min(by_instance)] == [by_instance[1]]
+    assert found.episodes == 2 * 2 * 4  # sides, instances, seeds
+    info = setup.make_evaluator("info.right", adapter, None).evaluate(teams, range(10, 14), 1)
+    assert info.measures["return"] == [np.mean(by_instance)]
+    assert 1 <= info.fitness[0] <= 2  # of two steps: the function is right in both, in half of the games
+    adapter.env.close()
+    env.close()
+
+
 def test_a_function_acts_for_its_group_and_the_others_are_trained():
     """Blue's function always names 0; a red that names every colour wins two points in two of three steps."""
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")

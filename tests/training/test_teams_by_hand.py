@@ -5,12 +5,15 @@ import pytest
 import torch
 from duel_envs import CHOICES, Duel, Roles
 from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo import ParallelEnv
 from small_runs import SMALL
 
 from agilerl_like import IPPO, ConfigurationError, MultiAgentPopulation, make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, MultiAgentStepSync
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.evaluation.policies import SeededEpisodes, play_side_by_side
+from agilerl_like.networks.sampling import Sampling
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 
@@ -295,3 +298,63 @@ def test_agent_ids_are_appended_to_vectors_and_added_to_other_observations():
 def test_multi_agent_settings_are_validated(wrong, message):
     with pytest.raises(ConfigurationError, match=message):
         team_of(make_multi_agent_vect_envs(Duel, 1, backend="sync"), **wrong)
+
+
+class Turns(ParallelEnv):
+    """Two players in turns, of which the second begins a step later; returns show which actions were taken."""
+
+    def __init__(self):
+        self.metadata, self.possible_agents, self.render_mode = {"name": "turns"}, ["p_0", "p_1"], None
+
+    def observation_space(self, agent):
+        return Box(-1, 1, (3,))
+
+    def action_space(self, agent):
+        return Discrete(3)
+
+    def _observe(self):
+        return self.rng.uniform(-1, 1, 3).astype(np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.rng, self.count, self.agents = np.random.default_rng(seed), 0, ["p_0"]
+        return {"p_0": self._observe()}, {"p_0": {}}
+
+    def step(self, actions):
+        ((agent, action),) = actions.items()
+        self.count += 1
+        after, over = f"p_{self.count % 2}", self.count == 8
+        rewards = {its: 3.0**self.count * int(action) if its == agent else 0.0 for its in self.possible_agents}
+        self.agents = [] if over else [after]
+        observations = {agent: self._observe(), after: self._observe()}
+        ends = dict.fromkeys(self.possible_agents, over)
+        return observations, rewards, ends, dict.fromkeys(ends, False), {its: {} for its in ends}
+
+
+def returns_by_predict(team, seed):
+    """Play a game of Turns with `predict`: states are zero until an agent's first action, and change in each step."""
+    env = Turns()
+    latest, _ = env.reset(seed)
+    states, total = {}, 0.0
+    while env.agents:
+        (agent,) = env.agents
+        begun = {its: latest[its] for its in env.possible_agents if its in states or its == agent}
+        actions, states = team.predict(begun, states, deterministic=True)
+        observations, rewards, *_ = env.step({agent: actions[agent]})
+        latest |= observations
+        total += sum(rewards.values())
+    return total
+
+
+def test_a_recurrent_team_is_evaluated_with_the_hidden_states_that_it_is_trained_with():
+    env = make_multi_agent_vect_envs(Turns, 2, backend="sync")
+    for seed in range(6):
+        team = team_of(env, recurrent=True, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in team.learners["p"].network.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.5)
+        adapter = MultiAgentVecEnvAdapter(env)
+        played = team.run_episodes(adapter, [1, 2, 3]).returns[0]
+        assert played.tolist() == [returns_by_predict(team, game) for game in (1, 2, 3)]
+        alone = play_side_by_side([team, team], SeededEpisodes(adapter), 2, Sampling())
+        assert alone.returns.tolist() == [[played[1]]] * 2

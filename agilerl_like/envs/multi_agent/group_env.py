@@ -112,6 +112,15 @@ class AgentGroup:
         all_allowed = np.ones_like(known[0])
         return np.stack([all_allowed if mask is None else mask for mask in given], 1).reshape(-1, all_allowed.shape[-1])
 
+    def continuing(self, step: MultiAgentTransition) -> np.ndarray:
+        """Return which rows `[N A]` are in the midst of their agent's episode after a step."""
+        return self.to_rows(
+            {
+                agent: (step.valid[agent] | step.waited[agent]) & ~(step.terminated[agent] | step.truncated[agent])
+                for agent in self.agent_ids
+            }
+        )
+
     def row_transition(self, step: MultiAgentTransition) -> Transition:
         """Convert a step to rows.
 

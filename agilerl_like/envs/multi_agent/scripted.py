@@ -93,6 +93,9 @@ class ScriptedActor:
             for agent, its in self._generators.items()
         }
 
+    def note(self, step: Any) -> None:
+        """Do nothing: functions have no hidden state."""
+
 
 class ScriptedRows:
     """Functions that control some agents of some envs in training, with a generator for each env."""
