@@ -303,7 +303,8 @@ def update_of(
 def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout:
     """Return the rollout with its rewards transformed, normalised and clipped by the learners' settings.
 
-    The learners' statistics of returns are updated.
+    The learners' statistics of returns are updated. Where an agent does not act, what it is paid is transformed, but a
+    reward of 0 stays 0: `own_time` adds these rewards to the agent's last step.
     """
     settings = [learner.algorithm for learner in learners]
     if not any(its.reward_transform is not None or its.normalize_reward or its.reward_clip for its in settings):
@@ -316,12 +317,13 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
         limit = first.max_steps
         steps = first.env_steps if limit is None else round(first.algorithm.progress * limit)
         changed = transformed(rewards[rows].transpose(0, 1), transform, steps, limit)
-        rewards[rows] = changed.transpose(0, 1)
+        raw, acted = rewards[rows], rollout.valid[rows] > 0
+        rewards[rows] = torch.where(acted | (raw != 0), changed.transpose(0, 1), 0.0)
     for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):
         own = rewards[row]
         if its.normalize_reward:
             gamma = its.settings()["gamma"]
-            flags = rollout.ended[row], rollout.valid[row]
+            flags = rollout.continues[row], rollout.valid[row]
             learner.return_statistics = learner.return_statistics.updated(own, *flags, gamma)
             own /= learner.return_statistics.scale
         limit = its.reward_clip or (CLIP if its.normalize_reward else None)

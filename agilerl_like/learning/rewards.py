@@ -112,19 +112,20 @@ class ReturnStatistics(NamedTuple):
         """Return the same statistics with no rewards in the running episodes: all envs were reset."""
         return self._replace(returns=torch.zeros(0, dtype=torch.float64))
 
-    def updated(self, rewards: Tensor, ended: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
+    def updated(self, rewards: Tensor, continues: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.
 
-        R_t = r_t + gamma R_{t-1} within an episode. A step that is not valid may have a reward, if the agent waits for
-        its turn, but its R is not counted.
+        R_t = r_t + gamma R_{t-1} within an episode, which `continues` where the next step belongs to it. A step that is
+        not valid may have a reward, if the agent waits for its turn, but its R is not counted; nor is that of what an
+        agent is paid after its end.
         """
-        rewards, ended, valid = (x.detach().cpu().double() for x in (rewards, ended, valid))
+        rewards, continues, valid = (x.detach().cpu().double() for x in (rewards, continues, valid))
         before = self.returns if len(self.returns) == rewards.shape[1] else rewards.new_zeros(rewards.shape[1])
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += gamma * before
-        decay[1:] = gamma * (1 - ended[:-1])
+        decay[1:] = gamma * continues[:-1]
         sums = discounted_suffix_sum_(terms.flip(0), decay.flip(0)).flip(0)  # flipped: the sums are over the past
-        return ReturnStatistics(self._merged(sums[valid > 0]), sums[-1] * (1 - ended[-1]))
+        return ReturnStatistics(self._merged(sums[valid > 0]), sums[-1] * continues[-1])
 
     def _merged(self, new: Tensor) -> Tensor:
         """Return the moments after further returns `[n]` (Chan et al. 1979)."""

@@ -138,8 +138,8 @@ def test_settings_and_state_are_stored_cloned_and_loaded(make, settings):
     agent = make(**settings)
     (learner,) = agent.learners.values()
     learner.env_steps, learner.moments.lr_scale[0] = 6, 0.7
-    rewards, never, always = torch.rand(3, 2), torch.zeros(3, 2), torch.ones(3, 2)
-    learner.return_statistics = learner.return_statistics.updated(rewards, never, always, 0.9)
+    rewards, always = torch.rand(3, 2), torch.ones(3, 2)
+    learner.return_statistics = learner.return_statistics.updated(rewards, always, always, 0.9)
     documents, tensors = agent.to_documents()
     stored = json.loads(json.dumps(documents))
     for copy in (agent.clone(), type(agent).from_documents(stored, tensors, device="cpu", where="memory")):

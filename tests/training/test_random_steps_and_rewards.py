@@ -12,6 +12,7 @@ import yaml
 from duel_envs import Duel
 from hypothesis import given
 from hypothesis import strategies as st
+from pettingzoo import ParallelEnv
 
 from agilerl_like import (
     IPPO,
@@ -26,14 +27,16 @@ from agilerl_like.algorithms.learner_host import SettingFunctions
 from agilerl_like.algorithms.ppo_learner import learned_rewards
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.probe_envs import PROBES
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning import ppo_update
+from agilerl_like.learning.own_time import own_time
 from agilerl_like.learning.rewards import ReturnStatistics, check_reward_transform, transformed
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector, MultiAgentEnvSetup
 from agilerl_like.training.probe import solve
 
 ENVS = 4
@@ -291,15 +294,69 @@ def test_the_scale_is_that_of_stable_baselines_whatever_the_rollouts(rewards, ga
     statistics = ReturnStatistics.new()
     for part in (rewards[:cut], rewards[cut:]):
         own, ended = torch.tensor(part, dtype=torch.float64).unbind(1)
-        statistics = statistics.updated(own.unsqueeze(1), ended.unsqueeze(1), torch.ones(len(part), 1), gamma)
+        statistics = statistics.updated(own.unsqueeze(1), 1 - ended.unsqueeze(1), torch.ones(len(part), 1), gamma)
     assert statistics.scale == pytest.approx(math.sqrt(np.var(sums) + 1e-8), rel=1e-6)
 
 
 def test_rewards_paid_to_a_waiting_agent_are_part_of_its_return():
     # acts in steps 0 and 2, and is paid 1 while it waits: R is 0, then gamma * 1 + 0 = .5; mean .25, deviation .25
-    rewards, ended, valid = torch.tensor([[0.0], [1.0], [0.0]]), torch.zeros(3, 1), torch.tensor([[1.0], [0.0], [1.0]])
-    found = ReturnStatistics.new().updated(rewards, ended, valid, 0.5)
+    rewards, always, valid = torch.tensor([[0.0], [1.0], [0.0]]), torch.ones(3, 1), torch.tensor([[1.0], [0.0], [1.0]])
+    found = ReturnStatistics.new().updated(rewards, always, valid, 0.5)
     assert found.moments.tolist() == pytest.approx([2.0, 0.25, 2 * 0.25**2])
+
+
+class Mortal(ParallelEnv):
+    """Agent a ends after two of four steps; b is paid 1 in every step, and a with `pay` 1e-9 after its end."""
+
+    def __init__(self, pay=0.0):
+        self.metadata, self.possible_agents, self.render_mode, self.pay = {"name": "mortal"}, ["a", "b"], None, pay
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Box(-1, 1, (1,))
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.count, self.agents = 0, ["a", "b"]
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.count += 1
+        acted, over = list(self.agents), self.count == 4
+        rewards = {"b": 1.0, **({"a": 0.0} if "a" in acted else {"a": self.pay} if self.pay else {})}
+        ends = {agent: over or (agent == "a" and self.count == 2) for agent in acted}
+        self.agents = [agent for agent in acted if not ends[agent]]
+        seen = {agent: np.zeros(1, np.float32) for agent in acted}
+        return seen, rewards, ends, dict.fromkeys(acted, False), {agent: {} for agent in acted}
+
+
+def mortal_rollout(steps=8, pay=0.0, **settings):
+    """Return the learner of agent a and its rollout of two episodes."""
+    env = make_multi_agent_vect_envs(Mortal, 1, backend="sync", env_kwargs={"pay": pay})
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    team = IPPO.population(1, *spaces, num_envs=1, learn_step=steps, batch_size=steps, gamma=0.5, seed=1, **settings)
+    collector = MultiAgentCollector(team, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    collector.collect(steps)
+    env.close()
+    return team[0].learners["a"], collector.groups["a"].experience([0], steps)
+
+
+def test_what_an_agent_is_paid_after_its_end_is_no_part_of_the_next_episodes_returns():
+    learner, rollout = mortal_rollout(normalize_reward=True, rewards="sum")
+    assert rollout.rewards[0, :, 0].tolist() == [1.0] * 8  # b's, also after the end of a
+    learned_rewards([learner], rollout)
+    assert learner.return_statistics.moments[:2].tolist() == pytest.approx([4, 1.25])  # R is 1 and 1.5 in each episode
+
+
+@pytest.mark.parametrize("pay", [0.0, 1e-9])
+def test_a_shift_of_rewards_is_not_paid_for_steps_in_which_an_agent_does_not_act(pay):
+    learner, rollout = mortal_rollout(pay=pay, reward_transform={"shift": 1.0})
+    found = own_time(learned_rewards([learner], rollout), torch.tensor([[0.5]])).rewards[:, 0, 0]
+    acted = rollout.valid[0, :, 0] > 0
+    # an env that pays an agent after its end has its payments transformed, too: two of 1 + 1e-9
+    assert found[acted].tolist() == pytest.approx([1, 1 + (0.75 if pay else 0)] * 2)
 
 
 def test_rewards_are_transformed_then_normalised_then_clipped():

@@ -172,7 +172,7 @@ def test_shrunk_weights_are_those_of_the_parent_and_initial_ones():
 def test_shrunk_members_keep_their_counters_and_fresh_ones_begin_at_zero():
     agent = PPO(gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2), seed=0, learning_starts=8)
     learner = agent.learner
-    statistics = learner.return_statistics.updated(torch.rand(3, 2), torch.zeros(3, 2), torch.ones(3, 2), 0.9)
+    statistics = learner.return_statistics.updated(torch.rand(3, 2), torch.ones(3, 2), torch.ones(3, 2), 0.9)
     learner.env_steps, learner.return_statistics = 8, statistics
     learner.mix_initial_weights(0.2, 0.1)
     assert (learner.env_steps, learner.learns) == (8, True)
