@@ -101,6 +101,12 @@ def assign_groups(
     return found
 
 
+def check_by_agent(name: str, given: object) -> None:
+    """Raise ConfigurationError unless an argument maps agents to their values."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{name}={given!r:.100}; allowed is a mapping from agents to theirs")
+
+
 def net_config_by_group(
     net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | None]:
@@ -170,6 +176,7 @@ def split_by_group(
     Raises:
         ConfigurationError: a setting cannot differ by group, has factors too, or a value is out of range.
     """
+    check_mapping("group_factors", factors)
     found, single = dict(factors), dict(settings)
     for name, given in settings.items():
         if not isinstance(given, Mapping) or name in MAPPINGS:
@@ -194,6 +201,7 @@ def split_by_group(
 
 def check_factors(factors: Mapping[str, Mapping[str, float]], groups: Mapping[str, object]) -> None:
     """Raise ConfigurationError unless each factor is a positive number, of a hyperparameter that allows it."""
+    check_mapping("group_factors", factors)
     for name, its in factors.items():
         if name not in GROUP_HYPERPARAMETERS:
             raise unknown_name("group_factors key", name, GROUP_HYPERPARAMETERS)

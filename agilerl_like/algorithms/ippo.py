@@ -22,6 +22,8 @@ from agilerl_like.algorithms.agent_groups import (
     Spaces,
     agent_ids_of,
     assign_groups,
+    check_by_agent,
+    check_factors,
     check_names,
     net_config_by_group,
     own_networks_by_group,
@@ -208,10 +210,7 @@ class IPPO(OnPolicyAlgorithm):
         self.death: Death = team.death
         self.agent_id_one_hot = team.agent_id_one_hot
         self.frozen_groups = team.frozen_groups
-        self.group_factors: Mapping[str, Mapping[str, float]] = {
-            name: dict(its) for name, its in team.group_factors.items()
-        }
-        """Factors by group of the hyperparameters named."""
+        self.group_factors = team.group_factors
         self.state_space = team.state_space
         """The space of `env.state()`, if critics observe it."""
         self.agent_groups = team.agent_groups()
@@ -236,10 +235,26 @@ class IPPO(OnPolicyAlgorithm):
             factors={name: its[group] for name, its in self.group_factors.items() if group in its},
         )
 
+    def check(self) -> None:
+        super().check()
+        TeamSettings.of(self)
+
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
         """The agents of each group."""
         return MappingProxyType(self._groups)
+
+    @property
+    def group_factors(self) -> Mapping[str, Mapping[str, float]]:
+        """Factors by group of the hyperparameters named; setting them raises ConfigurationError for illegal ones."""
+        return self._group_factors
+
+    @group_factors.setter
+    def group_factors(self, factors: Mapping[str, Mapping[str, float]]) -> None:
+        check_factors(factors, self.groups)
+        self._group_factors = {name: dict(its) for name, its in factors.items()}
+        for group, learner in self.learners.items():
+            learner.group = self._group_settings(group)
 
     def get_group_id(self, agent_id: str) -> str:
         """Return the name of an agent's group.
@@ -323,6 +338,7 @@ class IPPO(OnPolicyAlgorithm):
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
         """
         self._check_hand_written("get_action")
+        check_by_agent("obs", obs)
         for agent in obs:
             self.get_group_id(agent)  # raises for an unknown agent
         return get_action_by_agent(self.agent_groups, self.learners, obs, infos or {})
@@ -345,6 +361,9 @@ class IPPO(OnPolicyAlgorithm):
         Raises:
             ConfigurationError: an unknown agent, or an observation or mask that does not fit.
         """
+        for name, given in (("obs", obs), ("state", state), ("action_masks", action_masks)):
+            if given is not None:
+                check_by_agent(name, given)
         actions: dict[str, np.ndarray] = {}
         states: dict[str, Any] = {}
         for agent, observation in obs.items():

@@ -25,9 +25,10 @@ class Team(Protocol):
     death: Death
     agent_id_one_hot: bool
     frozen_groups: tuple[str, ...]
-    group_factors: Mapping[str, Mapping[str, float]]
     state_space: gymnasium.Space | None
 
+    @property
+    def group_factors(self) -> Mapping[str, Mapping[str, float]]: ...
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]: ...
 

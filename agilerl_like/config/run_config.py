@@ -49,7 +49,7 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.session import check_processes
-from agilerl_like.training.training_arguments import INFO, TrainingArguments
+from agilerl_like.training.training_arguments import INFO, OF_SCRIPTS, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
 PLACEHOLDER_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -166,7 +166,11 @@ class Config(Section, frozen=True):
         elif fitness not in self.fitness_kinds:
             raise ConfigurationError(f"fitness={self.training.fitness!r} is for multi-agent runs; allowed is 'return'")
         if (found := self.training.opponents) not in (allowed := self.opponent_kinds):
-            raise ConfigurationError(f"opponents={found!r}; allowed here: {', '.join(map(repr, allowed))}")
+            own = ", a script's own, which needs that script: pass them to train_multi_agent_on_policy(…, opponents=…)"
+            raise ConfigurationError(
+                f"opponents={found!r}{own if found in OF_SCRIPTS else ''}; allowed here: "
+                f"{', '.join(map(repr, allowed))}"
+            )
 
     def _check_agent(self) -> None:
         size = self.population.size

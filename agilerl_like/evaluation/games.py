@@ -89,7 +89,7 @@ def rate_players(
     Raises:
         ConfigurationError: fewer than two players, or as `play_games`.
     """
-    if len(players) < 2:
+    if not isinstance(players, Mapping) or len(players) < 2:
         raise ConfigurationError(f"players={[*players]}; allowed are two or more, by name")
     names, table = [*players], _Table([*players.values()], env, seed)
     wins, counts = (np.zeros((len(names), len(names))) for _ in range(2))

@@ -47,6 +47,7 @@ from agilerl_like.training.lineage import initial_member, offspring_record
 from agilerl_like.training.loop_evaluation import EvaluatingLoop
 from agilerl_like.training.loop_state import reported_metrics
 from agilerl_like.training.sharding import MemberInfo
+from agilerl_like.training.training_arguments import OF_SCRIPTS
 
 TARGET_REACHED = "target reached"
 """Outcome of a run whose best agent reached the target."""
@@ -193,7 +194,7 @@ class TrainingLoop(EvaluatingLoop):
         if kind != "self":
             pool = self.evaluator.opponent_pool
             opponents = self.env_setup.sample_opponents(kind, self.members, pool, progress.generation)
-            self.collector.set_opponents(opponents, progress.generation, everywhere=kind in ("team", "scripted"))
+            self.collector.set_opponents(opponents, progress.generation, everywhere=kind in OF_SCRIPTS)
 
     def _after_step(self) -> bool:
         """Call the callbacks after a vector step; return whether a stop is requested."""

@@ -10,7 +10,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
-from agilerl_like.training.opponents import Scripts
+from agilerl_like.training.opponents import Scripts, opponents_error
 from agilerl_like.training.train_options import SharedOptions, with_options_of
 from agilerl_like.training.training_arguments import Opponents
 
@@ -50,6 +50,8 @@ def train_multi_agent_on_policy(
         given, kind = None, cast(Opponents, opponents)
     else:
         is_scripted = not isinstance(opponents, IPPO) and (callable(opponents) or isinstance(opponents, Mapping))
+        if isinstance(opponents, type) or not (is_scripted or isinstance(opponents, IPPO)):
+            raise opponents_error(opponents)
         given, kind = opponents, "scripted" if is_scripted else "team"
     processes = options.get("processes", 1)
     if given is not None and processes != 1:

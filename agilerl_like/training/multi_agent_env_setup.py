@@ -32,6 +32,7 @@ from agilerl_like.training.opponents import (
 )
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.sides import player_sides
+from agilerl_like.training.training_arguments import OF_SCRIPTS
 
 
 class MultiAgentCollector(Collector):
@@ -110,7 +111,7 @@ class MultiAgentEnvSetup(EnvSetup):
 
     def check_opponents(self, opponents: str, population: BasePopulation, fitness: str) -> None:
         first = cast(IPPO, population[0])
-        if (opponents in ("team", "scripted")) is (self.opponent is None):
+        if (opponents in OF_SCRIPTS) is (self.opponent is None):
             raise ConfigurationError(
                 f"opponents={opponents!r}; allowed are 'self', 'past', 'population', or a team or functions themselves"
             )

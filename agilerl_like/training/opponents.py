@@ -205,13 +205,16 @@ def check_scripts(scripts: Scripts, first: IPPO, fitness: str) -> None:
         raise ConfigurationError("fitness='rating' with opponents by group; allowed is 'return', of the other groups")
 
 
+def opponents_error(given: Any) -> ConfigurationError:
+    """Return the error for opponents of no allowed kind."""
+    return ConfigurationError(
+        f"opponents={given!r:.200}; allowed are 'self', 'past', 'population', a team (an IPPO agent), a function of "
+        "observation, mask and rng, and a mapping of groups to functions"
+    )
+
+
 def check_opponent(team: IPPO, first: IPPO) -> None:
     """Raise ConfigurationError unless a team of the user's can play against members like `first`."""
-    if not isinstance(team, IPPO):
-        raise ConfigurationError(
-            f"opponents={team!r:.200}; allowed are 'self', 'past', 'population', a team (an IPPO agent), a function "
-            "of observation, mask and rng, and a mapping of groups to functions"
-        )
     found, wanted = (
         {
             "groups": dict(one.groups),
@@ -219,6 +222,7 @@ def check_opponent(team: IPPO, first: IPPO) -> None:
             "action spaces": one.possible_action_spaces,
             "normalize_images": one.normalize_images,
             "agent_id_one_hot": one.agent_id_one_hot,
+            "critic_observation": one.critic_observation,
         }
         for one in (team, first)
     )

@@ -25,7 +25,7 @@ from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.registry import registered
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
-from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.training.training_arguments import OF_SCRIPTS, TrainingArguments
 
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
@@ -279,8 +279,11 @@ def describe_run(
         "run": {"processes": processes},
         "seed": population[0].seed,
     }
+    opponents = training_args.opponents
+    opponent_notes = [f"training.opponents={opponents}: the script's own; resume and replay need that script"]
     notes = (
         *environment_notes,
+        *(opponent_notes if opponents in OF_SCRIPTS else ()),
         *(algorithm_notes if varied and not is_drawn else ()),
         *network_notes,
         *mutation_notes,

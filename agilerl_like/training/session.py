@@ -307,6 +307,8 @@ class ProcessRun:
 
     def _check_members(self, members: ShardedPopulation) -> None:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""
+        for agent in members.population:
+            agent.check()
         longest = longest_episode(self.env_setup.vec_env)
         for learner in members.population.all_learners():
             learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)

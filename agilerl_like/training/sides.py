@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -131,9 +132,20 @@ def scripted_agents(
     for group, policy in by_group.items():
         if group not in groups:
             raise unknown_name("group of opponents", group, groups)
-        if not callable(policy):
+        if not callable(policy) or isinstance(policy, type) or not _takes_three(policy):
             raise ConfigurationError(
                 f"the policy of group {group!r} is {policy!r:.100}; allowed is a function of observation, mask and rng"
             )
     by_agent = {agent: policy for group, policy in by_group.items() for agent in groups[group]}
     return ScriptedAgents(by_agent, action_spaces)
+
+
+def _takes_three(policy: Callable[..., Any]) -> bool:
+    """Return whether a function takes three arguments; True if that is unknown, as of functions in C."""
+    try:
+        inspect.signature(policy).bind(None, None, None)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True

@@ -16,6 +16,8 @@ from agilerl_like.hpo import Selection
 Fitness = Literal["return", "rating"]
 LogEvery = Literal["generation", "update"]
 Opponents = Literal["self", "past", "population", "team", "scripted"]
+OF_SCRIPTS = ("team", "scripted")
+"""Opponents that a script passes, and no file can describe."""
 INFO = "info."
 """Prefix of a fitness that is a mean over the infos of the episodes' last steps."""
 MAX_HISTORY = 10_000

@@ -5,7 +5,19 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl_like import DQN, IPPO, PPO, TD3, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like import (
+    DQN,
+    IPPO,
+    PPO,
+    TD3,
+    ConfigurationError,
+    Population,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
+from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.reporting.callback import Callback
 
 
@@ -51,6 +63,30 @@ def test_settings_that_networks_are_built_from_cannot_be_set(make, name, value, 
     copy = agent.clone()
     assert getattr(copy, name) != value  # a copy has the value that fits its networks
     copy.check()
+
+
+def test_factors_of_groups_that_are_set_count_at_once_in_copies_and_in_files(tmp_path):
+    team = team_of(groups={"a_0": "a", "b_0": "b"}, lr=1e-4)
+    team.group_factors = {"lr": {"a": 10.0}}
+    team.save_checkpoint(tmp_path / "team")
+    for one in (team, team.clone(), IPPO.load(tmp_path / "team")):
+        assert [one.learners[group].hyperparams()[0] for group in "ab"] == pytest.approx([1e-3, 1e-4])
+    for wrong, message in (([1], "group_factors="), ({"lr": {"c": 2.0}}, "group_factors.lr group='c' is unknown")):
+        with pytest.raises(ConfigurationError, match=message):
+            team.group_factors = wrong
+        with pytest.raises(ConfigurationError, match=message):
+            team_of(groups={"a_0": "a", "b_0": "b"}, group_factors=wrong)
+    assert team.group_factors == {"lr": {"a": 10.0}}
+
+
+@pytest.mark.parametrize(("name", "value"), [("rewards", "total"), ("frozen_groups", ("q",))])
+def test_illegal_settings_of_a_team_are_refused_when_a_run_begins(name, value):
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 2, backend="sync")
+    teams = IPPO.population(2, env.single_observation_spaces, env.single_action_spaces, num_envs=2, seed=0)
+    setattr(teams[1], name, value)
+    with pytest.raises(ConfigurationError, match=f"{name}.* is unknown"):
+        train_multi_agent_on_policy(env, pop=teams, max_steps=128, evo_steps=128, verbose=False)
+    assert teams[0].steps == [0]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from agilerl_like import (
     rate_players,
     train_multi_agent_on_policy,
 )
+from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.scripted import random_moves
 from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
@@ -232,6 +233,9 @@ def test_teams_without_chance_play_different_openings_once():
         ({"blue": 3}, {"groups": None, "frozen_groups": ["blue"]}, "allowed is a function"),
         ({}, {}, "names no group"),
         (3, {}, "allowed are 'self', 'past', 'population', a team"),
+        (None, {}, "opponents=None; allowed are 'self'"),
+        (IPPO, {}, "opponents=<class .*; allowed are 'self'"),
+        (lambda observation, mask: 0, {}, "allowed is a function of observation, mask and rng"),
         ("scripted", {}, "a team or functions themselves"),
     ],
 )
@@ -271,6 +275,38 @@ def test_players_that_cannot_play_are_named(first, games_, message):
         first = population(make_multi_agent_vect_envs(Duel, 1, backend="sync"), 1)[0]
     with pytest.raises(ConfigurationError, match=message):
         play_games(first, random_moves, env, games_)
+
+
+def test_a_team_of_other_critics_is_refused_as_opponent():
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    other = population(env, 1, groups=BOTH, critic_observation="joint")[0]
+    with pytest.raises(ConfigurationError, match="opponents: the team has critic_observation joint"):
+        train(env, population(env, groups=BOTH), other, steps=256, evo_steps=256)
+
+
+def test_a_run_against_functions_names_why_its_file_does_not_repeat_it(tmp_path, capsys):
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    train(env, population(env, groups=BOTH), zero, steps=256, evo_steps=128, run_dir=tmp_path / "run")
+    assert "# not in this file: training.opponents=scripted" in (tmp_path / "run" / "config.yaml").read_text()
+    for command in (["resume"], ["replay"]):
+        assert main([*command, str(tmp_path / "run"), "--trust"]) == 2
+        assert "opponents='scripted', a script's own, which needs that script" in capsys.readouterr().err
+
+
+def test_players_and_observations_of_no_mapping_are_named():
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    (team,) = population(env, 1, groups=BOTH)
+    with pytest.raises(ConfigurationError, match="allowed are two or more, by name"):
+        rate_players([team, zero], env, 1)
+    seen = {agent: np.zeros(3, np.float32) for agent in env.agent_ids}
+    for call in (
+        lambda: team.predict(seen["red_0"]),
+        lambda: team.get_action(seen["red_0"]),
+        lambda: team.predict(seen, [0]),
+        lambda: team.predict(seen, action_masks=np.ones((1, 3))),
+    ):
+        with pytest.raises(ConfigurationError, match="allowed is a mapping from agents"):
+            call()
 
 
 def test_one_player_has_no_rating():
