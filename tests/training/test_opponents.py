@@ -24,6 +24,9 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.opponents import opponent_rows, scripted_rows
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -178,6 +181,26 @@ def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
         selection_strategy=TournamentSelection(2),
     )
     assert len([text for text in records.warnings if "fitness='rating' compares members by games" in text]) == 1
+
+
+def test_rows_that_pass_from_an_opponent_to_a_member_begin_without_a_hidden_state():
+    env = make_multi_agent_vect_envs(partial(Duel, steps=40), 3, backend="sync")
+    groups = {"red_0": "player", "blue_0": "player"}
+    teams, others = (population(env, 1, seed, recurrent=True, groups=groups) for seed in (1, 2))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    group = collector.groups["player"]
+    collector.set_opponents(others, 0, everywhere=True)
+    collector.collect(4)
+    assert (group.state[0].flatten(1).abs().sum(1) > 0).all()
+    collector.set_opponents(others, 1, everywhere=True)  # of three envs with two sides, all sides are switched
+    was, now = (torch.from_numpy(opponent_rows(teams[0], 3, turn, everywhere=True)["player"]) for turn in (0, 1))
+    assert (was & ~now).sum() == 3
+    assert (group.state[0].flatten(1).abs().sum(1) > 0).tolist() == (~(was & ~now)).tolist()
+    collector.collect(4)
+    rollout = group.experience([0], 8)
+    assert rollout.starts[0, 4].bool().tolist() == (was & ~now).tolist()
+    env.close()
 
 
 def test_opponents_that_cannot_play_are_refused():
