@@ -42,7 +42,7 @@ def as_rollout(
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity; or an
             action is not of the action space.
     """
-    if experiences is None or len(experiences) != len(NAMES):
+    if not isinstance(experiences, Sequence) or len(experiences) != len(NAMES):
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}); train_on_policy needs none")
     states, actions, log_probs, rewards, dones, values, next_state, next_done = experiences
     steps = len(states)

@@ -77,7 +77,7 @@ def experiences_of_group(
     Raises:
         ConfigurationError: an agent is missing, or parts have different lengths.
     """
-    if experiences is None or len(experiences) != len(NAMES):
+    if not isinstance(experiences, Sequence) or len(experiences) != len(NAMES):
         raise ConfigurationError(f"experiences must be ({', '.join(NAMES)}), each by agent")
     tables: dict[str, Mapping[str, Any]] = dict(zip(NAMES, experiences, strict=True))
     tables |= {} if action_masks is None else {"action_masks": action_masks}

@@ -198,8 +198,9 @@ def test_the_first_update_by_hand_compares_probabilities_of_normalised_observati
 def test_learn_needs_experience_of_the_right_shape():
     agent = agent_of()
     good = experiences_of(agent)
-    with pytest.raises(ConfigurationError, match="experiences must be"):
-        agent.learn()
+    for wrong in (None, 1000, good[:3]):  # SB3's learn takes a number of steps
+        with pytest.raises(ConfigurationError, match=r"experiences must be .*; train_on_policy needs none"):
+            agent.learn(wrong)
     with pytest.raises(ConfigurationError, match="rewards has 3 steps; states has 16"):
         agent.learn((*good[:3], good[3][:3], *good[4:]))
     with pytest.raises(ConfigurationError, match=r"rewards has shape \(16, 3\); allowed is \(16, 2\)"):
