@@ -494,7 +494,7 @@ class TrainingLoop(EvaluatingLoop):
             returns=self._returns_for_selection(self.search),
             generations=self._expected_generations(),
             hp_configs=[info.hp_config for info in infos],
-            train_returns=np.array([info.train_return for info in infos]),
+            train_returns=self._train_returns_for_selection([info.train_return for info in infos]),
             state=self.search.state,
             least_members=self._least_members(),
             best_returns=None if best_returns is None else best_returns[0],

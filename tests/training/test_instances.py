@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from gymnasium import RewardWrapper
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 from paying_envs import Paid
@@ -138,6 +139,28 @@ def test_selection_sees_the_returns_of_the_instances_that_decide():
     env = make_vect_envs(Lucky, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
     trained(env, members(4, env), eval_loop=4, selection_strategy=Seen())
     assert {np.isfinite(view.returns).sum() for view in Seen.views} == {4 * 4}
+
+
+class Tenfold(RewardWrapper):
+    def reward(self, reward):
+        return 10 * reward
+
+
+@pytest.mark.parametrize(
+    ("made", "fitness", "is_known"),
+    [
+        ({}, "return", True),
+        ({"instances": PAYS}, "return", True),
+        ({"instances": PAYS, "aggregate": "min"}, "return", False),
+        ({"info_keys": INFOS}, "info.cost", False),
+        ({"training_wrappers": [Tenfold]}, "return", False),
+    ],
+)
+def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(made, fitness, is_known):
+    env = make_vect_envs(Lucky, num_envs=3, backend="sync", **made)
+    Seen.views.clear()
+    trained(env, members(4, env), eval_loop=4, fitness=fitness, selection_strategy=Seen())
+    assert {view.train_returns is not None for view in Seen.views} == {is_known}
     for view in Seen.views:
         np.testing.assert_allclose(np.nanmean(view.returns, axis=1), view.fitness)
     assert len(Seen.views) > 1
