@@ -67,6 +67,8 @@ class Progress:
     """Members that selection has removed from the population."""
     ticks_of_removed: NonNegativeInt = 0
     """Their vector steps."""
+    updates_before: NonNegativeInt = 0
+    """Updates that the member with the most had made before the run."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
@@ -74,9 +76,9 @@ class Progress:
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
-                write `removed` and `ticks_of_removed`.
+                write `removed`, `ticks_of_removed` and `updates_before`.
         """
-        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed"}
+        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed", "updates_before"}
         missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")

@@ -322,7 +322,7 @@ class TrainingLoop(EvaluatingLoop):
     def _updates_reached(self) -> bool:
         """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""
         limit = self.training_args.max_updates
-        return limit is not None and self.members.most_updates() >= limit
+        return limit is not None and self._updates() >= limit
 
     def _seconds_reached(self) -> bool:
         """Return whether the main process has run for `max_seconds`; collective if there is a limit."""

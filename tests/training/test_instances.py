@@ -299,6 +299,21 @@ def test_a_run_ends_at_a_limit(limit, tmp_path):
     assert {row["generation"] for row in rows_of(tmp_path / "run")} == {str(i + 1) for i in range(generations)}
 
 
+def test_updates_before_the_run_do_not_count(tmp_path):
+    """A resumed run counts from its own beginning, too."""
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    population, _ = trained(env, members(2, env), max_steps=60)
+    options = {"max_steps": 300, "checkpoint": 30}
+    population, _ = trained(env, population, max_updates=2, run_dir=tmp_path / "run", **options)
+    assert [agent.learner.updates for agent in population] == [4, 4]
+    population, _ = trained(env, population, max_updates=3, resume=tmp_path / "run", **options)
+    assert [agent.learner.updates for agent in population] == [5, 5]
+    own = ShardedPopulation(SingleProcess(), [Shard((0, 1))], population, None)
+    saved_run = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), pytest.fail).documents["run"]
+    assert limits_reached(saved_run, TrainingArguments(max_updates=3, max_steps=300), own) == ["max_updates"]
+    assert limits_reached(saved_run, TrainingArguments(max_updates=4, max_steps=300), own) == []
+
+
 def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
     """The member with the most updates is another process's, so this one has to ask."""
 
