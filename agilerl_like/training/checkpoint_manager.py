@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
-from agilerl_like.algorithms.serialization import without_learning_state
+from agilerl_like.algorithms.serialization import to_builtin, without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
@@ -410,7 +410,7 @@ class CheckpointManager:
                 ],
                 "best": run_state.best.to_json(),
                 "history": run_state.history.to_json(),
-                "search": asdict(run_state.search),
+                "search": to_builtin(asdict(run_state.search)),
             }
             documents |= {IDENTITY: self.identity, "run": run, **_split_records(run)}
             documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}

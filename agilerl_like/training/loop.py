@@ -407,7 +407,7 @@ class TrainingLoop(EvaluatingLoop):
         if selection is None or type(selection).removed is Selection.removed:
             return
         view = self._population_view(members.member_infos())
-        removed = selection.removed(view)
+        removed = [*selection.removed(view)]  # which may be an array
         check_removed(removed, view, selection)
         if not removed or self._remake_envs is None:
             return

@@ -171,7 +171,7 @@ class EvaluatingLoop(LoopState):
             train_returns=self._train_returns_for_selection(train_returns),
             state=self.search.state,
         )
-        doubtful = selection.in_doubt(view)
+        doubtful = [*selection.in_doubt(view)]  # which may be an array
         cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
         # a signal stops processes at different steps, and all must choose the same slots
         trained = min(members.process_group.all_gather(self.steps - self._steps_before))
