@@ -227,7 +227,22 @@ def test_the_learning_rate_of_what_was_found_falls_as_far_as_it_had_fallen() -> 
                              population=2, seed=1)  # fmt: skip
     assert found._schedules(own, 1.0) == {}
     dqn = tune.search_config(find_config("cartpole_dqn"), steps=2e5, population=2, seed=1)
-    assert found._schedules(dqn, 1.0) == {}
+    assert found._schedules(dqn, 1.0) == {"lr": "linear"}  # the file's own
+
+
+def test_the_schedules_of_a_file_go_as_far_as_they_had_gone() -> None:
+    assert found._cut_own("lr", "linear", 0.25) == [[0.0, 1.0], [1.0, 0.75]]
+    assert found._cut_own("lr", ((0.0, 1.0), (0.5, 1.0), (1.0, 0.0)), 0.4) == "constant"
+    assert [found._cut_own("lr", name, share) for name, share in (("constant", 0.5), ("cosine", 1.0))] == [
+        "constant", "cosine",
+    ]  # fmt: skip
+    curve = found._cut_own("lr", "cosine", 0.5)
+    assert (len(curve), curve[0], curve[10], curve[-1]) == (21, [0, 1], [0.5, 0.853553], [1, 0.5])
+    own = find_config("CartPole-v1", []).override(["--algorithm.schedules.ent-coef", "linear"])
+    config = tune.search_config(own, steps=2e5, population=2, seed=1)
+    assert found._schedules(config, 0.5) == {"ent_coef": [[0.0, 1.0], [1.0, 0.5]]}
+    of_best = found._schedules(config, 1.0, {"lr_schedule": "linear"})  # a choice that has evolved
+    assert of_best == {"ent_coef": "linear"}
 
 
 def test_minutes_are_converted_by_the_measured_speed_and_end_the_run(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,17 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config
-from agilerl_like.hpo.schedules import factor
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE, factor
 from agilerl_like.reporting import formatting
 from agilerl_like.saved_runs import Run
 from agilerl_like.storage.durable_io import replace_file
 from agilerl_like.yaml_writer import to_yaml
 
 FOUND = "found.yaml"
+CONSTANT, LINEAR = "constant", "linear"
+CURVE_POINTS = 20
+"""Straight lines in the place of a schedule that is a curve."""
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
@@ -33,7 +38,7 @@ def write_found(run: Run, config: Config, path: Path) -> None:
 def found_yaml(run: Run, config: Config) -> str:
     """Return a configuration with the settings and the architecture of a run's best agent, without evolution.
 
-    It trains for as many env steps as that agent and its ancestors did, and its learning rate falls as theirs did.
+    It trains for as many env steps as that agent and its ancestors did, and its schedules go as far as theirs did.
     """
     best, rows, data = run.best(), run.records, config.to_json()
     defaults = config.algorithm_class.config()
@@ -53,8 +58,10 @@ def found_yaml(run: Run, config: Config) -> str:
     }
     length = config.training.generation_steps(config.environment.num_envs)
     share = min(1.0, own["generation"] * length / config.training.max_steps)
-    if schedules := _schedules(config, share):
-        found["algorithm"]["schedules"] = {**found["algorithm"].get("schedules", {}), **schedules}
+    if schedules := _schedules(config, share, found["algorithm"]):
+        found["algorithm"]["schedules"] = schedules
+    if found["algorithm"].get(LR_SCHEDULE) not in (None, ADAPTIVE):
+        found["algorithm"][LR_SCHEDULE] = _cut_own(LR_SCHEDULE, found["algorithm"][LR_SCHEDULE], share)
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
@@ -77,19 +84,34 @@ def _has_improved(run: Run) -> bool:
     return rows.rows[rows.best_row]["generation"] > 1 or rows.rows[-1]["generation"] <= 1
 
 
-def _schedules(config: Config, share: float) -> dict[str, Any]:
-    """Return the schedules of the run's selection up to a share of its budget, for members without one of their own."""
-    settings = config.algorithm.settings()
+def _schedules(config: Config, share: float, found: Mapping[str, Any] = FrozenMapping()) -> dict[str, Any]:
+    """Return the schedules up to a share of a run's budget: the members' own, and else those of its selection.
+
+    `found` are the settings of the best agent that may differ from the configuration.
+    """
+    settings = {**config.algorithm.settings(), **found}
     if "schedules" not in settings:
         return {}
-    has_own = {*settings["schedules"], *(["lr"] if settings.get("lr_schedule") is not None else [])}
+    own = {name: _cut_own(name, its, share) for name, its in settings["schedules"].items()}
+    has_own = {*own, *(["lr"] if settings.get(LR_SCHEDULE) is not None else [])}
     given = {} if (selection := config.strategy) is None else selection.schedules()
-    return {name: cut for name, its in given.items() if name not in has_own and (cut := _cut(name, its, share))}
+    return own | {name: cut for name, its in given.items() if name not in has_own and (cut := _cut(name, its, share))}
+
+
+def _cut_own(name: str, schedule: Any, share: float) -> Any:
+    """Return a member's own schedule, a name or points, up to a share of the progress; points replace a name."""
+    if share >= 1 or schedule == CONSTANT:
+        return schedule
+    if isinstance(schedule, str):
+        last = 1 if schedule == LINEAR else CURVE_POINTS
+        places = (share * place / last for place in range(last + 1))
+        schedule = tuple((at, round(factor(name, schedule, at), 6)) for at in places)
+    return _cut(name, schedule, share) or CONSTANT
 
 
 def _cut(name: str, points: Any, share: float) -> list[list[float]]:
     """Return the points of a schedule up to a share of the progress, as those of a whole run; [] if it is constant."""
-    kept = [[round(at / share, 6), value] for at, value in points if at < share]
+    kept = [[place, value] for at, value in points if (place := round(at / share, 6)) < 1]
     cut = [*kept, [1.0, round(factor(name, points, share), 6)]]
     return cut if any(value != 1 for _, value in cut) else []
 

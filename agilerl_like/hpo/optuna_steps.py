@@ -22,7 +22,9 @@ from agilerl_like.hpo.hyperparameters import HyperparameterConfig, NumberArray, 
 from agilerl_like.hpo.pb2 import is_measured
 from agilerl_like.registry import register
 
-SAMPLERS = ("TPESampler", "RandomSampler", "QMCSampler", "CmaEsSampler", "GPSampler", "NSGAIISampler")
+SAMPLERS = ("TPESampler", "RandomSampler", "GPSampler")
+STATEFUL = ("QMCSampler", "CmaEsSampler", "NSGAIISampler", "NSGAIIISampler")
+"""Samplers that propose by what they noted of their own earlier suggestions, which trials of members do not hold."""
 MAX_TRIALS = 200
 """Number of the history's last trials that a study is built from."""
 
@@ -124,13 +126,20 @@ def _suggested(suggestion: Any, name: str, parameter: Parameter) -> Any:
 class OptunaExplorer(Explorer):
     """Proposes the suggestions of an Optuna sampler, given each member's gain in fitness in each generation.
 
-    `sampler` names a class of `optuna.samplers`. Clones keep their parent's weights and architecture.
+    `sampler` names one of `SAMPLERS`, classes of `optuna.samplers`. To `GPSampler` the proposals made earlier in the
+    same generation are trials of mean gain, because it would otherwise propose the same for all clones. Clones keep
+    their parent's weights and architecture.
     """
 
     sampler: str = "TPESampler"
 
     def __post_init__(self) -> None:
         library()
+        if self.sampler in STATEFUL:
+            raise ConfigurationError(
+                f"sampler={self.sampler!r} proposes by its own earlier suggestions, and not by the gains of members; "
+                f"allowed are {', '.join(SAMPLERS)}"
+            )
         if self.sampler not in SAMPLERS:
             raise unknown_name("sampler", self.sampler, SAMPLERS)
 
@@ -176,7 +185,11 @@ class OptunaExplorer(Explorer):
             study = optuna.create_study(direction="maximize", sampler=sampler)
         finally:
             optuna.logging.set_verbosity(verbosity)
-        measured = [trial for trial in history.trials if is_measured(trial, hp_config)]
-        for trial in measured[-MAX_TRIALS:]:
-            study.add_trial(as_trial(hp_config, trial.hyperparameters, trial.fitness - trial.fitness_before))
+        measured = [trial for trial in history.trials if is_measured(trial, hp_config)][-MAX_TRIALS:]
+        gains = [trial.fitness - trial.fitness_before for trial in measured]
+        for trial, gain in zip(measured, gains, strict=True):
+            study.add_trial(as_trial(hp_config, trial.hyperparameters, gain))
+        pending = [trial for trial in history.pending if hp_config.covers(trial.hyperparameters)]
+        for trial in pending if gains and self.sampler == "GPSampler" else ():
+            study.add_trial(as_trial(hp_config, trial.hyperparameters, float(np.mean(gains))))
         return study

@@ -46,7 +46,9 @@ class PopulationView:
     hp_configs: Sequence[HyperparameterConfig] = ()
     """The ranges of each member; `next_generation` sets them."""
     train_returns: np.ndarray | None = None
-    """Mean return of each member's training episodes that ended in the generation `[P]`; nan where none did."""
+    """Mean return of each member's training episodes that ended in the generation `[P]`; nan where none did. None if
+    fitness is another measure: an info, a rating, the lowest or the median of instances, or where training wrappers may
+    change the reward."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
     same, because every process makes the same plan."""

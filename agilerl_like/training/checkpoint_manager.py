@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
-from agilerl_like.algorithms.serialization import without_learning_state
+from agilerl_like.algorithms.serialization import to_builtin, without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError
 from agilerl_like.hpo.history import History
@@ -67,6 +67,8 @@ class Progress:
     """Members that selection has removed from the population."""
     ticks_of_removed: NonNegativeInt = 0
     """Their vector steps."""
+    updates_before: NonNegativeInt = 0
+    """Updates that the member with the most had made before the run."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
@@ -74,9 +76,9 @@ class Progress:
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
-                write `removed` and `ticks_of_removed`.
+                write `removed`, `ticks_of_removed` and `updates_before`.
         """
-        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed"}
+        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed", "updates_before"}
         missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
@@ -408,7 +410,7 @@ class CheckpointManager:
                 ],
                 "best": run_state.best.to_json(),
                 "history": run_state.history.to_json(),
-                "search": asdict(run_state.search),
+                "search": to_builtin(asdict(run_state.search)),
             }
             documents |= {IDENTITY: self.identity, "run": run, **_split_records(run)}
             documents |= {f"rival-{i:03d}": document for i, (document, _) in enumerate(pool)}

@@ -323,7 +323,7 @@ class TrainingLoop(EvaluatingLoop):
     def _updates_reached(self) -> bool:
         """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""
         limit = self.training_args.max_updates
-        return limit is not None and self.members.most_updates() >= limit
+        return limit is not None and self._updates() >= limit
 
     def _seconds_reached(self) -> bool:
         """Return whether the main process has run for `max_seconds`; collective if there is a limit."""
@@ -408,7 +408,7 @@ class TrainingLoop(EvaluatingLoop):
         if selection is None or type(selection).removed is Selection.removed:
             return
         view = self._population_view(members.member_infos())
-        removed = selection.removed(view)
+        removed = [*selection.removed(view)]  # which may be an array
         check_removed(removed, view, selection)
         if not removed or self._remake_envs is None:
             return
@@ -495,7 +495,7 @@ class TrainingLoop(EvaluatingLoop):
             returns=self._returns_for_selection(self.search),
             generations=self._expected_generations(),
             hp_configs=[info.hp_config for info in infos],
-            train_returns=np.array([info.train_return for info in infos]),
+            train_returns=self._train_returns_for_selection([info.train_return for info in infos]),
             state=self.search.state,
             least_members=self._least_members(),
             best_returns=None if best_returns is None else best_returns[0],

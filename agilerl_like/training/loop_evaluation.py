@@ -13,6 +13,7 @@ from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
+from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.hpo import PopulationView, Selection, Trial
 from agilerl_like.hpo.selection import BASELINE_GENERATION
 from agilerl_like.reporting.records import MemberRecord
@@ -167,10 +168,10 @@ class EvaluatingLoop(LoopState):
             self.history,
             returns=self._returns_for_selection(SearchState(returns=list(returns))),
             generations=self._expected_generations(),
-            train_returns=np.array(train_returns),
+            train_returns=self._train_returns_for_selection(train_returns),
             state=self.search.state,
         )
-        doubtful = selection.in_doubt(view)
+        doubtful = [*selection.in_doubt(view)]  # which may be an array
         cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
         # a signal stops processes at different steps, and all must choose the same slots
         trained = min(members.process_group.all_gather(self.steps - self._steps_before))
@@ -180,6 +181,14 @@ class EvaluatingLoop(LoopState):
     def _returns_for_selection(self, search: SearchState) -> np.ndarray | None:
         """Return the returns `[P, K]` that the members' fitness is the mean of; None if it is not a mean return."""
         return deciding_returns(search.paired_returns(), self.evaluator.instances, self.evaluator.aggregate)
+
+    def _train_returns_for_selection(self, train_returns: Sequence[float]) -> np.ndarray | None:
+        """Return the members' training returns; None where fitness is another measure, so that they do not compare."""
+        config, evaluator = env_config_or_none(self.env_setup.vec_env), self.evaluator
+        is_wrapped = config is not None and len(config.training_wrappers) > 0
+        is_return = self.training_args.fitness == "return" and not is_wrapped
+        is_mean = evaluator.aggregate == "mean" or evaluator.instances == 1
+        return np.array(train_returns) if is_return and is_mean else None
 
     def _separate_equals(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the ratings after further games of the members whose ratings are equal, and the signal.

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from gymnasium import RewardWrapper
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 from paying_envs import Paid
@@ -138,6 +139,28 @@ def test_selection_sees_the_returns_of_the_instances_that_decide():
     env = make_vect_envs(Lucky, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
     trained(env, members(4, env), eval_loop=4, selection_strategy=Seen())
     assert {np.isfinite(view.returns).sum() for view in Seen.views} == {4 * 4}
+
+
+class Tenfold(RewardWrapper):
+    def reward(self, reward):
+        return 10 * reward
+
+
+@pytest.mark.parametrize(
+    ("made", "fitness", "is_known"),
+    [
+        ({}, "return", True),
+        ({"instances": PAYS}, "return", True),
+        ({"instances": PAYS, "aggregate": "min"}, "return", False),
+        ({"info_keys": INFOS}, "info.cost", False),
+        ({"training_wrappers": [Tenfold]}, "return", False),
+    ],
+)
+def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(made, fitness, is_known):
+    env = make_vect_envs(Lucky, num_envs=3, backend="sync", **made)
+    Seen.views.clear()
+    trained(env, members(4, env), eval_loop=4, fitness=fitness, selection_strategy=Seen())
+    assert {view.train_returns is not None for view in Seen.views} == {is_known}
     for view in Seen.views:
         np.testing.assert_allclose(np.nanmean(view.returns, axis=1), view.fitness)
     assert len(Seen.views) > 1
@@ -274,6 +297,21 @@ def test_a_run_ends_at_a_limit(limit, tmp_path):
     generations = 2 if "max_updates" in limit else 1
     assert population[0].learner.updates == generations
     assert {row["generation"] for row in rows_of(tmp_path / "run")} == {str(i + 1) for i in range(generations)}
+
+
+def test_updates_before_the_run_do_not_count(tmp_path):
+    """A resumed run counts from its own beginning, too."""
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    population, _ = trained(env, members(2, env), max_steps=60)
+    options = {"max_steps": 300, "checkpoint": 30}
+    population, _ = trained(env, population, max_updates=2, run_dir=tmp_path / "run", **options)
+    assert [agent.learner.updates for agent in population] == [4, 4]
+    population, _ = trained(env, population, max_updates=3, resume=tmp_path / "run", **options)
+    assert [agent.learner.updates for agent in population] == [5, 5]
+    own = ShardedPopulation(SingleProcess(), [Shard((0, 1))], population, None)
+    saved_run = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), pytest.fail).documents["run"]
+    assert limits_reached(saved_run, TrainingArguments(max_updates=3, max_steps=300), own) == ["max_updates"]
+    assert limits_reached(saved_run, TrainingArguments(max_updates=4, max_steps=300), own) == []
 
 
 def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():

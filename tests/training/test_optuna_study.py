@@ -94,8 +94,30 @@ def test_proposals_go_where_gains_were_and_obey_ranges_and_conditions():
 
 
 def test_an_unknown_sampler_is_refused():
-    with pytest.raises(ConfigurationError, match="sampler='TPE' is unknown; allowed are: CmaEsSampler"):
+    with pytest.raises(ConfigurationError, match="sampler='TPE' is unknown; allowed are: GPSampler"):
         OptunaExplorer(sampler="TPE")
+
+
+@pytest.mark.parametrize("sampler", ["QMCSampler", "CmaEsSampler", "NSGAIISampler"])
+def test_a_sampler_that_needs_its_own_suggestions_is_refused(sampler):
+    """In studies that are built again for each proposal it proposed the same point, or did not see the gains."""
+    with pytest.raises(ConfigurationError, match=f"sampler='{sampler}' proposes by its own earlier"):
+        OptunaExplorer(sampler=sampler)
+
+
+def test_a_gaussian_process_proposes_different_values_in_a_generation():
+    ranges, rng = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), np.random.default_rng(0)
+    drawn = [ranges.sample(rng) for _ in range(12)]
+    gains = [-abs(math.log10(values["lr"]) + 3) for values in drawn]
+    trials = (Trial(1, uid, -1, drawn[uid], "", "None", 0.0, gains[uid], 64) for uid in range(12))
+    history, genome, found = History(tuple(trials)), Genome({"lr": 1e-4}, Layers()), []
+    for uid in range(3):
+        child, _ = OptunaExplorer("GPSampler").propose(genome, history, np.random.default_rng(uid), hp_config=ranges)
+        found.append(math.log10(child.hyperparameters["lr"]))
+        trial = Trial(2, 20 + uid, 0, child.hyperparameters, "", "None", 0.0, math.nan, 0)
+        history = history.with_pending(trial)
+    assert abs(found[0] + 3) < 0.3  # near the largest gain
+    assert np.diff(sorted(found)).min() > 0.02  # 0 without the proposals before
 
 
 def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():

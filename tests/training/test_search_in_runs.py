@@ -293,6 +293,27 @@ def counts(folder):
     return np.isfinite(returns_of(folder)).sum(axis=1).tolist()
 
 
+@dataclass(frozen=True)
+class OfNumpy(Selection):
+    """Returns arrays, and notes numbers of numpy."""
+
+    def in_doubt(self, view):
+        return np.array([0, 2])
+
+    def removed(self, view):
+        return ranking(view.fitness, view.uids)[3:]
+
+    def plan(self, view, rng):
+        view.state.update(best=np.argmax(view.fitness), fitness=view.fitness)
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+
+def test_a_selection_may_return_and_note_values_of_numpy(tmp_path):
+    run(tmp_path / "run", 192, OfNumpy(), eval_share=100.0)
+    state = search_state(tmp_path / "run")["state"]
+    assert (type(state["best"]), len(state["fitness"])) == (int, 3)
+
+
 def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tmp_path):
     run(tmp_path / "more", 128, Doubting(), eval_share=100.0)
     assert counts(tmp_path / "more") == [24, 3, 24, 3]  # 3, then 3, 6 and 12 more
