@@ -72,6 +72,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     group_class: ClassVar[type[LearnerGroup[Any]]]
     """The class by which the learners of one group of agents, of all members, act, store and learn."""
+    takes_critic_config: ClassVar[bool] = True
+    """Whether the critic may have an architecture of its own."""
     _seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:
@@ -161,6 +163,18 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                     f"a new agent, {self.algo}(…, {name}={settings[name]!r})"
                 )
         check_ranges(self.config, settings, self.hp_config, self.algo)
+        if not self.takes_critic_config:
+            for learner in self.learners.values():
+                self.check_critic_config(learner.architecture.critic)
+
+    @classmethod
+    def check_critic_config(cls, given: Any) -> None:
+        """Raise ConfigurationError if a critic's own architecture is given that the algorithm would not build."""
+        if given and not cls.takes_critic_config:
+            raise ConfigurationError(
+                f"critic_config is not for {cls.algo}, which has no critic of another architecture than the actor's; "
+                "leave it out"
+            )
 
     @property
     @abstractmethod
