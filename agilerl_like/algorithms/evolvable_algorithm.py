@@ -229,6 +229,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             learner.reinitialize()
         self.mut = mut or "None"
 
+    def check_networks(self) -> None:
+        """Raise ConfigurationError unless the networks have the tensors of their architectures."""
+        for learner in self.learners.values():
+            learner.check_network()
+
     def set_training_mode(self, training: bool) -> None:
         """Switch between exploration (True) and the most likely actions (False)."""
         self.training = training
@@ -451,8 +456,10 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
         Raises:
             CheckpointError: the folder cannot be written; an earlier checkpoint there is untouched.
+            ConfigurationError: an attribute or a network was set by hand to what `load` would refuse.
         """
         document, tensors = self.to_documents()
+        self.check_networks()
         return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
