@@ -93,6 +93,42 @@ def test_action_values(tmp_path):
         export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20)
 
 
+class Dials(gym.Env):
+    """The critic reads `state`, the policy `policy`; ends after 4 steps."""
+
+    observation_space = spaces.Dict({"policy": spaces.Box(-1, 1, (3,)), "state": spaces.Box(-1, 1, (2,))})
+    action_space = spaces.Discrete(2)
+
+    def _look(self):
+        return {name: self.np_random.uniform(-1, 1, n).astype(np.float32) for name, n in (("policy", 3), ("state", 2))}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._look(), 1.0, self.steps == 4, False, {}
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_critic_with_observations_of_its_own_gives_the_values(tmp_path, recurrent):
+    spaces_of = Dials.observation_space, Dials.action_space
+    settings = {"recurrent": recurrent, "normalize_observation": True, "net_config": SMALL, "seed": 1}
+    agent = PPO(*spaces_of, critic_observation="state", **settings)
+    env = make_vect_envs(Dials, num_envs=1)
+    data = np.load(export_trajectories(agent, env, tmp_path / "t.npz", 4, seed=1))
+    env.close()
+    state = agent.get_initial_hidden_state(1) if recurrent else None
+    agent.set_training_mode(False)
+    for step in range(4):
+        observation = {name: data[f"observations/{name}"][step : step + 1] for name in ("policy", "state")}
+        _, _, _, value, *after = agent.get_action(observation, hidden_state=state)
+        assert data["values"][step] == pytest.approx(float(value[0]), abs=1e-6)
+        state = after[0] if recurrent else None
+
+
 class Rooms(gym.Env):
     """Dict observations and masks: action 1 is illegal; ends after 6 steps, or never with `endless`."""
 

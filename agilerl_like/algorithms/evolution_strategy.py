@@ -250,6 +250,7 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     normalize_observation: ObservationNormKind
     default_net_config: ClassVar[Mapping[str, Any]] = {}
     fewest_envs: ClassVar[int] = 2
+    takes_critic_config: ClassVar[bool] = False
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
@@ -280,9 +281,6 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
                 f"num_envs={self.num_envs} is too few for {self.algo}, which compares the policies in a member's envs; "
                 f"allowed are {self.fewest_envs} and more"
             )
-        for learner in self.learners.values():
-            if learner.architecture.critic is not None:
-                raise ConfigurationError(f"critic_config is not for {self.algo}, which has no critic; leave it out")
 
     def _check_memory(self) -> None:
         super()._check_memory()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.architectures import encoder_of, read_architecture
-from agilerl_like.algorithms.learner_base import RECENT, SINGLE_AGENT, GroupSettings, LearnerBase
+from agilerl_like.algorithms.learner_base import MAX_TENSORS, RECENT, SINGLE_AGENT, GroupSettings, LearnerBase
 from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.serialization import (
     ADAM,
@@ -27,6 +27,7 @@ from agilerl_like.algorithms.serialization import (
 )
 from agilerl_like.algorithms.settings import stored_settings, validated
 from agilerl_like.envs.spaces import space_to_json
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.rewards import ReturnStatistics
 from agilerl_like.modules.param_stack import layout, update_count_flags
@@ -119,6 +120,24 @@ class StoredLearner(LearnerBase):
             with torch.device("meta"), MetaBuild(len(tensors)):
                 network, flag = self.build(self.architecture), read_flag(document, WEIGHTS_ONLY, older=False)
                 self._check_facts(tensors.infos, network, weights_only=flag)
+
+    def check_network(self) -> None:
+        """Raise ConfigurationError unless the network has the tensors of its architecture, as a file of it must.
+
+        A user's own network is not compared, because it cannot be built without data.
+        """
+        if self.custom_networks is not None:
+            return
+        with torch.device("meta"), MetaBuild(MAX_TENSORS):
+            wanted = safe_folder.tensor_infos(_tensors_of(self.build(self.architecture)))
+        found = safe_folder.tensor_infos(_tensors_of(self.network))
+        if found != wanted:
+            name = next(name for name in {**wanted, **found} if found.get(name) != wanted.get(name))
+            now, expected = (str(infos[name].shape) if name in infos else "none" for infos in (found, wanted))
+            raise ConfigurationError(
+                f"{name} is {now} where the architecture has {expected}: it was changed by hand; allowed is "
+                "agent.mutate(...), or a module passed as actor_network and critic_network"
+            )
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Read counters, weights and moments; ValueError if they do not fit."""

@@ -343,6 +343,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
         """Write all members to one folder; `more` are further documents by name."""
         documents, tensors = self.to_documents()
+        for agent in self.agents:
+            agent.check_networks()
         return safe_folder.write_folder(path, "population", {**documents, **more}, tensors)
 
     @classmethod

@@ -84,6 +84,8 @@ class SampledPolicy:
     def __init__(self, learner: Learner, sampling: Sampling, episodes: SeededEpisodes | OneRow) -> None:
         sampling.check(learner.distribution)
         self.learner, self._sampling, self._episodes = learner, sampling, episodes
+        self.encoding: Any = learner.encoding
+        """The encoder of the rows that it reads."""
         self._round = 0
         self._generators: list[torch.Generator] = []
         self._block, self._used = torch.zeros(0), 0
@@ -233,7 +235,7 @@ def play_with(
     groups: dict[str, GroupPolicy] = agent.group_policies
     with eval_mode(agent):
         return evaluate(
-            [groups[group]._replace(policy=policy) for group, policy in policies.items()],
+            [groups[group]._replace(policy=policy, encoding=policy.encoding) for group, policy in policies.items()],
             episodes,
             seeds,
             members=1,

@@ -16,6 +16,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.pytree import tree_map
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of, single_env_spec_of
 from agilerl_like.evaluation.minari_dataset import check_minari, write_minari
@@ -114,6 +115,8 @@ def _played(
 ) -> Iterator[Trajectory]:
     """Yield an agent's episodes until they have so many steps."""
     (learner,) = agent.learners.values()
+    if learner.rollout_encoding.is_asymmetric:
+        cast(VecEnvAdapter, adapter).keep_critic_observation()
     recorder = Recorder(adapter, agent.index, generation)
     policy = RecordedPolicy(learner, sampling, recorder)
     played, taken = 0, 0
@@ -200,7 +203,7 @@ class RecordedPolicy(SampledPolicy):
 
     def __init__(self, learner: Any, sampling: Sampling, recorder: Recorder) -> None:
         super().__init__(learner, sampling, recorder)
-        self._recorder = recorder
+        self._recorder, self.encoding = recorder, learner.rollout_encoding  # with what the critic reads
 
     def record(self, x: Tensor, state: Tensor, outputs: Tensor, raw: Tensor, mask: Tensor | None) -> None:
         self._recorder.evaluated.append(self.log_prob_and_value(x, state, outputs, raw, mask))

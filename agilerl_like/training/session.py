@@ -312,6 +312,7 @@ class ProcessRun:
         longest = longest_episode(self.env_setup.vec_env)
         for learner in members.population.all_learners():
             learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
+            learner.check_network()
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         unsaved = self.unsaved or _unsaved_state(population)

@@ -134,6 +134,29 @@ def test_values_that_load_would_refuse_are_refused_before_writing(make, name, gi
     assert not (tmp_path / "agent").exists()
 
 
+def grow_by_hand(agent):
+    agent.actor.head.add_node(layer=0, nodes=16)
+
+
+def replace_by_hand(agent):
+    agent.actor.head = torch.nn.Linear(64, 2)
+
+
+@pytest.mark.parametrize("change", [grow_by_hand, replace_by_hand])
+def test_networks_changed_by_hand_are_refused_before_writing_and_training(change, tmp_path):
+    env = make_vect_envs(Clock, num_envs=2, backend="sync")
+    pop = PPO.population(2, env.single_observation_space, DISCRETE, seed=0, num_envs=1, learn_step=4, batch_size=4)
+    change(pop[1])
+    message = "network.actor.head.linears.0.weight is .* where the architecture has .*: it was changed by hand"
+    for save in (pop[1].save_checkpoint, pop.save_checkpoint):
+        with pytest.raises(ConfigurationError, match=message):
+            save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+    with pytest.raises(ConfigurationError, match=message):
+        train_on_policy(env, pop=pop, max_steps=8, evo_steps=4, verbose=False)
+    env.close()
+
+
 @pytest.mark.parametrize("make", [agent_of, team_of])
 def test_steps_count_as_a_list_and_as_a_whole_number(make):
     agent = make()

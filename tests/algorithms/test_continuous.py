@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from agilerl_like import DDPG, SAC, TD3, make_vect_envs, train_off_policy
 from agilerl_like.algorithms.off_policy_algorithm import HandMadeBatch, batch_of, learn_or_restore
+from agilerl_like.config import load
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutation, Mutations, TournamentSelection
 from agilerl_like.learning.replay_buffer import Batch
@@ -26,7 +27,7 @@ KINDS = [TD3, DDPG, SAC]
 
 
 def agent(kind, **settings):
-    return kind(OBS, ACTIONS, net_config=SMALL, seed=1, **settings)
+    return kind(OBS, ACTIONS, **{"net_config": SMALL, **settings}, seed=1)
 
 
 def experiences(rows=32, seed=0):
@@ -447,11 +448,22 @@ def test_moments_travel_with_the_weights(kind):
         ({"memory_size": 10**12}, r"memory_size=10{12} needs at least .* allowed are at most \d+ env steps"),
         ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
         ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
+        ({"net_config": {"critic_config": {"encoder_config": {"hidden_size": [32]}}}}, "critic_config is not for"),
     ],
 )
 def test_bad_settings_are_named(kind, settings, message):
     with pytest.raises(ConfigurationError, match=message):
         agent(kind, **settings)
+
+
+def test_a_critic_config_is_refused_in_yaml_too(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "environment: {id: Pendulum-v1}\nalgorithm: {name: SAC}\nmutation: none\n"
+        "network: {critic_config: {encoder_config: {hidden_size: [32]}}}\n"
+    )
+    with pytest.raises(ConfigurationError, match="critic_config is not for SAC, which has no critic of another"):
+        load(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
