@@ -12,7 +12,7 @@ optuna = pytest.importorskip("optuna", reason="an extra")
 from agilerl_like import PPO, Choice, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy  # noqa: E402
 from agilerl_like.errors import ConfigurationError  # noqa: E402
 from agilerl_like.hpo import Genome, History, OptunaExplorer, Trial, TruncationSelection  # noqa: E402
-from agilerl_like.hpo.optuna_steps import distribution, from_optuna, label, to_optuna  # noqa: E402
+from agilerl_like.hpo.optuna_steps import as_trial, distribution, from_optuna, label, to_optuna  # noqa: E402
 from agilerl_like.training.optuna_study import StudyCallback  # noqa: E402
 
 RANGES = HyperparameterConfig(
@@ -60,6 +60,12 @@ def test_lists_of_numbers_are_refused_before_anything_is_trained():
             verbose=False,
         )
     assert population[0].steps == [0]
+
+
+def test_values_of_members_with_other_ranges_are_clamped():
+    given = {**VALUES, "lr": 1.0, "update_epochs": 20, "batch_size": 8}
+    found = as_trial(RANGES, given, 1.0).params
+    assert (found["lr"], found["update_epochs"], found["log2 batch_size"]) == (1e-2, 8, 4)
 
 
 def history_of(gain, count=60):
