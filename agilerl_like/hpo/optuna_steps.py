@@ -107,9 +107,9 @@ def as_trial(hp_config: HyperparameterConfig, values: Mapping[str, Any], value: 
 
 
 def _within(parameter: Parameter, value: Any) -> Any:
-    """Return the value in a study, clamped to bounds that rounding of the scale may have crossed."""
+    """Return the value in a study, clamped to bounds that a member with other ranges, or rounding, may have crossed."""
     found, its = to_optuna(parameter, value), distribution(parameter)
-    return min(max(found, its.low), its.high) if isinstance(its, library().distributions.FloatDistribution) else found
+    return found if isinstance(parameter, Choice) else min(max(found, its.low), its.high)
 
 
 def _suggested(suggestion: Any, name: str, parameter: Parameter) -> Any:

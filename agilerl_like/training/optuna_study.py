@@ -20,7 +20,10 @@ optuna = library()
 class StudyCallback(Callback):
     """Adds a trial for each member, with its fitness by generation, to a study when it is replaced or the run ends.
 
-    The `optuna.Study` must maximize; `hp_config` are the ranges of the population.
+    The `optuna.Study` must maximize; `hp_config` are the ranges of the population. A run that was stopped and can be
+    resumed adds its members when the resumed run ends, so that none is added twice. With the same callback the trials
+    are those of an uninterrupted run. A new one does not know the fitness before the stop, nor members that the resumed
+    run replaces at once.
     """
 
     def __init__(self, study: Any, hp_config: HyperparameterConfig) -> None:
@@ -52,6 +55,8 @@ class StudyCallback(Callback):
             self._alive[member.uid] = (member, {**scores, **known})
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
+        if summary.resume:
+            return
         for member, scores in self._alive.values():
             self._add(run, member, scores)
         self._alive.clear()

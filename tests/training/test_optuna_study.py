@@ -12,7 +12,8 @@ optuna = pytest.importorskip("optuna", reason="an extra")
 from agilerl_like import PPO, Choice, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy  # noqa: E402
 from agilerl_like.errors import ConfigurationError  # noqa: E402
 from agilerl_like.hpo import Genome, History, OptunaExplorer, Trial, TruncationSelection  # noqa: E402
-from agilerl_like.hpo.optuna_steps import distribution, from_optuna, label, to_optuna  # noqa: E402
+from agilerl_like.hpo.optuna_steps import as_trial, distribution, from_optuna, label, to_optuna  # noqa: E402
+from agilerl_like.reporting.callback import Callback  # noqa: E402
 from agilerl_like.training.optuna_study import StudyCallback  # noqa: E402
 
 RANGES = HyperparameterConfig(
@@ -60,6 +61,12 @@ def test_lists_of_numbers_are_refused_before_anything_is_trained():
             verbose=False,
         )
     assert population[0].steps == [0]
+
+
+def test_values_of_members_with_other_ranges_are_clamped():
+    given = {**VALUES, "lr": 1.0, "update_epochs": 20, "batch_size": 8}
+    found = as_trial(RANGES, given, 1.0).params
+    assert (found["lr"], found["update_epochs"], found["log2 batch_size"]) == (1e-2, 8, 4)
 
 
 def history_of(gain, count=60):
@@ -118,6 +125,32 @@ def test_a_gaussian_process_proposes_different_values_in_a_generation():
         history = history.with_pending(trial)
     assert abs(found[0] + 3) < 0.3  # near the largest gain
     assert np.diff(sorted(found)).min() > 0.02  # 0 without the proposals before
+
+
+class Stop(Callback):
+    def on_generation(self, run, record):
+        if record.generation == 2:
+            run.stop()
+
+
+def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_path):
+    ranges, studies = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), []
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    for folder, parts in (("whole", [[]]), ("parts", [[Stop()], []])):
+        studies.append(optuna.create_study(direction="maximize"))
+        callback = StudyCallback(studies[-1], ranges)
+        for number, others in enumerate(parts):
+            pop = PPO.population(4, *spaces, num_envs=2, learn_step=32, batch_size=32, seed=1, hp_config=ranges)
+            train_on_policy(
+                env, "CartPole-v1", "PPO", None if number else pop, max_steps=192, evo_steps=64, eval_loop=2,
+                eval_steps=20, verbose=False, selection_strategy=TruncationSelection(), mutation=OptunaExplorer(),
+                checkpoint=64, callbacks=[callback, *others], **{"resume" if number else "run_dir": tmp_path / folder},
+            )  # fmt: skip
+    env.close()
+    whole, parts = ([(one.user_attrs["uid"], one.intermediate_values) for one in study.trials] for study in studies)
+    assert len(whole) == 4 + 2
+    assert parts == whole
 
 
 def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
