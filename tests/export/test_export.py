@@ -1,5 +1,6 @@
 """Exported policies return the agent's actions, for every kind of network and action space."""
 
+import copy
 import inspect
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_deterministic_actions_and_files_have_no_noise(kind, tmp_path):
     settings = {
         "noise": {"net_config": {"head_config": {"noisy": True}}},
         "dropout": {"recurrent": True, "net_config": {"memory_config": {"dropout": 0.5}}},
-        "own": {"actor_network": own, "critic_network": own},
+        "own": {"actor_network": own, "critic_network": copy.deepcopy(own)},
     }[kind]
     agent = trained(VECTOR, Box(-1.0, 1.0, (1,)), **settings)
     agent.learner.after_update(torch.zeros(1, 1, 4))  # draws the noise of the next rollout
