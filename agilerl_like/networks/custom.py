@@ -174,6 +174,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
         """Return a copy of the supplied network with this one's tensors; its other state cannot be known."""
         other = type(self)(self.spec, self.inputs, self.num_outputs)
+        other.leaves = self.leaves
         fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
         now = {id(new): memo.get(id(old), old) for new, old in zip(fresh, own, strict=True)}
         other.net = copy.deepcopy(other.net, now)
