@@ -40,7 +40,8 @@ class Registry(Mapping[str, T], Generic[T]):
         """Add an entry. A class that is defined again (by a notebook cell that is executed twice) replaces the old one.
 
         Raises:
-            ConfigurationError: the name belongs to another entry.
+            ConfigurationError: the name belongs to another entry, or the spec to another kind of network, which would
+                be built in place of this one, since kinds are found by the class of a spec.
         """
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"{self.kind} name={name!r}; allowed is text that is not empty")
@@ -48,6 +49,12 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigurationError(
                 f"{self.kind}={name!r} is already registered as {self._entries[name]!r}; allowed is another name"
             )
+        spec = _spec_of(entry)
+        for known, other in self._entries.items():
+            if known != name and spec is not None and spec is _spec_of(other) and _origin(entry) != _origin(other):
+                raise ConfigurationError(
+                    f"{self.kind}={name!r} has the spec {spec.__name__} of {known!r}; allowed is a subclass of its own"
+                )
         self._entries[name] = entry
 
     def find(self, field: str, name: object) -> T:
@@ -149,7 +156,7 @@ def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
     tracker.
 
     Raises:
-        ConfigurationError: the kind is unknown, or the name belongs to another entry.
+        ConfigurationError: the kind is unknown, or the name or the spec belongs to another entry.
     """
     registry = registered(kind)
 
@@ -160,6 +167,11 @@ def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
     if entry is not None:
         add(entry)
     return add
+
+
+def _spec_of(entry: Any) -> Any:
+    """Return the spec's class of a kind of network; None of other entries."""
+    return getattr(entry, "spec", None) if isinstance(entry, tuple) else None
 
 
 def _origin(entry: Any) -> Any:

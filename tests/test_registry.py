@@ -7,10 +7,12 @@ from pathlib import Path
 import gymnasium
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from scripts import own_registrations
 
 from agilerl_like import ConfigurationError, make_vect_envs, register, registry
 from agilerl_like.cli import main
 from agilerl_like.envs.factory import describe_backend, with_num_envs
+from agilerl_like.networks.architecture import ENCODERS, EncoderKind
 from agilerl_like.registry import Registry
 from agilerl_like.reporting import Callback
 
@@ -72,6 +74,15 @@ def test_a_name_cannot_be_registered_for_two_classes(selections):
     ):
         register("selection", "ranks", Registry)
     assert selections["ranks"] is Ranks
+
+
+def test_a_kind_of_network_needs_a_spec_of_its_own():
+    built_in = ENCODERS["mlp"]
+    with own_registrations():
+        with pytest.raises(ConfigurationError, match="encoder='mine' has the spec MLPSpec of 'mlp'; allowed is a su"):
+            register("encoder", "mine", EncoderKind(built_in.spec, Ranks, "vectors"))
+        assert "mine" not in ENCODERS
+        register("encoder", "again", built_in)
 
 
 def test_a_class_that_is_defined_again_replaces_the_earlier_one(selections):

@@ -437,7 +437,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """
         learners = self.learners.items()
         modules = {group: PolicyModule(its, masks=its.learned_with_masks) for group, its in learners}
-        return (modules[""] if "" in modules else nn.ModuleDict(modules)).requires_grad_(False)
+        team = nn.ModuleDict()
+        team._modules.update(modules)  # whose `update` refuses the names of its methods, such as "train"
+        return modules.get("", team).requires_grad_(False)
 
     def export(self, path: str | os.PathLike[str], *, masks: bool | None = None) -> list[Path]:
         """Write the policy to a file that runs without this package, and return its path; see `export_policy`.

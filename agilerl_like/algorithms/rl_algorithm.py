@@ -75,6 +75,11 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         networks = custom_spec(actor_network, critic_network)
         if networks is None:
             architecture = self._initial_architecture(net_config, encoding, action_space, settings)
+        elif net_config:
+            raise ConfigurationError(
+                f"net_config={dict(net_config)!r:.200} has no effect beside actor_network and critic_network; "
+                "leave it out"
+            )
         else:
             architecture = NetworkSpec.custom(networks)
         if hasattr(settings, "swap_channels"):

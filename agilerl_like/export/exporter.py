@@ -53,7 +53,7 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
         raise ConfigurationError(
             f"masks=True: action_space={learner.action_space} has no action masks; allowed is None"
         )
-    module = PolicyModule(learner, masks=masks)
+    module = PolicyModule(learner, masks=masks).requires_grad_(False)
     program = _traced(module)
     partial = path.with_name(f".{path.name}.partial{path.suffix}")
     try:

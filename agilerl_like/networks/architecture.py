@@ -302,9 +302,9 @@ class NetworkSpec(CompositeSpec):
         values = super().to_config()
         name = _encoder_name(self.encoder)
         parts = {f"{part}_config": spec.to_config() for part, spec in self.parts.items()}
-        if not isinstance(self.memory, EmptySpec | LSTMSpec):
+        if type(self.memory) not in (EmptySpec, LSTMSpec):
             kind = next(name for name, kind in MEMORIES.items() if kind.spec is type(self.memory))
-            parts["memory_config"] = {"cell": kind, **parts["memory_config"]}
+            parts["memory_config"] = {"cell": kind, **parts["memory_config"]} | {"cell": kind}
         own = {key: value for key, value in values.items() if key not in (*PARTS, "critic", "critic_evolves")}
         critic = {} if self.critic is None else {**self.critic.to_config(), "evolves": self.critic_evolves}
         return {"encoder": name, **parts, **own, **({"critic_config": critic} if critic else {})}
@@ -360,7 +360,7 @@ def _encoder_name(spec: Spec) -> str:
 def _memory_spec(config: Mapping[str, Any]) -> MemorySpec:
     """Return the spec of a `memory_config`, whose `cell` names the kind of memory: "LSTM" by default."""
     kind = MEMORIES.find("memory_config: cell", config.get("cell", LSTMSpec.cell)).spec
-    if not issubclass(kind, LSTMSpec):
+    if kind is not LSTMSpec:
         config = {key: value for key, value in config.items() if key != "cell"}
     return kind.from_config("memory_config", config)
 

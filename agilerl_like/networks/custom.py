@@ -92,13 +92,19 @@ class CustomSpec(CompositeSpec):
 
         Raises:
             ConfigurationError: one of them is missing or no `nn.Module`, or is an `EvolvableModule` that has parameters
-                with `requires_grad=False`.
+                with `requires_grad=False`; or they have a parameter in common.
         """
         for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
             if not isinstance(network, nn.Module):
                 raise ConfigurationError(
                     f"{name}={network!r} must be an nn.Module where the other network is one; allowed are both or none"
                 )
+        of_actor = {id(parameter) for parameter in actor_network.parameters()}
+        if shared := [name for name, parameter in critic_network.named_parameters() if id(parameter) in of_actor]:
+            raise ConfigurationError(
+                f"critic_network={type(critic_network).__name__} has parameters of actor_network "
+                f"({', '.join(shared):.200}), and each network is copied; allowed are modules without common layers"
+            )
         spec = cls(UserNetworkSpec.of(actor_network), UserNetworkSpec.of(critic_network))
         spec.actor.check("actor_network")
         spec.critic.check("critic_network")
@@ -168,6 +174,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
     def __deepcopy__(self, memo: dict[int, Any]) -> EvolvableCustom:
         """Return a copy of the supplied network with this one's tensors; its other state cannot be known."""
         other = type(self)(self.spec, self.inputs, self.num_outputs)
+        other.leaves = self.leaves
         fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
         now = {id(new): memo.get(id(old), old) for new, old in zip(fresh, own, strict=True)}
         other.net = copy.deepcopy(other.net, now)

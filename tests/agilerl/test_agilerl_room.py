@@ -15,6 +15,7 @@ from agilerl_like import ConfigurationError
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
+from agilerl_like.agilerl.modules import EvolvableCNN
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
@@ -94,6 +95,19 @@ def test_an_actor_has_the_noise_and_the_squashing_of_the_agent():
     actor = StochasticActor(BOX, BOX, action_std_init=-1.5, squash_output=True)
     agent = PPO(BOX, BOX, actor_network=actor, seed=0)
     assert (agent.action_std_init, agent.squash_output) == (-1.5, True)
+
+
+def test_what_a_stochastic_actor_would_discard_is_refused():
+    actor = StochasticActor(BOX, BOX)
+    with pytest.raises(ConfigurationError, match=r"critic_network=Linear has no effect .* None and a ValueNet"):
+        PPO(BOX, BOX, actor_network=actor, critic_network=nn.Linear(3, 1))
+    with pytest.raises(ConfigurationError, match=r"net_config=\{.* has no effect beside a StochasticActor; allowed"):
+        PPO(BOX, BOX, actor_network=actor, net_config=SMALL)
+
+
+def test_a_kernel_that_no_layer_may_have_is_refused():
+    with pytest.raises(ConfigurationError, match=r"kernel_size=4 with hidden_layer=None is not .* of \[\(0, 5\)"):
+        EvolvableCNN((3, 16, 16), 5, [32], [3], [2]).change_kernel(kernel_size=4)
 
 
 def test_arguments_of_test_have_the_order_of_agilerl():

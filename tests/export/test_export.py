@@ -1,5 +1,6 @@
 """Exported policies return the agent's actions, for every kind of network and action space."""
 
+import copy
 import inspect
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_deterministic_actions_and_files_have_no_noise(kind, tmp_path):
     settings = {
         "noise": {"net_config": {"head_config": {"noisy": True}}},
         "dropout": {"recurrent": True, "net_config": {"memory_config": {"dropout": 0.5}}},
-        "own": {"actor_network": own, "critic_network": own},
+        "own": {"actor_network": own, "critic_network": copy.deepcopy(own)},
     }[kind]
     agent = trained(VECTOR, Box(-1.0, 1.0, (1,)), **settings)
     agent.learner.after_update(torch.zeros(1, 1, 4))  # draws the noise of the next rollout
@@ -232,6 +233,20 @@ def test_a_team_has_a_file_for_each_group(tmp_path):
     paths = IPPO(spaces, actions, seed=1).export(tmp_path / "policy.pt2")
     assert sorted(path.name for path in paths) == ["policy-seer.pt2", "policy-walker.pt2"]
     assert set(IPPO(spaces, actions, seed=1).policy) == {"seer", "walker"}
+
+
+def test_groups_of_a_team_may_have_the_names_of_methods(tmp_path):
+    team = IPPO([VECTOR] * 3, [Discrete(2)] * 3, agent_ids=["train_0", "keys_0", "items_0"], seed=1)
+    policy = team.policy
+    assert set(policy) == {*team.groups}
+    assert policy["train"](torch.zeros(2, 4))[0].shape == (2,)
+
+
+def test_outputs_of_an_exported_archive_need_no_gradient(tmp_path):
+    agent = trained(VECTOR, Box(-1.0, 1.0, (2,)), recurrent=True)
+    (path,) = agent.export(tmp_path / "policy.pt2")
+    outputs = torch.export.load(path).module()(torch.zeros(1, 4), torch.zeros(1, *agent.network.state_shape[1:]))
+    assert [output.requires_grad for output in outputs] == [False, False]
 
 
 def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):
@@ -344,3 +359,5 @@ def test_own_networks_of_images_and_numbers_are_exported(tmp_path):
     mixed = Dict(image=Box(0, 255, (3, 8, 8), np.uint8), speed=Box(-1.0, 1.0, (3,)))
     agent = PPO(mixed, Discrete(4), seed=0, actor_network=ReadsBoth(4), critic_network=ReadsBoth(1))
     agent.export(tmp_path / "policy.pt2")  # compares the file with the agent
+    policy, batch = agent.policy, [torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2, 3)]
+    assert torch.equal(copy.deepcopy(policy)(*batch)[0], policy(*batch)[0])

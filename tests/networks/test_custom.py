@@ -348,6 +348,18 @@ WRONG = {
         {"actor_network": sequential(3), "critic_network": sequential(1), "share_encoders": True},
         "share_encoders=True cannot go with actor_network",
     ),
+    "common layers": (
+        {"actor_network": (common := sequential(1)), "critic_network": nn.Sequential(common)},
+        r"critic_network=Sequential has parameters of actor_network \(0\.0\.weight, .*; allowed are modules",
+    ),
+    "net_config": (
+        {"actor_network": sequential(3), "critic_network": sequential(1), "net_config": {"typo": 3}},
+        r"net_config={'typo': 3} has no effect beside actor_network and critic_network; leave it out",
+    ),
+    "critic_config": (
+        {"actor_network": sequential(3), "critic_network": sequential(1), "critic_config": {"latent_dim": 8}},
+        r"net_config={'critic_config': .* has no effect beside actor_network and critic_network; leave it out",
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 
 from agilerl_like import PPO
@@ -10,6 +11,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import MemoryKind, MemoryModule, MemorySpec
 from agilerl_like.modules.layers import Linear
 from agilerl_like.modules.memories import MEMORIES
+from agilerl_like.modules.recurrent import EvolvableLSTM, LSTMSpec
 
 
 @dataclass(frozen=True)
@@ -74,3 +76,23 @@ def test_a_memory_of_the_users_own_is_built():
 def test_a_step_that_changes_shapes_is_one_clear_error(fault, message):
     with pytest.raises(ConfigurationError, match=message):
         agent_of(fault=fault)
+
+
+@dataclass(frozen=True)
+class SquashedSpec(LSTMSpec):
+    pass
+
+
+class SquashedLSTM(EvolvableLSTM):
+    def step(self, x, state):
+        y, after = super().step(x, state)
+        return torch.tanh(y), after
+
+
+def test_a_subclass_of_the_lstm_is_named_saved_and_loaded(monkeypatch, tmp_path):
+    monkeypatch.setitem(MEMORIES._entries, "squashed", MemoryKind(SquashedSpec, SquashedLSTM))
+    agent = agent_of(cell="squashed", hidden_state_size=16)
+    assert type(agent.actor.memory) is SquashedLSTM
+    loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
+    assert type(loaded.actor.memory) is SquashedLSTM
+    assert loaded.architecture == agent.architecture

@@ -79,6 +79,15 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
         **more: Any,
     ) -> None:
         if isinstance(actor_network, StochasticActor):
+            if not isinstance(critic_network, ValueNetwork | None):
+                raise ConfigurationError(
+                    f"critic_network={type(critic_network).__name__} has no effect beside a StochasticActor, which "
+                    "describes both networks; allowed are None and a ValueNetwork"
+                )
+            if net_config is not None:
+                raise ConfigurationError(
+                    f"net_config={net_config!r:.200} has no effect beside a StochasticActor; allowed is None"
+                )
             net_config, recurrent = actor_network.net_config, recurrent or actor_network.recurrent
             action_std_init = actor_network.action_std_init
             more = {"squash_output": actor_network.squash_output, **more}

@@ -25,7 +25,7 @@ SIZES = {"mlp_nodes": "hidden_size", "channel_size": "channel_size"}
 """Names in limits (`min_mlp_nodes`) -> the sizes that they limit."""
 
 SpecT = TypeVar("SpecT", bound=Spec)
-NAMES = {"layer": "hidden_layer", "nodes": "numb_new_nodes", "channels": "numb_new_channels", "kernel": "kernel_size"}
+NAMES = {"layer": "hidden_layer", "nodes": "numb_new_nodes", "channels": "numb_new_channels"}
 """Arguments of mutations here, and in AgileRL."""
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import begin, spec_from
+from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
+from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
@@ -42,3 +43,49 @@ class EvolvableCNN(modules.EvolvableCNN):
     def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableCNN(spec, self.inputs, self.num_outputs)
+
+    def add_channel(  # pyright: ignore[reportIncompatibleVariableOverride]  # AgileRL's arguments
+        self, hidden_layer: int | None = None, numb_new_channels: int | None = None
+    ) -> dict[str, Any]:
+        """Add channels to a hidden layer, which changes no output."""
+        given = arguments(hidden_layer=hidden_layer, numb_new_channels=numb_new_channels)
+        return by_their_names(super().add_channel(**given))
+
+    def remove_channel(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, hidden_layer: int | None = None, numb_new_channels: int | None = None
+    ) -> dict[str, Any]:
+        """Remove the least important channels of a hidden layer."""
+        given = arguments(hidden_layer=hidden_layer, numb_new_channels=numb_new_channels)
+        return by_their_names(super().remove_channel(**given))
+
+    def add_layer(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        """Add a hidden layer, which changes no output (with ReLU and the like; others fade in)."""
+        return by_their_names(super().add_layer())
+
+    def remove_layer(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        """Remove a hidden layer."""
+        return by_their_names(super().remove_layer())
+
+    def change_kernel(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, kernel_size: Any = None, hidden_layer: int | None = None
+    ) -> dict[str, Any]:
+        """Change the kernel of a hidden layer to a size; what is not given is drawn.
+
+        Raises:
+            ConfigurationError: no layer may get a kernel of this size.
+        """
+        given: dict[str, Any] = arguments(hidden_layer=hidden_layer)
+        if kernel_size is not None:
+            sizes = {}
+            for choice in self.spec.choices("change_kernel"):
+                layer = int(choice["layer"])
+                sizes[layer, self.spec.apply("change_kernel", **choice).kernel_size[layer]] = choice
+            legal = [its for (at, size), its in sizes.items() if size == kernel_size and hidden_layer in (None, at)]
+            if not legal:
+                raise ConfigurationError(
+                    f"kernel_size={kernel_size!r} with hidden_layer={hidden_layer!r} is not legal; allowed are layer "
+                    f"and size of {[*sizes]}"
+                )
+            given = dict(legal[0])
+        layer = int(super().change_kernel(**given)["layer"])
+        return {"hidden_layer": layer, "kernel_size": self.spec.kernel_size[layer]}

@@ -7,7 +7,7 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import begin, spec_from
+from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
 
 __getattr__ = absent_from(__name__)
 
@@ -39,3 +39,17 @@ class EvolvableResNet(modules.EvolvableResNet):
     def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableResNet(spec, self.inputs, self.num_outputs)
+
+    def add_channel(  # pyright: ignore[reportIncompatibleVariableOverride]  # AgileRL's arguments
+        self, numb_new_channels: int | None = None
+    ) -> dict[str, Any]:
+        """Add channels to every block, which changes no output."""
+        given = arguments(numb_new_channels=numb_new_channels)
+        return by_their_names(super().add_channel(**given))
+
+    def remove_channel(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, numb_new_channels: int | None = None
+    ) -> dict[str, Any]:
+        """Remove the least important channels of every block."""
+        given = arguments(numb_new_channels=numb_new_channels)
+        return by_their_names(super().remove_channel(**given))

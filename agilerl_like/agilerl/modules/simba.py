@@ -6,7 +6,7 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import begin, spec_from
+from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
 
 __getattr__ = absent_from(__name__)
 
@@ -36,3 +36,17 @@ class EvolvableSimBa(modules.EvolvableSimBa):
     def rebuild(self, spec: Any) -> Any:
         """A module of this package's own, built from another spec."""
         return modules.EvolvableSimBa(spec, self.inputs, self.num_outputs)
+
+    def add_node(  # pyright: ignore[reportIncompatibleVariableOverride]  # AgileRL's arguments
+        self, numb_new_nodes: int | None = None
+    ) -> dict[str, Any]:
+        """Add nodes to every block, which changes no output."""
+        given = arguments(numb_new_nodes=numb_new_nodes)
+        return by_their_names(super().add_node(**given))
+
+    def remove_node(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, numb_new_nodes: int | None = None
+    ) -> dict[str, Any]:
+        """Remove the least important nodes of every block."""
+        given = arguments(numb_new_nodes=numb_new_nodes)
+        return by_their_names(super().remove_node(**given))

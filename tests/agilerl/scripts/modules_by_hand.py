@@ -1,7 +1,7 @@
 """Modules are built, called and mutated."""
 
 import torch
-from agilerl.modules import EvolvableCNN, EvolvableMLP, EvolvableSimBa
+from agilerl.modules import EvolvableCNN, EvolvableMLP, EvolvableResNet, EvolvableSimBa
 
 mlp = EvolvableMLP(num_inputs=4, num_outputs=2, hidden_size=[64, 64], max_hidden_layers=4, activation="ReLU")
 assert mlp(torch.zeros(3, 4)).shape == (3, 2)
@@ -15,3 +15,9 @@ cnn = EvolvableCNN([3, 16, 16], 5, channel_size=[16], kernel_size=[3], stride_si
 assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
 simba = EvolvableSimBa(num_inputs=4, num_outputs=2, hidden_size=32, num_blocks=1)
 assert simba(torch.zeros(3, 4)).shape == (3, 2)
+assert cnn.add_channel(hidden_layer=0, numb_new_channels=8) == {"hidden_layer": 0, "numb_new_channels": 8}
+assert cnn.change_kernel(kernel_size=5, hidden_layer=0) == {"hidden_layer": 0, "kernel_size": 5}
+assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
+assert simba.add_node(numb_new_nodes=16) == {"numb_new_nodes": 16}
+resnet = EvolvableResNet([3, 16, 16], 5, channel_size=32, kernel_size=3, stride_size=1, num_blocks=1)
+assert resnet.add_channel(numb_new_channels=8) == {"numb_new_channels": 8}
