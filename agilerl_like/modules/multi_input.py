@@ -130,6 +130,11 @@ class MultiInputSpec(CompositeSpec):
         check_mapping(field, config)
         given = {key: value for key, value in config.items() if value is not None}
         usual = {kind: given.pop(f"{kind}_config") for kind in DEFAULT_EXTRACTORS if f"{kind}_config" in given}
+        if "mlp" in usual and "vector_space_mlp" not in given:
+            raise ConfigurationError(
+                f"{field}: mlp_config={usual['mlp']!r:.200} has no effect without vector_space_mlp; allowed is "
+                "vector_space_mlp: true beside it"
+            )
         mlp_for_vectors = given.pop("vector_space_mlp", False)
         if not isinstance(mlp_for_vectors, bool):
             raise ConfigurationError(f"{field}: vector_space_mlp={mlp_for_vectors!r} must be True or False")
@@ -151,6 +156,8 @@ class MultiInputSpec(CompositeSpec):
             for name, usual_kind in (kinds or dict.fromkeys(wanted, "mlp")).items()
             if name in wanted
         )
+        for kind, unread in usual.items():  # those that no part has are checked too
+            _extractor_spec(f"{field}.{kind}_config", unread, kind, None, defaults)
         return super().from_config(field, {**given, "extractors": extractors})
 
     def to_config(self) -> dict[str, Any]:

@@ -35,7 +35,10 @@ OUTPUTS = 7
 CNN = {"channel_size": [3], "kernel_size": [2], "min_channel_size": 2, "max_channel_size": 20}
 MLP = {"hidden_size": [5], "min_mlp_nodes": 3, "max_mlp_nodes": 20, "max_hidden_layers": 2}
 LSTM = {"hidden_state_size": 4, "min_hidden_state_size": 2, "max_hidden_state_size": 12, "max_layers": 2}
-CONFIG = {"latent_dim": 8, "min_latent_dim": 4, "max_latent_dim": 20, "cnn_config": CNN, "mlp_config": MLP}
+CONFIG = {
+    "latent_dim": 8, "min_latent_dim": 4, "max_latent_dim": 20, "cnn_config": CNN, "mlp_config": MLP,
+    "vector_space_mlp": False,
+}  # fmt: skip
 
 
 def spec_of(**changes):
@@ -186,6 +189,9 @@ def test_spec_round_trips_through_json(spec):
         ({"extractors": {"eye": {"hidden_size": [5]}}}, r"extractors\['eye'\] key='hidden_size' is unknown"),
         ({"extractors": [1]}, r"encoder_config.extractors=\[1\] must be a mapping"),
         ({"cnn_config": {"channel_size": "x"}}, r"extractors\['eye'\]: channel_size='x' must be"),
+        ({"mlp_config": {"hiden_size": [5]}}, "mlp_config key='hiden_size' is unknown; did you mean 'hidden_size'"),
+        ({"lstm_config": {"layers": 1}, "extractors": {"past": {}}}, "lstm_config key='layers' is unknown"),
+        ({"vector_space_mlp": None}, r"mlp_config={.* has no effect without vector_space_mlp; allowed is"),
         ({"activation": "Rulu"}, "activation='Rulu' is unknown; did you mean 'ReLU'"),
         ({"output_activation": "Rulu"}, "output_activation='Rulu' is unknown"),
     ],
