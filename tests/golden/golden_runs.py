@@ -89,7 +89,7 @@ RUNS = {
     ),
 }
 """Configurations that are trained by `agilerl-like train`."""
-VARIANTS = ("mlp discrete, resumed", "team, resumed", "mlp per member, two processes")
+VARIANTS = ("mlp discrete, resumed", "mlp per member, two processes")
 """Runs that are stopped after half of their steps and resumed, or trained by two processes: their digests must be those
 of the plain runs."""
 NAMES = (*RUNS, *VARIANTS, "custom networks")
