@@ -46,6 +46,8 @@ from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.storage import safe_folder
 
 AlgorithmT = TypeVar("AlgorithmT", bound="EvolvableAlgorithm")
+STD = "action_std_init"
+"""A setting that is fixed except for evolution, which changes the learned standard deviation by as much."""
 planned_members: ContextVar[int] = ContextVar("planned_members", default=1)
 """Number of members of the population under construction, all of which have to fit in memory."""
 
@@ -113,7 +115,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self._hooks: list[Callable[[Any], None]] = []
         for name in setting_names(self.config):
             setattr(self, ATTRIBUTES.get(name, name), getattr(settings, name))
-        self._fixed = {name: value for name, value in self.settings().items() if name in FIXED}
+        self._fixed = {name: value for name, value in self.settings().items() if name in (*FIXED, STD)}
 
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments of `_init_settings` that are equal for a copy."""
@@ -333,9 +335,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does."""
-        before = self.action_std_init, self.action_std_min, self.action_std_max
+        before = self._fixed.get(STD, self.action_std_init), self.action_std_min, self.action_std_max
         for name, value in hyperparameters.items():
             setattr(self, name, value)
+        if STD in self._fixed:
+            self._fixed[STD] = self.action_std_init
         if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
             for learner in self.learners.values():
                 learner.bound_std_(self.action_std_init - before[0])

@@ -65,7 +65,7 @@ class PPOConfig:
     """Decay of generalised advantage estimation: 0 trusts the critic, 1 the returns (value)."""
     action_std_init: LogStd = 0.0
     """Initial log of the standard deviation of continuous actions, in half-widths of the action space; if evolution
-    changes it, the child's learned one changes by as much (value)."""
+    changes it, the child's learned one changes by as much, and it cannot be set as an attribute (value)."""
     action_std_min: LogStd = LOG_STD_RANGE[0]
     """Smallest log of the standard deviation of continuous actions; it is clamped after each update (value)."""
     action_std_max: LogStd = LOG_STD_RANGE[1]

@@ -51,7 +51,7 @@ def team_of(**settings):
     [
         (agent_of, "recurrent", True), (team_of, "share_encoders", True), (agent_of, "normalize_observation", False),
         (agent_of, "squash_output", True), (lambda: DQN(BOX, DISCRETE, seed=0), "dueling", True),
-        (lambda: TD3(BOX, BOX, seed=0), "twin_q", False),
+        (lambda: TD3(BOX, BOX, seed=0), "twin_q", False), (agent_of, "action_std_init", -1.0),
     ],
 )  # fmt: skip
 def test_settings_that_networks_are_built_from_cannot_be_set(make, name, value, tmp_path):

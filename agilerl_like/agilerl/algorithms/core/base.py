@@ -79,6 +79,7 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
         self.fitness, self.scores, self._steps, self.mut = history
         for name, value in kept.items():
             setattr(self, name, value)
+        self._fixed |= {name: value for name, value in kept.items() if name in self._fixed}
 
     def wrap_models(self) -> None:
         """Do nothing: models are distributed by train_on_policy."""
