@@ -106,6 +106,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
     """P learners that act with a policy in each env, and learn from the returns of whole episodes."""
 
     placeholder_action = gymnasium.spaces.Discrete(2)
+    takes_critic_config = False
 
     def __init__(self, population: Any, group: str) -> None:
         super().__init__(population, group)
@@ -250,7 +251,6 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     normalize_observation: ObservationNormKind
     default_net_config: ClassVar[Mapping[str, Any]] = {}
     fewest_envs: ClassVar[int] = 2
-    takes_critic_config: ClassVar[bool] = False
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:

@@ -74,8 +74,6 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     group_class: ClassVar[type[LearnerGroup[Any]]]
     """The class by which the learners of one group of agents, of all members, act, store and learn."""
-    takes_critic_config: ClassVar[bool] = True
-    """Whether the critic may have an architecture of its own."""
     _seed_is_drawn: bool
 
     def __init_subclass__(cls) -> None:
@@ -165,18 +163,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                     f"a new agent, {self.algo}(…, {name}={settings[name]!r})"
                 )
         check_ranges(self.config, settings, self.hp_config, self.algo)
-        if not self.takes_critic_config:
-            for learner in self.learners.values():
-                self.check_critic_config(learner.architecture.critic)
-
-    @classmethod
-    def check_critic_config(cls, given: Any) -> None:
-        """Raise ConfigurationError if a critic's own architecture is given that the algorithm would not build."""
-        if given and not cls.takes_critic_config:
-            raise ConfigurationError(
-                f"critic_config is not for {cls.algo}, which has no critic of another architecture than the actor's; "
-                "leave it out"
-            )
+        for learner in self.learners.values():
+            self.group_class.check_critic_config(self.algo, learner.architecture.critic)
 
     @property
     @abstractmethod
@@ -230,11 +218,6 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         for learner in self.learners.values():
             learner.reinitialize()
         self.mut = mut or "None"
-
-    def check_networks(self) -> None:
-        """Raise ConfigurationError unless the networks have the tensors of their architectures."""
-        for learner in self.learners.values():
-            learner.check_network()
 
     def set_training_mode(self, training: bool) -> None:
         """Switch between exploration (True) and the most likely actions (False)."""
@@ -465,7 +448,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             ConfigurationError: an attribute or a network was set by hand to what `load` would refuse.
         """
         document, tensors = self.to_documents()
-        self.check_networks()
+        for learner in self.learners.values():
+            learner.check_network()
         return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:

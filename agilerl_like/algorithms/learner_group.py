@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner, LearnerT
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.experience import ExperienceBuffer
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -56,6 +57,8 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     has_networks: ClassVar[bool] = True
     """Whether the algorithm has networks, of which a `net_config` describes the architecture."""
+    takes_critic_config: ClassVar[bool] = True
+    """Whether the critic may have an architecture of its own."""
     search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     """Ranges that differ from those of `any_environment.yaml`, and of a search that starts without knowledge."""
     one_process_reason: ClassVar[str] = ""
@@ -85,6 +88,15 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     def __len__(self) -> int:
         return len(self._population.agents)
+
+    @classmethod
+    def check_critic_config(cls, algo: str, given: Any) -> None:
+        """Raise ConfigurationError if a critic's own architecture is given that the algorithm would not build."""
+        if given and not cls.takes_critic_config:
+            raise ConfigurationError(
+                f"critic_config is not for {algo}, which has no critic of another architecture than the actor's; "
+                "leave it out"
+            )
 
     @property
     def gradient_sync(self) -> GradientSync:

@@ -48,7 +48,6 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
 
     net_defaults: ClassVar[Mapping[str, Any]] = FrozenMapping()
     """Entries of `net_config` that are not inferred from the observation space."""
-    takes_critic_config: ClassVar[bool] = False
 
     def _init_off_policy(self, given: Mapping[str, Any]) -> None:
         """Make the agent from the constructor's `locals()`."""

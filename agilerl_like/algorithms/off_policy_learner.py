@@ -116,6 +116,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
     """P learners of one group, which act together and learn from a replay that outlives resets of the envs."""
 
     keeps_experience = True
+    takes_critic_config = False
     one_process_reason = "members learn from a replay, which is in one process unless `processes` is a number"
 
     def __init__(self, population: Any, group: str) -> None:

@@ -344,7 +344,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Write all members to one folder; `more` are further documents by name."""
         documents, tensors = self.to_documents()
         for agent in self.agents:
-            agent.check_networks()
+            for learner in agent.learners.values():
+                learner.check_network()
         return safe_folder.write_folder(path, "population", {**documents, **more}, tensors)
 
     @classmethod

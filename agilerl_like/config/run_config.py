@@ -223,11 +223,12 @@ class Config(Section, frozen=True):
 
     def _net_config(self, *, without_env: bool) -> dict[str, Any] | None:
         """Return the `net_config`; what was set of it, for an algorithm without networks, which refuses it."""
-        if self.algorithm_class.group_class.has_networks:
-            self.algorithm_class.check_critic_config(self.network.critic_config)
+        algorithm = self.algorithm_class
+        if algorithm.group_class.has_networks:
+            algorithm.group_class.check_critic_config(algorithm.algo, self.network.critic_config)
             return self.network.net_config(without_env=without_env)
         if self.network != NetworkConfig():
-            raise ConfigurationError(f"network: {self.algorithm_class.algo} has no networks; leave it out")
+            raise ConfigurationError(f"network: {algorithm.algo} has no networks; leave it out")
         return None
 
     @property
