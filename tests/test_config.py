@@ -253,6 +253,7 @@ class TestRefusing:
             ("population: 4", "population=4; allowed is a mapping of size, sample_hyperparameters"),
             ("hyperparameters: {lr: 1e-3}", "hyperparameters.lr=0.001; allowed is a mapping of when, min, max"),
             ("run: {trackers: wandb}", "run.trackers='wandb'; allowed is a list"),
+            ("run: {trackers: [5]}", "run.trackers.0=5; allowed is a name, or a mapping with one"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed is 'return'"),

@@ -108,12 +108,18 @@ def check_by_agent(name: str, given: object) -> None:
 
 
 def net_config_by_group(
-    net_config: Mapping[str, Any] | None, groups: Mapping[str, Any]
+    net_config: Mapping[str, Any] | None, groups: Mapping[str, Any], own: Mapping[str, CustomSpec]
 ) -> dict[str, Mapping[str, Any] | None]:
     """Return each group's `net_config`: the common settings, overridden by those under the group's name.
 
+    Args:
+        net_config: the common settings, and those of groups.
+        groups: all groups.
+        own: the groups that have the user's own networks.
+
     Raises:
-        ConfigurationError: a key is neither a group nor one of `NET_CONFIG_KEYS`, or a group's value is not a mapping.
+        ConfigurationError: a key is neither a group nor one of `NET_CONFIG_KEYS`, a group's value is not a mapping, or
+            a setting has no effect, because the networks that it describes are the user's own.
     """
     config = {} if net_config is None else net_config
     check_mapping("net_config", config)
@@ -123,6 +129,13 @@ def net_config_by_group(
     for group in groups:
         check_mapping(f"net_config.{group}", config.get(group, {}))
     common = {key: value for key, value in config.items() if key not in groups}
+    unused = {group: config[group] for group in own if config.get(group)}
+    if len(own) == len(groups):
+        unused |= common
+    if unused:
+        raise ConfigurationError(
+            f"net_config={unused!r:.200} has no effect beside actor_networks and critic_networks; leave it out"
+        )
     return {group: {**common, **config.get(group, {})} or None for group in groups}
 
 

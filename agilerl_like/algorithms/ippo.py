@@ -171,7 +171,7 @@ class IPPO(OnPolicyAlgorithm):
             seed=seed,
         )
         own = own_networks_by_group(actor_networks, critic_networks, self.groups)
-        net_configs = net_config_by_group(with_critic_config(net_config, critic_config), self.groups)
+        net_configs = net_config_by_group(with_critic_config(net_config, critic_config), self.groups, own)
         self.learners = {
             group: self._make_learner(group, config, its_net_config, own.get(group))
             for group, its_net_config in net_configs.items()

@@ -59,6 +59,13 @@ class ErrorFormatter:
             if loc[-1] == "int":
                 return  # the error as a float follows
             loc = loc[:-1]
+        if loc[-1:] == ("str",) and found["type"] == "string_type":
+            return  # of an entry that is a name or a mapping: the error as a mapping follows
+        if loc and loc[-1].startswith("dict["):
+            yield Problem(
+                f"{'.'.join(loc[:-1])}={found['input']!r}; allowed is a name, or a mapping with one", self.location(loc)
+            )
+            return
         kind = RangeConfig
         if loc[:1] == ("hyperparameters",) and loc[2:3] and loc[2] in PARAMETER_KINDS:
             kind, loc = PARAMETER_KINDS[loc[2]], (*loc[:2], *loc[3:])

@@ -288,6 +288,7 @@ def test_a_population_with_networks_of_the_user_learns_and_evolves(tmp_path, mon
         ({"actor_networks": {"listener_0": Small(2), "listener_1": Small(2)}}, "share a network"),
         ({"critic_networks": None}, "networks of group 'listener': critic_network=None must be an nn.Module"),
         ({"actor_networks": {"listener": Small(5)}}, r"actor_network=Small gives \(2, 5\) for 2 observations"),
+        ({"net_config": {"listener": {"latent_dim": 4}}}, r"net_config={'listener': {'latent_dim': 4}} has no effect"),
     ],
 )
 def test_wrong_networks_of_a_team_are_named(networks, message):
