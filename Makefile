@@ -1,5 +1,6 @@
 # make train   install into .venv, evolve a population from wide draws, show what was found and how (runs/demo/report.html)
-# make test    install into .venv, lint, type-check and run every test
+# make test    install into .venv, lint, type-check and run the tests
+# make test-slow  the tests that take more than about three seconds each: whole runs, notebooks, the site
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make test-lowest  the tests once more with the oldest versions of the dependencies that pyproject.toml allows (by hand)
 # make lint    ruff and pyright alone
@@ -17,7 +18,7 @@ PYRIGHT = $(BIN)/pyright --pythonpath $(BIN)/python
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	--numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: train test test-faults test-lowest lint format docs bench clean
+.PHONY: train test test-slow test-faults test-lowest lint format docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,9 +32,12 @@ train: .venv/installed
 test: format
 	@mkdir -p build
 	@$(PYRIGHT) > build/pyright.log 2>&1 & types=$$!; \
-	$(PYTEST) --ignore=tests/faults; tests=$$?; \
+	$(PYTEST) -m "not slow" --ignore=tests/faults; tests=$$?; \
 	wait $$types; types=$$?; echo "$(PYRIGHT)"; cat build/pyright.log; \
 	test $$tests -eq 0 && test $$types -eq 0
+
+test-slow: .venv/installed
+	$(PYTEST) -m slow --ignore=tests/faults
 
 test-faults: .venv/installed
 	$(PYTEST) tests/faults

@@ -4,6 +4,7 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
 from scripts import run_script
 
 from agilerl_like.reporting import Callback
@@ -16,6 +17,7 @@ def test_every_event_is_listed():
     assert listed == {name for name in vars(Callback) if name.startswith("on_")} - {"on_warning"}
 
 
+@pytest.mark.slow
 def test_the_script_stops_after_five_generations_without_improvement(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     code = code.replace("num_envs=16)\n    pop", "num_envs=16, max_episode_steps=40)\n    pop")  # a plateau soon

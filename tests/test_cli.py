@@ -100,6 +100,7 @@ class TestTrain:
         assert "best fitness" in said
         assert str(folder.relative_to(tmp_path)) in said
 
+    @pytest.mark.slow
     def test_seeds_are_runs_of_their_own_and_one_report(self, file, tmp_path, capsys):
         assert main(["train", file, "--seeds", "2", "--seed", "7", "--run.name", "both"]) == 0
         assert "best fitness of 2 seeds: 5.00, 5.00; mean 5.00 ± 0.00" in " ".join(capsys.readouterr().out.split())

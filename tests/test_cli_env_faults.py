@@ -126,6 +126,7 @@ def test_in_evaluation(run, capsys):
     assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
 
 
+@pytest.mark.slow
 def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys, tmp_path):
     """Episodes of this environment have no end, and the run cuts them after 100 steps (`training.eval_steps`)."""
     assert run("spoils", 10**9, "Endless") == 0

@@ -158,6 +158,7 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
 
 
+@pytest.mark.slow
 def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsys):
     file = tmp_path / "infos.yaml"
     file.write_text(

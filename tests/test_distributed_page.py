@@ -39,6 +39,7 @@ def test_every_command_names_settings_that_exist(command):
     load(config, options)
 
 
+@pytest.mark.slow
 def test_the_script_runs_with_a_small_budget(tmp_path):
     (code,) = [block for language, block in BLOCKS if language == "python"]
     for steps, fewer in (("max_steps=20_480", "max_steps=4_096"), ("evo_steps=5_120", "evo_steps=2_048")):

@@ -72,6 +72,7 @@ def test_train_leaves_all_there_is_to_know(run, file):
     assert len(MultiAgentPopulation.load(run / "population")) == 2
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_the_uninterrupted_one(file, tmp_path, capsys):
     for name, steps in (("whole", "192"), ("parts", "128")):
         assert main(["train", file, "--run.name", name, "--training.max-steps", steps]) == 0

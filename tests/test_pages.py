@@ -97,6 +97,7 @@ def with_few_games(train):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_notebooks_run(path, monkeypatch, tmp_path):
     """Cells run in this process, which is faster than a kernel; test_tutorials.py has a notebook in a kernel."""
     if path.stem == "images" and find_spec("minatar") is None:

@@ -19,7 +19,10 @@ PAGES = ROOT / "tutorials"
 NOT_DOCUMENTED = {"agilerl_like.agilerl"}
 """AgileRL's module paths: `coming_from_agilerl.md` has what they adapt."""
 
-pytestmark = pytest.mark.skipif(find_spec("sphinx") is None, reason="the site is built with the extra `docs`")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("sphinx") is None, reason="the site is built with the extra `docs`"),
+]
 
 
 def build(*options):

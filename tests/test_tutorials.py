@@ -57,6 +57,7 @@ def test_a_memory_of_a_script_is_named_in_memory_config(tmp_path):
 
 
 @pytest.mark.skipif(find_spec("nbclient") is None, reason="notebooks are executed with the extra `notebook`")
+@pytest.mark.slow
 def test_a_notebook_shows_one_table_of_each_run_and_its_plot(tmp_path):
     """It runs in a kernel; test_pages.py executes the others, in its own process."""
     path = TUTORIALS / "evolve_cartpole.ipynb"

@@ -62,6 +62,7 @@ def test_it_holds_package_configurations_and_license_and_nothing_else(wheel):
     assert licenses == {"LICENSE"}
 
 
+@pytest.mark.slow
 def test_its_command_reads_its_own_configurations_and_an_environment_in_the_current_folder(wheel, tmp_path):
     installed, folder = tmp_path / "installed", tmp_path / "folder"
     run(

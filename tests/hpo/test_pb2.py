@@ -71,6 +71,7 @@ def test_pending_rows_lower_the_spread_and_leave_the_mean():
     assert process.with_pending(np.empty((0, 2)), np.empty(0)) is process
 
 
+@pytest.mark.slow
 def test_pb2_follows_the_moving_optimum_better_than_normal_steps():
     """The published form, which cannot forget, reaches a median of 37.1 with 8 members; normal steps 36.6 in 4-d."""
     pb2 = PB2(gaussian=0.0)

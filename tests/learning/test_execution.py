@@ -101,6 +101,7 @@ def test_every_kind_of_mlp_is_captured_as_one_graph(specs, whole_graphs):
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method.:DeprecationWarning"
 )  # the compiler imports a module of its own
+@pytest.mark.slow
 def test_compiled_gradient_gives_equal_updates():
     torch.compiler.reset()
     plain, _ = learned(DISCRETE, Execution())
@@ -125,6 +126,7 @@ def test_compiler_failure_warns_and_runs_uncompiled(monkeypatch):
 @pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method.:DeprecationWarning"
 )  # the compiler imports a module of its own
+@pytest.mark.slow
 def test_without_a_cpp_compiler_one_warning_names_what_to_install(monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
@@ -139,6 +141,7 @@ def test_without_a_cpp_compiler_one_warning_names_what_to_install(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.slow
 def test_a_compiled_network_with_a_graph_break_has_the_same_gradient(monkeypatch):
     torch.compiler.reset()
     execution.trace_autograd()

@@ -128,7 +128,7 @@ def check_together_equals_alone(specs, action_space, dtype, tolerance, *, share,
             )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(populations(), st.sampled_from([DISCRETE, BOX]), st.booleans(), STACKS)
 def test_unequal_members_learn_together_what_they_learn_alone(specs, action_space, share, stacks):
     check_together_equals_alone(specs, action_space, torch.float64, 1e-10, share=share, stacks=stacks)

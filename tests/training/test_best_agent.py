@@ -216,6 +216,7 @@ def test_the_standard_error_counts_complete_episodes_only():
     assert math.isnan(errors[1])
 
 
+@pytest.mark.slow
 def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the_same_agent(unsteady):
     run_dir, population, records = unsteady
     best = records.summary.best
@@ -244,6 +245,7 @@ def test_fitness_of_the_best_agent_is_the_mean_of_fresh_episodes(unsteady):
     assert best.standard_error == pytest.approx(played.returns.std(ddof=1) / math.sqrt(CONFIRMATION_EPISODES))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_finds_the_same_best_agent(tmp_path):
     copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
     whole, whole_records = train(tmp_path / "whole", checkpoint=200, max_steps=800, callbacks=[copied])

@@ -158,6 +158,7 @@ def trained(*, pop=True, generations=4, steps=512, episodes=4, world=Duel, **mor
         env.close()
 
 
+@pytest.mark.slow
 def test_ratings_rise_with_training_and_a_resumed_run_is_bit_identical(tmp_path):
     copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
     whole, fitness = trained(run_dir=tmp_path / "whole", callbacks=[copied])
@@ -451,6 +452,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["between generations", "in a run that is resumed after its end"])
+@pytest.mark.slow
 def test_an_interrupt_stops_rerating_games_and_the_resumed_run_is_bit_identical(
     tmp_path, monkeypatch, undisturbed, ended
 ):

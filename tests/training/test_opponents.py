@@ -152,6 +152,7 @@ def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
     assert alone.to_documents()[0] != whole.to_documents()[0]
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_opponents_and_the_ratings_of_one():
     def mutated(teams):
         """The first team has another architecture, so of two processes the second has it."""

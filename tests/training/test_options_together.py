@@ -301,6 +301,7 @@ def team_state(team):
     return found
 
 
+@pytest.mark.slow
 def test_teams_on_instances_resume_and_train_in_two_processes_to_the_bit(tmp_path):
     whole, parts = twice(train_team, tmp_path)
     shared = train_team(run_dir=tmp_path / "shared", processes=2)

@@ -130,6 +130,7 @@ def test_an_algorithm_is_tried_where_it_suits():
 
 
 @pytest.mark.parametrize(("algorithm", "steps"), [("TD3", 3_000), ("DDPG", 3_000), ("SAC", 6_000)])
+@pytest.mark.slow
 def test_continuous_actions_are_learned_within_their_bounds(algorithm, steps):
     probe = replace(PROBES["ContinuousBounds"], steps=steps)
     for answer in solve(probe, seed=1, algorithm=algorithm).answers:

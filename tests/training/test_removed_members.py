@@ -123,6 +123,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, copied):
     assert len(ours) == 8
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_members_as_one(tmp_path):
     (one, fitness), (two, others) = (
         train(WorseHalfRemoved(least=2), size=8, processes=count, run_dir=tmp_path / str(count)) for count in (1, 2)
@@ -242,6 +243,7 @@ def test_shares_outside_the_budget_are_refused(shares):
         AutoSelection(halve_at=shares)
 
 
+@pytest.mark.slow
 def test_auto_shrinks_a_population_in_a_run():
     watch = Watch()
     train(AutoSelection(halve_at=(1 / 4, 1 / 2)), size=5, generations=12, callbacks=[watch])

@@ -106,6 +106,7 @@ def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path,
     assert {*operator_gains(history)} == {"lr" if explore else "clone, unchanged"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     folder, part = tmp_path / "whole", tmp_path / "part"
     whole, fitness = train(BestReturns(), run_dir=folder, checkpoint=STEPS, callbacks=[CopyFolder(folder, part, 3)])
@@ -118,6 +119,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     assert returned(ours.lineage())
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_members_as_one(tmp_path):
     (one, fitness), (two, others) = (
         train(BestReturns(), processes=count, run_dir=tmp_path / str(count)) for count in (1, 2)

@@ -322,6 +322,7 @@ def test_a_selection_may_return_and_note_values_of_numpy(tmp_path):
     assert (type(state["best"]), len(state["fitness"])) == (int, 3)
 
 
+@pytest.mark.slow
 def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tmp_path):
     run(tmp_path / "more", 128, DoubtingTheTrained(), eval_share=100.0)
     assert counts(tmp_path / "more") == [24, 3, 24, 3]  # 3, then 3, 6 and 12 more
@@ -368,6 +369,7 @@ def test_members_that_played_easier_seeds_have_no_higher_fitness():
     env.close()
 
 
+@pytest.mark.slow
 def test_further_episodes_do_not_depend_on_the_number_of_processes(tmp_path):
     run(tmp_path / "one", 128, Doubting(), eval_share=100.0)
     run(tmp_path / "two", 128, Doubting(), eval_share=100.0, processes=2)

@@ -40,6 +40,7 @@ def collected(team, env, steps, seed=None):
     return (*parts.values(), obs, done)
 
 
+@pytest.mark.slow
 def test_a_custom_loop_learns():
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
     team = team_of(env, lr=1e-2, gamma=0.5)
