@@ -160,6 +160,19 @@ def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arg
     return call
 
 
+def check_mapping(field: str, value: object) -> None:
+    """Raise ConfigurationError unless a value maps names to settings."""
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{field}={value!r:.100} must be a mapping from names to values")
+
+
+def tuple_of(field: str, given: Any, allowed: str) -> tuple[Any, ...]:
+    """Return the entries of an argument; ConfigurationError, with what is `allowed`, if it has none to iterate over."""
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"{field}={given!r:.100}; allowed is {allowed}")
+    return tuple(given)
+
+
 def set_tuple_field(record: Any, name: str) -> None:
     """Replace the list in a field of a frozen dataclass by a tuple.
 

@@ -14,8 +14,7 @@ from torch import nn
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.presets import PRESETS
 from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset, validated
-from agilerl_like.errors import ConfigurationError, unknown_name
-from agilerl_like.modules.spec import check_mapping
+from agilerl_like.errors import ConfigurationError, check_mapping, tuple_of, unknown_name
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 from agilerl_like.networks.custom import CustomSpec
 
@@ -41,6 +40,14 @@ def agent_ids_of(spaces: Spaces) -> Sequence[str]:
     if isinstance(spaces, Mapping):
         return list(spaces)
     raise ConfigurationError("agent_ids is missing: observation_spaces is a list, which does not name the agents")
+
+
+def names_of(field: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return one name or several as a tuple; ConfigurationError if they are something else."""
+    names = (given,) if isinstance(given, str) else tuple_of(field, given, "a list of names")
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(f"{field}={given!r:.100}; allowed is a list of names")
+    return names
 
 
 def check_names(field: str, ids: Sequence[str]) -> None:
@@ -80,10 +87,12 @@ def assign_groups(
     for agent, space in (*observed.items(), *acted.items()):
         if not isinstance(space, gymnasium.Space):
             raise ConfigurationError(f"agent {agent!r} has {space!r:.100}; allowed are spaces of gymnasium")
-    for agent in groups or ():
+    groups = {} if groups is None else groups
+    check_mapping("groups", groups)
+    for agent in groups:
         if agent not in ids:
             raise unknown_name("groups agent", agent, ids)
-    group_by_agent = {agent: (groups or {}).get(agent, group_of(agent)) for agent in ids}
+    group_by_agent = {agent: groups.get(agent, group_of(agent)) for agent in ids}
     found = {
         group: tuple(agent for agent in ids if group_by_agent[agent] == group)
         for group in dict.fromkeys(group_by_agent.values())

@@ -277,10 +277,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Run `loop` episodes on the same seeds at every call, and report each to `callback`.
 
         Raises:
-            ConfigurationError: `loop` is below 1.
+            ConfigurationError: `loop` or `max_steps` is below 1.
         """
-        if loop < 1:
-            raise ConfigurationError(f"loop={loop!r} must be at least 1")
+        for name, value in (("loop", loop), ("max_steps", 1 if max_steps is None else max_steps)):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigurationError(f"{name}={value!r} must be at least 1")
         seeds = integers(loop, self.seed, Purpose.EVALUATION_ENVS)
         episodes = self.run_episodes(env, seeds, max_steps, with_infos=callback is not None)
         report_episodes(episodes, callback)

@@ -25,6 +25,7 @@ from agilerl_like.algorithms.agent_groups import (
     check_by_agent,
     check_factors,
     check_names,
+    names_of,
     net_config_by_group,
     own_networks_by_group,
     spaces_by_agent,
@@ -141,7 +142,7 @@ class IPPO(OnPolicyAlgorithm):
         wrap: bool = True,
         **settings: Any,
     ) -> None:
-        ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
+        ids = names_of("agent_ids", agent_ids_of(observation_spaces) if agent_ids is None else agent_ids)
         check_names("agent_ids", ids)
         observed, acted = (
             spaces_by_agent(name, spaces, ids)
@@ -157,7 +158,7 @@ class IPPO(OnPolicyAlgorithm):
             rewards,
             death,
             agent_id_one_hot,
-            (frozen_groups,) if isinstance(frozen_groups, str) else tuple(frozen_groups),
+            names_of("frozen_groups", frozen_groups),
             factors,
             state_space,
         )
@@ -339,6 +340,7 @@ class IPPO(OnPolicyAlgorithm):
         """
         self._check_hand_written("get_action")
         check_by_agent("obs", obs)
+        check_by_agent("infos", {} if infos is None else infos)
         for agent in obs:
             self.get_group_id(agent)  # raises for an unknown agent
         return get_action_by_agent(self.agent_groups, self.learners, obs, infos or {})

@@ -74,13 +74,14 @@ class StoredLearner(LearnerBase):
     def tensors(self) -> dict[str, Tensor]:
         """Return network, moments and recent observations by name."""
         optimizer, rewards = self.optimizer, self.return_statistics
+        has_rewards = len(rewards.returns) > 0 or bool(rewards.moments.any())  # reset envs have no running returns
         moments = {f"{ADAM}{name}": getattr(optimizer, name) for name in MOMENTS}
         if optimizer.lr_scale.item() != 1.0:
             moments[LR_SCALE] = optimizer.lr_scale
         return {
             **_tensors_of(self.network),
             **moments,
-            **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if len(rewards.returns) else {}),
+            **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if has_rewards else {}),
             RECENT_OBSERVATIONS: self.recent_observations,
         }
 

@@ -12,7 +12,7 @@ from agilerl_like.algorithms.agilerl_experiences import NAMES, Experiences
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.envs.multi_agent.group_env import AgentGroup
 from agilerl_like.envs.pytree import tree_map
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_mapping, unknown_name
 
 ByAgent = tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]
 MultiAgentExperiences = Sequence[Mapping[str, Any]]
@@ -42,7 +42,9 @@ def get_action_by_agent(
                 f"team.learners[{group!r}].get_action(obs, hidden_state=…), or train with train_multi_agent_on_policy"
             )
         rows = [agents.rows_of_agent(agent, agents.as_batch(agent, obs[agent])) for agent in present]
-        agent_infos = [infos.get(agent) or {} for agent in present]
+        agent_infos = [{} if infos.get(agent) is None else infos[agent] for agent in present]
+        for agent, info in zip(present, agent_infos, strict=True):
+            check_mapping(f"infos[{agent!r}]", info)
         masks = [None if (mask := info.get("action_mask")) is None else np.atleast_2d(mask) for info in agent_infos]
         batch = tree_map(lambda *parts: np.concatenate(parts), *rows)
         its_masks = _concatenate_masks(masks, len(learner.encode(batch)) // len(present))

@@ -67,6 +67,8 @@ class TeamSettings:
         if {*self.frozen_groups} == {*self.groups}:
             raise ConfigurationError(f"frozen_groups={[*self.frozen_groups]} are all groups, so nothing would learn")
         check_factors(self.group_factors, self.groups)
+        if self.state_space is not None and not isinstance(self.state_space, gymnasium.Space):
+            raise ConfigurationError(f"state_space={self.state_space!r:.100}; allowed are spaces of gymnasium")
 
     @classmethod
     def of(cls, team: Team) -> TeamSettings:

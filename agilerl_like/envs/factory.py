@@ -47,7 +47,7 @@ from agilerl_like.envs.wrapper_specs import (
     resolve_wrapper,
     supports_batch,
 )
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_mapping, tuple_of, unknown_name
 from agilerl_like.registry import Registry, registered
 from agilerl_like.resources import check_memory
 
@@ -360,10 +360,10 @@ def make_vect_envs(
         env=cast(EnvSource, make_env if env_name is None else env_name),
         num_envs=num_envs,
         backend=backend,
-        wrappers=(*_as_tuple(wrappers), *episode_wrappers(max_total_reward, info_keys or {})),
-        training_wrappers=_as_tuple(training_wrappers),
-        env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
-        instances=tuple(instances),
+        wrappers=(*_as_tuple("wrappers", wrappers), *episode_wrappers(max_total_reward, info_keys or {})),
+        training_wrappers=_as_tuple("training_wrappers", training_wrappers),
+        env_kwargs=joined_kwargs(env_kwargs, more_env_kwargs),
+        instances=tuple_of("instances", instances, "a list of mappings"),
         aggregate=aggregate,
         info_keys=plain_info_keys(info_keys or {}),
         seeds=cast(Any, seeds),
@@ -525,8 +525,15 @@ def evaluation_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     return with_num_envs(env, num_envs, backend="sync" if shared else None, training=False)
 
 
-def _as_tuple(wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
-    return (cast(Wrapper, wrappers),) if _is_single_wrapper(wrappers) else tuple(cast(Iterable[Wrapper], wrappers))
+def joined_kwargs(env_kwargs: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an env in a mapping and in `more`; ConfigurationError if the first is no mapping."""
+    check_mapping("env_kwargs", {} if env_kwargs is None else env_kwargs)
+    return {**(env_kwargs or {}), **more}
+
+
+def _as_tuple(field: str, wrappers: Wrapper | Iterable[Wrapper]) -> tuple[Wrapper, ...]:
+    one = _is_single_wrapper(wrappers)
+    return (cast(Wrapper, wrappers),) if one else tuple_of(field, wrappers, "a wrapper, or a list of them")
 
 
 def _is_single_wrapper(wrappers: Wrapper | Iterable[Wrapper]) -> bool:

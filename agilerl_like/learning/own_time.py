@@ -6,7 +6,8 @@ after an agent's end (with `death="continue"`, those of its team) are added to i
 for each env step, because the other agents' time continues.
 
 A step of an agent that still waits when the rollout ends has no known outcome and is excluded from the update. Its
-value is still the bootstrap value of the step before it.
+value is still the bootstrap value of the step before it. The same holds where an opponent takes over the row of an
+agent that waits (`RolloutBuffer.end_rows`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def own_time(rollout: Rollout, gamma: Tensor) -> OwnTime:
         return OwnTime(rewards, terminated, ended, valid)
     waited, waits = rollout.waiting.permute(1, 2, 0, 3)
     acts_next = torch.cat([valid[1:], torch.ones_like(valid[:1])])
-    after_end = (1 - waits) * (1 - acts_next)
+    is_cut = ended * (1 - valid) * (1 - waited)  # of an agent that did nothing: others act in its row from now on
+    after_end = (1 - waits) * (1 - acts_next) * (1 - is_cut)
     rewards = discounted_suffix_sum_(rewards.clone(), waits + gamma * after_end)
     terminated, ended = (discounted_suffix_sum_(flags.clone(), waits.clone()) for flags in (terminated, ended))
     still_waits = torch.zeros_like(waits)

@@ -188,6 +188,20 @@ class RolloutBuffer:
         self.successors.enlarge(by_age, self.observations)
         self.length, self.cursor = length, self.length
 
+    def end_rows(self, rows: np.ndarray) -> None:
+        """End the rollout of some rows `[E]` bool of all members with the last step, because others act in them now.
+
+        Where an agent waits there, the outcome of its last own step will not be known, so that step becomes invalid.
+        """
+        last = (self.cursor - 1) % self.length
+        if self.waiting is not None:
+            by_age = (last - np.arange(self.length)) % self.length
+            for member, env in np.argwhere(self.waiting[last, :, 1].numpy() * rows):
+                valid = self.outcomes[by_age, member, 3, env]
+                self.outcomes[by_age[np.argmax(valid)], member, 3, env] = 0.0
+            self.waiting[last, :, 1, torch.from_numpy(rows)] = 0.0
+        self.outcomes[last, :, 2, rows] = 1.0
+
     def part(self, columns: slice) -> BufferPart:
         """Return views of some envs of every member."""
         return BufferPart(self, columns)

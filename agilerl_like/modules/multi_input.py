@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import Leaf
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_mapping, unknown_name
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.conv_layers import ImageEncoder
@@ -30,7 +30,7 @@ from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range
 from agilerl_like.modules.words import EvolvableWords, WordsSpec
 from agilerl_like.registry import Registry, registered
 

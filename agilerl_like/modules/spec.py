@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_mapping, unknown_name
 from agilerl_like.modules.layers import ACTIVATIONS, SKIP, check_activation
 
 OperatorKind = Literal["layer", "node", "activation"]
@@ -270,12 +270,6 @@ def check_input_output_sizes(inputs: int, num_outputs: int) -> None:
     for name, count in (("num_inputs", inputs), ("num_outputs", num_outputs)):
         if count < 1:
             raise ConfigurationError(f"{name}={count!r} must be at least 1")
-
-
-def check_mapping(field: str, value: object) -> None:
-    """Raise ConfigurationError unless a value maps names to settings."""
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{field}={value!r} must be a mapping from names to values")
 
 
 def check_limits(spec: Spec, low: str, high: str, *, least: int = 1) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_mapping, unknown_name
 from agilerl_like.modules.cnn import CNNSpec, EvolvableCNN
 from agilerl_like.modules.composite import CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
@@ -24,7 +24,7 @@ from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.recurrent import LSTMSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_mapping, check_range
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.identity_module import EmptySpec
 from agilerl_like.registry import Registry, registered

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_mapping
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
-from agilerl_like.modules.spec import Spec, check_mapping
+from agilerl_like.modules.spec import Spec
 from agilerl_like.networks.identity_module import EmptySpec
 
 Branch = Literal["actor", "critic"]

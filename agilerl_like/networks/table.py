@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_mapping
 from agilerl_like.modules.composite import CompositeModule
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_mapping
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec
 from agilerl_like.networks.actor_critic import Actor, ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.networks.exploration import EpsilonGreedy

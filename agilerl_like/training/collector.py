@@ -285,14 +285,17 @@ class GroupCollector:
         """Let opponents, one for each member, control some rows `[E]`; they begin without hidden states.
 
         Without opponents, the env replaces the actions of these rows. Members continue the episodes of rows that were
-        opponents' without a hidden state, too, because learning begins there with none.
+        opponents' without a hidden state, too, because learning begins there with none. It ends in rows that become
+        opponents'.
         """
         self.opponents, before = opponents, self._opponent_rows
         self._opponent_rows = torch.from_numpy(rows).to(self.population.device)
-        if len(before) and self.state.numel():
+        if len(before):
+            cast(Any, self._buffer).end_rows((self._opponent_rows & ~before).cpu().numpy())  # a RolloutBuffer's method
             passed = before & ~self._opponent_rows
-            self.state[:, passed] = 0.0
-            self._initial_state[:, passed] = 0.0
+            if self.state.numel():
+                self.state[:, passed] = 0.0
+                self._initial_state[:, passed] = 0.0
         self._reset_opponent_state()
 
     def _reset_opponent_state(self) -> None:

@@ -246,7 +246,7 @@ class TrainingLoop(EvaluatingLoop):
             record = UpdateRecord(
                 slot=slot,
                 uid=agent.index,
-                number=next(iter(agent.learners.values())).updates,
+                number=max(learner.updates for learner in agent.learners.values()),  # a frozen group has none
                 env_steps=self.steps,
                 train_return=train_return,
                 metrics={name: float(report[name][0]) for name in names},

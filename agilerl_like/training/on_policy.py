@@ -17,7 +17,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.errors import ConfigurationError, check_argument_names
+from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
@@ -161,6 +161,7 @@ def train_on_policy(
     callbacks, reporters = _callbacks("callbacks", callbacks), _callbacks("reporters", reporters)
     if isinstance(trackers, str | Mapping):
         raise ConfigurationError(f"trackers={trackers!r:.200} is a single tracker; allowed is a list of them")
+    trackers = tuple_of("trackers", trackers, "a list of them")
     selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
     env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env, "eval_env")
     if env_name is not None and not isinstance(env_name, str):
@@ -312,6 +313,8 @@ def _population(
         ConfigurationError: they cannot act in the envs.
     """
     agents = [pop] if isinstance(pop, EvolvableAlgorithm) else pop
+    if not isinstance(agents, Iterable | NoneType):
+        raise ConfigurationError(f"pop={agents!r:.100}; allowed are a population, an agent, and a list of agents")
     population = agents if agents is None or isinstance(agents, BasePopulation) else env_setup.population(agents)
     if population is not None and not isinstance(population, env_setup.population):
         raise ConfigurationError(

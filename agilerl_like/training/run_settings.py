@@ -7,10 +7,10 @@ whether they come from an edited config.yaml, the command line or a script. A sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.population import BasePopulation
@@ -60,27 +60,36 @@ def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
 
 def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
     kwargs: Mapping[str, Any] = env_config.env_kwargs
-    source, wrappers = env_config.env, env_config.wrappers
+    source, wrappers, instances = env_config.env, env_config.wrappers, env_config.instances
+    training_wrappers: Sequence[Any] = env_config.training_wrappers
     if "source" in kwargs and "extra_wrappers" in kwargs:  # made by `multi_agent_env_config`
         source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
+        instances = tuple(_unpacked_instance(instance, kwargs) for instance in instances)
+        training_wrappers = [cast(Any, wrapper)["wrapper"] for wrapper in training_wrappers]
     return {
         "id": lambda: source if isinstance(source, str) else import_path("env_name", source),
         "kwargs": lambda: plain("env_kwargs", dict(kwargs)),
         "wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in wrappers],
-        "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in env_config.training_wrappers],
-        **_differences(env_config),
+        "training_wrappers": lambda: [wrapper_to_json(wrapper) for wrapper in training_wrappers],
+        **_differences(env_config, instances),
     }
+
+
+def _unpacked_instance(instance: Mapping[str, Any], env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an instance as it was given to `multi_agent_env_config`, without arguments that all envs have."""
+    own = {name: x for name, x in instance["env_kwargs"].items() if name not in env_kwargs or x != env_kwargs[name]}
+    return {**({"id": instance["source"]} if "source" in instance else {}), **own}
 
 
 DIFFERENCES = {"instances": [], "aggregate": VecEnvConfig.aggregate, "info_keys": {}, "seeds": None}
 """The defaults of the settings of `_differences`, which a run leaves out."""
 
 
-def _differences(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]]:
+def _differences(env_config: VecEnvConfig, instances: Sequence[Mapping[str, Any]]) -> dict[str, Callable[[], Any]]:
     """Return the fields of envs that differ from each other, and of seeds and infos, without those at defaults."""
     found: dict[str, Callable[[], Any]] = {}
-    if env_config.instances:
-        found["instances"] = lambda: [plain("instances", dict(one)) for one in env_config.instances]
+    if instances:
+        found["instances"] = lambda: [plain("instances", dict(one)) for one in instances]
         found["aggregate"] = lambda: env_config.aggregate
     if env_config.info_keys:
         found["info_keys"] = lambda: dict(env_config.info_keys)

@@ -180,6 +180,11 @@ def test_a_saved_and_loaded_team_continues_bit_identically(tmp_path):
         ({"observation_spaces": list(OBSERVED.values())}, "agent_ids is missing"),
         ({"groups": {"speaker_9": "speaker"}}, "speaker_9.*speaker_0"),
         ({"groups": {"speaker_0": "a.b"}}, "without dots"),
+        ({"groups": ["speaker_0"]}, r"groups=\['speaker_0'\] must be a mapping"),
+        ({"frozen_groups": None}, "frozen_groups=None; allowed is a list of names"),
+        ({"frozen_groups": [3]}, r"frozen_groups=\[3\]; allowed is a list of names"),
+        ({"agent_ids": 3}, "agent_ids=3; allowed is a list of names"),
+        ({"state_space": 3}, "state_space=3; allowed are spaces of gymnasium"),
         (
             {"net_config": {"listner": {"latent_dim": 8}}},
             "net_config key='listner' is unknown; did you mean 'listener'",

@@ -507,8 +507,9 @@ def test_the_test_method_runs_exactly_loop_episodes():
     assert agent.test(env, loop=2, max_steps=5) == 5.0
     single = gymnasium.make("CartPole-v1")
     assert agent.test(single, loop=3, vectorized=False) == agent.test(env, loop=3)
-    with pytest.raises(ConfigurationError, match="loop=0"):
-        agent.test(env, loop=0)
+    for wrong, message in (({"loop": 0}, "loop=0"), ({"max_steps": "long"}, "max_steps='long' must be at least 1")):
+        with pytest.raises(ConfigurationError, match=message):
+            agent.test(env, **wrong)
 
 
 def test_agilerl_names_are_there():

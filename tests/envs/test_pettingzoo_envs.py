@@ -379,6 +379,9 @@ def picky(level):
         ({"env": picky, "level": 3}, r"env_kwargs=\{'level': 3\} do not suit env=.*level=3 is too low"),
         ({"env": envs.Manifold, "num_envs": 0}, "num_envs=0; allowed are whole numbers from 1"),
         ({"env": envs.Manifold, "backend": "envpool"}, "backend='envpool' is unknown"),
+        ({"env": envs.Manifold, "training_wrappers": 3}, "training_wrappers=3; allowed is a wrapper, or a list"),
+        ({"env": envs.Manifold, "env_kwargs": [3]}, r"env_kwargs=\[3\] must be a mapping"),
+        ({"env": envs.Manifold, "instances": 3}, "instances=3; allowed is a list of mappings"),
         (
             {"env": envs.Manifold, "info_keys": {"cost": "env.cost"}},
             r"'env.cost'}; allowed with several agents are keys",

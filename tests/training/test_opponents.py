@@ -25,6 +25,7 @@ from agilerl_like import (
     train_on_policy,
 )
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
+from agilerl_like.learning.own_time import own_time
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.opponents import opponent_rows, scripted_rows
@@ -202,6 +203,32 @@ def test_rows_that_pass_from_an_opponent_to_a_member_begin_without_a_hidden_stat
     rollout = group.experience([0], 8)
     assert rollout.starts[0, 4].bool().tolist() == (was & ~now).tolist()
     env.close()
+
+
+def test_a_rollout_ends_where_an_opponent_takes_over():
+    """A player that waits there does not learn from its last move, whose outcome is unknown.
+
+    Nim pays 1 or -1 at its end alone, so 0.9 x 1 would be a reward of a later game.
+    """
+    env = make_multi_agent_vect_envs(partial(games.Nim, stones=6), 3, backend="sync")
+    teams, others = (population(env, 1, seed) for seed in (1, 2))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    group, rows, waited = collector.groups["player"], [], 0
+    for turn in range(3):  # of three envs with two sides, all sides are switched
+        rows.append(opponent_rows(teams[0], 3, turn, everywhere=True)["player"])
+        taken = group.experience([0], 4 * turn).valid[0].clone() if turn else None
+        collector.set_opponents(others, turn, everywhere=True)
+        if taken is not None:
+            waits = np.stack([*collector.step_sync._latest[0].waits.values()], 1).ravel()
+            removed = taken - group.experience([0], 4 * turn).valid[0]
+            assert removed.sum(0).tolist() == (waits & rows[-1] & ~rows[-2]).tolist()
+            waited += int(removed.sum())
+        collector.collect(4)
+    env.close()
+    own = own_time(group.experience([0], 12), torch.tensor(0.9))
+    assert waited
+    assert {*own.rewards[own.valid > 0].tolist()} == {-1.0, 0.0, 1.0}
 
 
 def test_opponents_that_cannot_play_are_refused():

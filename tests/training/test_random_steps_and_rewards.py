@@ -514,4 +514,6 @@ def test_normalised_rewards_of_new_episodes_do_not_continue_those_before():
     collector.reset([0])
     assert len(learner.return_statistics.returns) == 0
     assert torch.equal(learner.return_statistics.moments, moments)
+    loaded = PPO.from_documents(*population[0].to_documents(), device="cpu", where="memory")
+    assert all(map(torch.equal, loaded.learner.return_statistics, learner.return_statistics))
     env.close()

@@ -26,7 +26,10 @@ from agilerl_like import (
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.cli import main
 from agilerl_like.config import load
+from agilerl_like.config.multi_agent import MultiAgentEnvironmentConfig
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.run_settings import environment_section
 from agilerl_like.training.training_arguments import TrainingArguments
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
@@ -272,6 +275,24 @@ def test_the_configuration_of_a_multi_agent_run(tmp_path):
             train_multi_agent_on_policy(env, pop=other, verbose=False, resume=from_file, **SCHEDULE)
     assert main(["eval", str(from_file), "--episodes", "2"]) == 0
     assert len(MultiAgentPopulation.load(max((from_file / "checkpoints").iterdir()))) == 2
+
+
+def test_the_envs_of_teams_are_described_as_they_were_given():
+    wrapper, instances = "pettingzoo.utils.wrappers:BaseParallelWrapper", [{"steps": 3}, {"id": "duel_envs:Duel"}]
+    with contextlib.closing(
+        make_multi_agent_vect_envs(
+            "duel_envs:Duel", 2, backend="sync", steps=5, training_wrappers=wrapper, instances=instances
+        )
+    ) as env:
+        section = environment_section(MultiAgentEnvSetup(env))
+        assert section["instances"] == instances
+        assert section["training_wrappers"] == [wrapper]
+        del section["name"]
+        again = MultiAgentEnvironmentConfig(**section, num_envs=2, backend="sync").env_config
+        assert (again.instances, again.training_wrappers) == (
+            env.env_config.instances,
+            env.env_config.training_wrappers,
+        )
 
 
 # -- an edited config.yaml

@@ -146,16 +146,18 @@ def test_means_of_a_generation_leave_out_updates_without_a_number():
     assert np.isnan(_means([], ("loss",))["loss"])
 
 
-def test_updates_of_teams_are_means_of_their_groups(tmp_path):
+@pytest.mark.parametrize("frozen", [[], ["red"]], ids=["all learn", "the first is frozen"])
+def test_updates_of_teams_are_means_of_their_groups(tmp_path, frozen):
     with contextlib.closing(make_multi_agent_vect_envs(Duel, num_envs=2)) as env:
-        settings = {"learn_step": 16, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}
-        pop = IPPO.population(2, env.single_observation_spaces, env.single_action_spaces, **settings)
+        settings = {"learn_step": 16, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "frozen_groups": frozen}
+        pop = IPPO.population(2, env.single_observation_spaces, env.single_action_spaces, seed=0, **settings)
         limits = {"max_steps": 32, "evo_steps": 32, "eval_loop": 1, "eval_steps": 10}
         train_multi_agent_on_policy(
             env, pop=pop, run_dir=tmp_path / "run", verbose=False, log_every="update", history=0, **limits
         )
     rows = read_updates(tmp_path / "run")
-    assert [(row["env_steps"], row["slot"]) for row in rows] == [(16, 0), (16, 1), (32, 0), (32, 1)]
+    found = [(row["update"], row["env_steps"], row["slot"]) for row in rows]
+    assert found == [(1, 16, 0), (1, 16, 1), (2, 32, 0), (2, 32, 1)]
     assert all(row["train/actor_grad_norm"] > 0 for row in rows)
 
 

@@ -23,7 +23,7 @@ from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrappe
 
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import Aggregate, VecEnvConfig, episode_wrappers, with_num_envs
+from agilerl_like.envs.factory import Aggregate, VecEnvConfig, episode_wrappers, joined_kwargs, with_num_envs
 from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
@@ -37,7 +37,7 @@ from agilerl_like.envs.multi_agent.turn_based import TurnBasedEnv, strip_checks
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT
 from agilerl_like.envs.wrapper_specs import apply_wrapper, refuse_shared_envs
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, tuple_of, unknown_name
 
 __all__ = [
     "MultiAgentVectorEnv",
@@ -107,13 +107,13 @@ def make_multi_agent_vect_envs(
             _import_path_of(env),
             num_envs,
             backend=backend,
-            extra_wrappers=_as_tuple(extra_wrappers),
-            training_wrappers=_as_tuple(training_wrappers),
+            extra_wrappers=_as_tuple("extra_wrappers", extra_wrappers),
+            training_wrappers=_as_tuple("training_wrappers", training_wrappers),
             num_workers=num_workers,
             step_timeout=step_timeout,
             with_state=with_state,
-            env_kwargs={**(env_kwargs or {}), **more_env_kwargs},
-            instances=instances,
+            env_kwargs=joined_kwargs(env_kwargs, more_env_kwargs),
+            instances=tuple_of("instances", instances, "a list of mappings"),
             aggregate=aggregate,
             info_keys=info_keys or {},
             seeds=seeds,
@@ -465,9 +465,9 @@ def _import_factory(path: str) -> Callable[..., Any]:
     raise unknown_name(f"env (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
 
 
-def _as_tuple(wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
+def _as_tuple(field: str, wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
     one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
-    return (cast(MultiAgentWrapper, wrappers),) if one else tuple(cast(Iterable[MultiAgentWrapper], wrappers))
+    return (cast(MultiAgentWrapper, wrappers),) if one else tuple_of(field, wrappers, "a wrapper, or a list of them")
 
 
 def _import_path_of(source: MultiAgentSource | ModuleType) -> MultiAgentSource:
