@@ -63,6 +63,11 @@ def test_a_setting_without_a_value_has_no_range():
     assert start == {"lr": 1e-3}
 
 
+def test_settings_without_an_effect_have_no_range_and_an_adaptive_rate_keeps_its_limits():
+    assert "gae_lambda" not in space(DISCRETE, {"advantage": "mc"})[0]
+    assert space(DISCRETE, {"lr_schedule": "kl", "lr_max": 5e-3})[0]["lr"] == {"min": 1e-5, "max": 5e-3, "scale": "log"}
+
+
 def test_an_algorithm_may_define_ranges_of_its_own():
     assert space(DISCRETE, {"lr": 0.5}, algorithm=QLearning)[0]["lr"] == {"min": 0.05, "max": 1.0}
     assert space(DISCRETE)[0]["lr"]["max"] == 0.01

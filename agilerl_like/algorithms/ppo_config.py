@@ -7,8 +7,8 @@ counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -32,7 +32,7 @@ from agilerl_like.algorithms.settings import (
 )
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Choice, HyperparameterConfig
+from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import ADAPTIVE
 from agilerl_like.learning.execution import Precision
@@ -249,19 +249,34 @@ NEEDED = (
 """Settings that have an effect only for some values of another one: their names, the other's name, those values."""
 
 
+class WithoutEffect(NamedTuple):
+    """A setting that has no effect because of another one."""
+
+    name: str
+    other: str
+    needed: str
+    """Values of the other one with which it has an effect."""
+
+
+def settings_without_effect(
+    settings: Mapping[str, Any], hp_config: Mapping[str, Parameter] = FrozenMapping()
+) -> Iterator[WithoutEffect]:
+    """Yield the settings that have no effect with the others, whichever of its values a choice has."""
+    for names, other, needed, is_allowed in NEEDED:
+        choice = hp_config.get(other)
+        if not any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
+            yield from (WithoutEffect(name, other, needed) for name in names)
+
+
 def check_combinations(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
     """Raise ConfigurationError if a setting that has no effect with the others is given or evolves."""
-    for names, other, allowed, is_allowed in NEEDED:
-        choice = hp_config.get(other)
-        if any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
-            continue
-        for name in names:
-            evolves = name in hp_config
-            if evolves or settings[name] != getattr(PPOConfig, name):
-                what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
-                raise ConfigurationError(
-                    f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={allowed}"
-                )
+    for name, other, needed in settings_without_effect(settings, hp_config):
+        evolves = name in hp_config
+        if evolves or settings[name] != getattr(PPOConfig, name):
+            what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
+            raise ConfigurationError(
+                f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={needed}"
+            )
     if settings["lr_schedule"] is not None and "lr" in settings["schedules"]:
         raise ConfigurationError(
             f"lr_schedule={settings['lr_schedule']!r} and schedules.lr={settings['schedules']['lr']!r} are two names "
