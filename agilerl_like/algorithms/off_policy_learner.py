@@ -64,6 +64,10 @@ class OffPolicyLearner(Learner):
         rows = self.host.memory_size * replay_row_bytes(self.encoding, self.distribution.size)
         return (WEIGHT_BYTES + WEIGHT_BYTES // 4) * self.parameter_count + rows
 
+    @property
+    def fewest_steps(self) -> int:
+        return self.host.learning_starts + 1
+
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
         check_budget(host.settings(), max_steps, longest_episode)
