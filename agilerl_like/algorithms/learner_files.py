@@ -77,10 +77,11 @@ class StoredLearner(LearnerBase):
         moments = {f"{ADAM}{name}": getattr(optimizer, name) for name in MOMENTS}
         if optimizer.lr_scale.item() != 1.0:
             moments[LR_SCALE] = optimizer.lr_scale
+        has_statistics = len(rewards.returns) > 0 or bool(rewards.moments[0])  # envs that were reset have no returns
         return {
             **_tensors_of(self.network),
             **moments,
-            **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if len(rewards.returns) else {}),
+            **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if has_statistics else {}),
             RECENT_OBSERVATIONS: self.recent_observations,
         }
 
