@@ -6,7 +6,8 @@ import yaml
 
 from agilerl_like import DQN, PPO, OpenAIES, QLearning
 from agilerl_like.cli import found, main, tune
-from agilerl_like.config import load
+from agilerl_like.cli.train import train_config
+from agilerl_like.config import Draft, load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import search_space
 from agilerl_like.errors import ConfigurationError
@@ -61,6 +62,11 @@ def test_a_setting_without_a_value_has_no_range():
     ranges, start = space(DISCRETE, {"max_grad_norm": None, "lr": 1e-3})
     assert "max_grad_norm" not in ranges
     assert start == {"lr": 1e-3}
+
+
+def test_settings_without_an_effect_have_no_range_and_an_adaptive_rate_keeps_its_limits():
+    assert "gae_lambda" not in space(DISCRETE, {"advantage": "mc"})[0]
+    assert space(DISCRETE, {"lr_schedule": "kl", "lr_max": 5e-3})[0]["lr"] == {"min": 1e-5, "max": 5e-3, "scale": "log"}
 
 
 def test_an_algorithm_may_define_ranges_of_its_own():
@@ -158,6 +164,22 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
 
 
+def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_learn(tmp_path):
+    sections = {
+        "environment": {"id": "CartPole-v1", "num_envs": 8},
+        "algorithm": {"name": "DQN", "learn_step": 8, "learning_starts": 40},
+        "population": {"size": 2},
+        "training": {"max_steps": 48, "evo_steps": 16, "eval_loop": 1, "eval_steps": 20},
+        "run": {"dir": str(tmp_path), "name": "run", "processes": 1, "plot": False, "report": False},
+        "seed": 1,
+    }
+    config = Draft(sections).validate()
+    assert train_config(config, quiet=True) == 0
+    run, file = Run.open(tmp_path / "run"), tmp_path / "found.yaml"
+    file.write_text(found.found_yaml(run, config))
+    assert (run.best().steps[-1], load(file).training.max_steps) == (16, 41)
+
+
 @pytest.mark.slow
 def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsys):
     file = tmp_path / "infos.yaml"
@@ -177,16 +199,21 @@ def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsy
 
 def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writes_what_it_found(tmp_path, capsys):
     file = tmp_path / "own.yaml"
-    ranges = "hyperparameters: {lr: {min: 1e-3, max: 4e-3}, advantage: [gae, mc]}\n"
-    mine = MINE.replace("run: {", f"run: {{dir: {tmp_path / 'own'}, ").replace("clip", "learn_step: 128, clip")
-    file.write_text(f"{mine}seed: 7\n{ranges}")
+    ranges = "{lr: {min: 1e-3, max: 4e-3}, advantage: [gae, n_step], n_step: {min: 2, max: 8}}"
+    own = "preset: sb3, update_epochs: 1, normalize_advantage: rollout, gae_lambda: 0.9, learn_step: 128, clip"
+    mine = MINE.replace("run: {", f"run: {{dir: {tmp_path / 'own'}, ").replace("clip", own)
+    file.write_text(f"{mine}seed: 7\nhyperparameters: {ranges}\n")
     assert main(["tune", str(file), "--budget", "2048", "--population", "2"]) == 0
     note = "tune replaces selection, training.target of the file; `agilerl-like train` keeps them"
     assert note in capsys.readouterr().err
     (folder,) = (tmp_path / "own").glob("tune-CartPole-v1-*")
     config = load(folder / "config.yaml")
-    assert (config.seed, [*config.hyperparameters]) == (7, ["lr", "advantage"])
-    assert {row["hp/advantage"] for row in Run.open(folder).metrics()} <= {"gae", "mc"}
+    assert (config.seed, [*config.hyperparameters]) == (7, ["lr", "advantage", "n_step"])
+    assert {row["hp/advantage"] for row in Run.open(folder).metrics()} <= {"gae", "n_step"}
+    written, best = load(folder / "found.yaml").algorithm, Run.open(folder).best().hyperparameters
+    assert (written.normalize_advantage, written.advantage, written.lr) == ("rollout", best["advantage"], best["lr"])
+    unused = ("gae_lambda", 0.95) if best["advantage"] == "n_step" else ("n_step", 10)  # it has its default
+    assert getattr(written, unused[0]) == unused[1]
     (folder / "found.yaml").write_text("# of an interrupted search\n")
     assert main(["resume", str(folder), "--training.max-steps", "1280"]) == 0
     assert (folder / "found.yaml").read_text().startswith("# Found by `agilerl-like tune`: member ")

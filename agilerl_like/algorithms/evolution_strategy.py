@@ -65,12 +65,16 @@ class EvolutionStrategyLearner(Learner):
         """Env steps until the members may learn: updates wait for the ends of episodes, not for a number of steps."""
         return self.algorithm.num_envs
 
+    @property
+    def fewest_steps(self) -> int:
+        return self.algorithm.num_envs * CHECK_EVERY
+
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        envs = self.algorithm.num_envs
-        if max_steps < (shortest := envs * CHECK_EVERY):
+        if max_steps < self.fewest_steps:
             raise ConfigurationError(
-                f"max_steps={max_steps} is less than {shortest}, the {CHECK_EVERY} steps of num_envs={envs} "
-                f"after which {self.algo} first looks for finished episodes; no member would learn"
+                f"max_steps={max_steps} is less than {self.fewest_steps}, the {CHECK_EVERY} steps of "
+                f"num_envs={self.algorithm.num_envs} after which {self.algo} first looks for finished episodes; no "
+                "member would learn"
             )
 
     @property

@@ -180,6 +180,11 @@ class LearnerBase:
         host = self.algorithm
         return tuple(dict.fromkeys((*host.active_schedules, *([] if host.lr_schedule is None else ["lr"]))))
 
+    @property
+    def fewest_steps(self) -> int:
+        """Env steps of the shortest run in which the member may learn."""
+        return 1
+
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         """Raise ConfigurationError if a run of `max_steps` env steps of each member is illegal with the settings.
 

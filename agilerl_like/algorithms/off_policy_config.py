@@ -160,24 +160,31 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
     """Raise ConfigurationError unless the replay can hold what learning needs, whatever evolves."""
     size = settings["memory_size"]
     for name in ("learning_starts", "n_step"):
-        range_ = number_range(hp_config, name)
-        largest = settings[name] if range_ is None else int(range_.max)
-        if largest > size:
-            raise ConfigurationError(f"{name}={largest} is more than memory_size={size}; allowed are at most {size}")
+        if (most := largest(settings, hp_config, name)) > size:
+            raise ConfigurationError(f"{name}={most} is more than memory_size={size}; allowed are at most {size}")
     for name in settings["schedules"]:
         if name != "lr":
             raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
 
 
-def check_budget(settings: dict[str, Any], max_steps: int, longest_episode: int | None) -> None:
-    """Raise ConfigurationError if a run of `max_steps` env steps of each member would never learn, or not n steps."""
-    if settings["learning_starts"] >= max_steps:
+def largest(settings: dict[str, Any], hp_config: HyperparameterConfig, name: str) -> int:
+    """Return the largest value that a count may have as it evolves."""
+    range_ = number_range(hp_config, name)
+    return settings[name] if range_ is None else int(range_.max)
+
+
+def check_budget(
+    settings: dict[str, Any], hp_config: HyperparameterConfig, max_steps: int, longest_episode: int | None
+) -> None:
+    """Raise ConfigurationError if members may never learn in `max_steps` env steps of each, or not n steps."""
+    starts, steps = (largest(settings, hp_config, name) for name in ("learning_starts", "n_step"))
+    if starts >= max_steps:
         raise ConfigurationError(
-            f"learning_starts={settings['learning_starts']} is not below max_steps={max_steps}: no member would learn; "
-            f"allowed are at most {max_steps - 1}"
+            f"learning_starts={starts} is not below max_steps={max_steps}, so that members with it would not "
+            f"learn; allowed are at most {max_steps - 1}"
         )
-    if longest_episode is not None and settings["n_step"] > longest_episode:
+    if longest_episode is not None and steps > longest_episode:
         raise ConfigurationError(
-            f"n_step={settings['n_step']} is longer than an episode, which has at most {longest_episode} steps; "
+            f"n_step={steps} is longer than an episode, which has at most {longest_episode} steps; "
             f"allowed are at most {longest_episode}"
         )

@@ -13,8 +13,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.off_policy_config import check_budget
-from agilerl_like.algorithms.settings import number_range
+from agilerl_like.algorithms.off_policy_config import check_budget, largest
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
@@ -64,11 +63,15 @@ class OffPolicyLearner(Learner):
         rows = self.host.memory_size * replay_row_bytes(self.encoding, self.distribution.size)
         return (WEIGHT_BYTES + WEIGHT_BYTES // 4) * self.parameter_count + rows
 
+    @property
+    def fewest_steps(self) -> int:
+        return self.host.learning_starts + 1
+
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
-        check_budget(host.settings(), max_steps, longest_episode)
-        range_, rows = number_range(host.hp_config, "n_step"), -(-host.memory_size // self.num_envs)
-        if (most := host.n_step if range_ is None else int(range_.max)) > rows:
+        settings, rows = host.settings(), -(-host.memory_size // self.num_envs)
+        check_budget(settings, host.hp_config, max_steps, longest_episode)
+        if (most := largest(settings, host.hp_config, "n_step")) > rows:
             raise ConfigurationError(
                 f"n_step={most} is more than the {rows} steps of each of {self.num_envs} envs that "
                 f"memory_size={host.memory_size} holds; allowed are at most {rows}"

@@ -55,10 +55,11 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
                     )
 
     def _check_random_steps(self, learner: PPOLearner) -> None:
-        space = learner.action_space
-        if self.random_steps and isinstance(space, gymnasium.spaces.Box) and not space.is_bounded():
+        space, steps = learner.action_space, number_range(self.hp_config, "random_steps")
+        most = self.random_steps if steps is None else int(steps.max)
+        if most and isinstance(space, gymnasium.spaces.Box) and not space.is_bounded():
             raise ConfigurationError(
-                f"random_steps={self.random_steps} needs actions with finite bounds; action_space={space} allows 0"
+                f"random_steps={most} needs actions with finite bounds; action_space={space} allows 0"
             )
 
     def _check_memory(self) -> None:

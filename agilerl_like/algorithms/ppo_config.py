@@ -7,8 +7,8 @@ counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -32,9 +32,9 @@ from agilerl_like.algorithms.settings import (
 )
 from agilerl_like.envs.critic_observation import POLICY
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Choice, HyperparameterConfig
+from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import ADAPTIVE
+from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.optimizer import EPSILON, OptimizerName
 from agilerl_like.learning.sequences import BPTTSequenceType
@@ -249,25 +249,43 @@ NEEDED = (
 """Settings that have an effect only for some values of another one: their names, the other's name, those values."""
 
 
+class WithoutEffect(NamedTuple):
+    """A setting that has no effect because of another one."""
+
+    name: str
+    other: str
+    needed: str
+    """Values of the other one with which it has an effect."""
+
+
+def settings_without_effect(
+    settings: Mapping[str, Any], hp_config: Mapping[str, Parameter] = FrozenMapping()
+) -> Iterator[WithoutEffect]:
+    """Yield the settings that have no effect with the others, whichever of its values a choice has."""
+    for names, other, needed, is_allowed in NEEDED:
+        choice = hp_config.get(other)
+        if not any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
+            yield from (WithoutEffect(name, other, needed) for name in names)
+
+
 def check_combinations(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
     """Raise ConfigurationError if a setting that has no effect with the others is given or evolves."""
-    for names, other, allowed, is_allowed in NEEDED:
-        choice = hp_config.get(other)
-        if any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
-            continue
-        for name in names:
-            evolves = name in hp_config
-            if evolves or settings[name] != getattr(PPOConfig, name):
-                what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
-                raise ConfigurationError(
-                    f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={allowed}"
-                )
-    if settings["lr_schedule"] is not None and "lr" in settings["schedules"]:
+    for name, other, needed in settings_without_effect(settings, hp_config):
+        evolves = name in hp_config
+        if evolves or settings[name] != getattr(PPOConfig, name):
+            what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
+            raise ConfigurationError(
+                f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={needed}"
+            )
+    choice = hp_config.get(LR_SCHEDULE)
+    schedules = choice.values if isinstance(choice, Choice) else (settings[LR_SCHEDULE],)
+    own = [schedule for schedule in schedules if schedule is not None]
+    if own and "lr" in settings["schedules"]:
         raise ConfigurationError(
-            f"lr_schedule={settings['lr_schedule']!r} and schedules.lr={settings['schedules']['lr']!r} are two names "
-            "of one schedule; give one of them"
+            f"lr_schedule={own[0]!r} and schedules.lr={settings['schedules']['lr']!r} are two names of one schedule; "
+            "give one of them"
         )
-    if settings["lr_schedule"] == ADAPTIVE:
+    if ADAPTIVE in own:
         _check_adaptive_range(settings, hp_config)
 
 
@@ -295,7 +313,7 @@ def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -
 
 
 def check_rollout(
-    settings: dict[str, Any], hp_config: HyperparameterConfig, num_envs: int, agents: int = 1, named: str = ""
+    settings: dict[str, Any], hp_config: Mapping[str, Parameter], num_envs: int, agents: int = 1, named: str = ""
 ) -> None:
     """Raise ConfigurationError unless a minibatch fits into a rollout, or can be made to fit as both evolve.
 
@@ -303,6 +321,16 @@ def check_rollout(
     """
     if not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigurationError(f"num_envs={num_envs!r} must be a positive integer")
+    sizes = number_range(hp_config, "batch_size")
+    smallest = settings["batch_size"] if sizes is None else sizes.min
+    for name in ("num_steps", "num_minibatches"):
+        choice = hp_config.get(name)
+        if isinstance(choice, Choice) and not choice.is_numeric:  # with None, for which other settings count
+            rest = {other: parameter for other, parameter in hp_config.items() if other != name}
+            for value in choice.values:
+                changed = {} if value == settings[name] else {name: value, "batch_size": smallest}
+                check_rollout(settings | changed, rest, num_envs, agents, named)
+            return
     name = "learn_step" if settings["num_steps"] is None else "num_steps"
     length, batch_size = settings[name], settings["batch_size"]
     most = rollout_steps(settings, num_envs) * num_envs * agents
@@ -320,8 +348,6 @@ def check_rollout(
         return
     if batch_size > most:
         raise ConfigurationError(f"batch_size={batch_size} is larger than {rollout}: allowed are at most {most}")
-    sizes = number_range(hp_config, "batch_size")
-    smallest = batch_size if sizes is None else sizes.min
     if smallest > rollout_steps(settings | longest, num_envs) * num_envs * agents:
         raise ConfigurationError(f"batch_size={smallest} never fits into {name}={longest.get(name, length)}{named}")
 
@@ -342,14 +368,14 @@ def fit_batch_to_rollout(
     """
     values = dict(hyperparameters)
     rollout = rollout_steps(values, num_envs) * num_envs * agents
-    if "num_minibatches" in values:
+    if values.get("num_minibatches") is not None:
         counts = number_range(hp_config, "num_minibatches")
         if counts is not None and values["num_minibatches"] > rollout:
             values["num_minibatches"] = counts.at_most(rollout)
         return values
     if values["batch_size"] <= rollout:
         return values
-    name = "num_steps" if "num_steps" in values else "learn_step"
+    name = "learn_step" if values.get("num_steps") is None else "num_steps"
     sizes, lengths = number_range(hp_config, "batch_size"), number_range(hp_config, name)
     if sizes is not None:
         values["batch_size"] = sizes.at_most(rollout)

@@ -250,7 +250,7 @@ def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorit
     raise ConfigurationError(f"hp_config.{name}: {reason}; allowed are {', '.join(choosable)}")
 
 
-def number_range(hp_config: HyperparameterConfig, name: str) -> RLParameter | Choice | None:
+def number_range(hp_config: Mapping[str, Parameter], name: str) -> RLParameter | Choice | None:
     """Return the range of a number, or the choice among numbers; None if evolution does not change it."""
     parameter = hp_config.get(name)
     return parameter if isinstance(parameter, RLParameter | Choice) and parameter.is_numeric else None

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config
@@ -38,16 +40,19 @@ def write_found(run: Run, config: Config, path: Path) -> None:
 def found_yaml(run: Run, config: Config) -> str:
     """Return a configuration with the settings and the architecture of a run's best agent, without evolution.
 
-    It trains for as many env steps as that agent and its ancestors did, and its schedules go as far as theirs did.
+    It trains for as many env steps as that agent and its ancestors did, or as many as it needs to learn at all, and its
+    schedules go as far as theirs did.
     """
     best, rows, data = run.best(), run.records, config.to_json()
     defaults = config.algorithm_class.config()
-    differs = {name: its for name, its in data["algorithm"].items() if its != getattr(defaults, name, None)}
+    given = {name: its for name, its in data["algorithm"].items() if name != "preset"}  # whose values are among them
+    differs = {name: its for name, its in given.items() if its != getattr(defaults, name, None)}
     network = _without_blends(to_builtin(best.architecture.to_config()))
     last, own = rows.rows[-1], rows.rows[rows.best_row]
     kept = ("max_steps", "evo_steps", "eval_loop", "eval_steps", "fitness", "opponents")
     training = {name: data["training"][name] for name in kept if name in data["training"]}
-    training["max_steps"] = max(training["evo_steps"], best.steps[-1])
+    fewest = max(learner.fewest_steps for learner in best.learners.values())
+    training["max_steps"] = max(training["evo_steps"], best.steps[-1], fewest)
     found: dict[str, Any] = {
         "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
         "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
@@ -62,6 +67,9 @@ def found_yaml(run: Run, config: Config) -> str:
         found["algorithm"]["schedules"] = schedules
     if found["algorithm"].get(LR_SCHEDULE) not in (None, ADAPTIVE):
         found["algorithm"][LR_SCHEDULE] = _cut_own(LR_SCHEDULE, found["algorithm"][LR_SCHEDULE], share)
+    if issubclass(config.algorithm_class, OnPolicyAlgorithm):  # what has no effect with a choice that was found
+        for unused in settings_without_effect({**vars(defaults), **found["algorithm"]}):
+            found["algorithm"].pop(unused.name, None)
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])

@@ -144,7 +144,7 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
             f"budget={steps:.4g} gives {each} env steps to each of {population} members; allowed are at least "
             f"{LEAST_GENERATIONS * shortest * population}: {LEAST_GENERATIONS} generations of {shortest} steps"
         )
-    given = base.algorithm.settings()
+    given = {name: value for name, value in base.algorithm.settings().items() if name not in REPLACED}
     env_setup = base.env_setup(num_envs=1)
     try:
         action_space = env_setup.spaces[-1]

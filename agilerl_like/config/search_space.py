@@ -13,8 +13,10 @@ from typing import Any
 import gymnasium
 
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.settings import evolvable_settings
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
+from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
 
 SMALLEST_ROLLOUT = 64
 UPDATES_IN_GENERATION = 4
@@ -99,8 +101,17 @@ def search_space(
 
 
 def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the ranges of the settings that are not None; the algorithm's own ranges replace the general ones."""
+    """Return the ranges of the settings that are not None and have an effect.
+
+    The algorithm's own ranges replace the general ones, and `lr_schedule: kl` limits that of `lr`.
+    """
     wanted = {**RANGES, **(CONTINUOUS if is_continuous(action_space) else {})}
     wanted |= algorithm_class.group_class.search_ranges
-    known = evolvable_settings(algorithm_class.config)
+    known = {*evolvable_settings(algorithm_class.config)}
+    if issubclass(algorithm_class, OnPolicyAlgorithm):
+        settings = {**vars(algorithm_class.config()), **given}
+        known -= {unused.name for unused in settings_without_effect(settings)}
+        if settings[LR_SCHEDULE] == ADAPTIVE:
+            low, high = max(wanted["lr"]["min"], settings["lr_min"]), min(wanted["lr"]["max"], settings["lr_max"])
+            wanted["lr"] = {**wanted["lr"], "min": low, "max": high}
     return {name: dict(range_) for name, range_ in wanted.items() if name in known and given.get(name, 0) is not None}

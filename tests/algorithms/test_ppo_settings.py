@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, HyperparameterConfig, RLParameter
+from agilerl_like import IPPO, PPO, Choice, HyperparameterConfig, RLParameter
 from agilerl_like.algorithms.on_policy_algorithm import warn_of_unbootstrapped
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.config import Draft
@@ -26,6 +26,10 @@ def agent_of(**settings):
 
 def range_of(**ranges):
     return {"hp_config": HyperparameterConfig(**{name: RLParameter(*its) for name, its in ranges.items()})}
+
+
+def choice_of(**choices):
+    return {"hp_config": HyperparameterConfig(**{name: Choice(values) for name, values in choices.items()})}
 
 
 CONTRADICTIONS = [
@@ -60,6 +64,13 @@ CONTRADICTIONS = [
     ({"lr_schedule": "kl", "lr": 0.1}, "lr=0.1: is outside of lr_min=1e-06 and lr_max=0.01"),
     ({"lr_schedule": "kl", **range_of(lr=(1e-7, 1e-3))}, "hp_config.lr=1e-07: is outside of lr_min=1e-06"),
     ({"lr_schedule": "kl", "lr_min": 1e-2, "lr_max": 1e-3}, "lr_min=0.01 must not be greater than lr_max=0.001"),
+    ({"schedules": {"lr": "cosine"}, **choice_of(lr_schedule=[None, "linear"])}, "are two names of one schedule"),
+    ({"lr": 0.1, **choice_of(lr_schedule=[None, "kl"])}, "lr=0.1: is outside of lr_min=1e-06 and lr_max=0.01"),
+    (
+        {"learn_step": 64, **choice_of(num_minibatches=[None, 65])},
+        "num_minibatches=65 is more than the samples of the rollout of learn_step=64",
+    ),
+    ({"learn_step": 64, **choice_of(num_steps=[None, 16])}, "batch_size=64 is larger than the rollout of num_steps=16"),
     ({"lr_schedule": "liner"}, "lr_schedule='liner' is unknown; did you mean 'linear'"),
     ({"lr_schedule": lambda progress: -1.0}, "lr_schedule=.* gives -1.0 at progress=0"),
     ({"lr_schedule": [[0.5, 1.0], [0.2, 1.0]]}, "lr_schedule=.*increasing progress"),
@@ -80,8 +91,15 @@ def test_what_contradicts_is_one_error(settings, message):
 
 def test_random_steps_need_finite_bounds():
     unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
-    with pytest.raises(ConfigurationError, match="random_steps=4 needs actions with finite bounds"):
-        PPO(BOX, unbounded, random_steps=4)
+    for settings in ({"random_steps": 4}, range_of(random_steps=(0, 4))):
+        with pytest.raises(ConfigurationError, match="random_steps=4 needs actions with finite bounds"):
+            PPO(BOX, unbounded, **settings)
+
+
+def test_a_minibatch_that_evolves_fits_whichever_rollout_is_chosen():
+    choices = {"num_steps": Choice([None, 16]), "num_minibatches": Choice([None, 2])}
+    agent = agent_of(learn_step=64, hp_config=HyperparameterConfig(**choices, batch_size=RLParameter(8, 64)))
+    assert agent.repair({**agent.genome.hyperparameters, "num_steps": 16})["batch_size"] == 16  # of one env
 
 
 def test_a_mode_is_one_for_a_population():

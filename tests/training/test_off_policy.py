@@ -9,7 +9,17 @@ import pytest
 import torch
 from small_runs import SMALL, StopAfter
 
-from agilerl_like import DQN, PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_off_policy
+from agilerl_like import (
+    DQN,
+    PPO,
+    HyperparameterConfig,
+    Mutations,
+    Population,
+    RLParameter,
+    TournamentSelection,
+    make_vect_envs,
+    train_off_policy,
+)
 from agilerl_like.config import load
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting.callback import Callback
@@ -286,6 +296,16 @@ def test_returns_longer_than_an_episode_are_refused():
     )
     with pytest.raises(ConfigurationError, match="n_step=501 is longer than an episode, which has at most 500 steps"):
         train_off_policy(env, pop=pop, **RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "message"),
+    [("n_step", 5, "n_step=5 is longer than an episode"), ("learning_starts", 320, "learning_starts=320 is not below")],
+)
+def test_what_evolves_beyond_the_run_or_its_episodes_is_refused_before_it_begins(name, most, message):
+    ranges = HyperparameterConfig(**{name: RLParameter(1, most)})
+    with pytest.raises(ConfigurationError, match=message):  # else a run whose member has drawn it is not resumed
+        population(1, hp_config=ranges, memory_size=400)[0].learner.check_run(320, 4, 1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory", "shared"), ("save_memory", True)])

@@ -65,7 +65,7 @@ def train(selection, *, size=4, generations=4, env=None, resume=None, **options)
         spaces = env.single_observation_space, env.single_action_space
         pop = PPO.population(
             size, *spaces, num_envs=ENVS, seed=1, learn_step=40, batch_size=20, net_config=SMALL, hp_config=RANGES,
-            per_member=True,
+            per_member=True, normalize_reward=True,
         )  # fmt: skip
         return train_on_policy(
             env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS,
