@@ -54,7 +54,7 @@ from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_cr
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of, unknown_name
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
@@ -142,7 +142,8 @@ class IPPO(OnPolicyAlgorithm):
         wrap: bool = True,
         **settings: Any,
     ) -> None:
-        ids = names_of("agent_ids", agent_ids_of(observation_spaces) if agent_ids is None else agent_ids)
+        given = agent_ids_of(observation_spaces) if agent_ids is None else agent_ids
+        ids = tuple_of("agent_ids", given, "a list of names")
         check_names("agent_ids", ids)
         observed, acted = (
             spaces_by_agent(name, spaces, ids)
