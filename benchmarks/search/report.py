@@ -407,23 +407,38 @@ def _costs(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
 def _replay_table(rows: Sequence[Row], methods: Sequence[str], replays: Mapping[str, dict[str, Any]]) -> list[str]:
     table = []
     for name in methods:
-        its = [(row, replays[row.key]) for row in rows if row.case["method"] == name and row.key in replays]
-        if not its:
-            continue
-        found = [final_score(row) for row, _ in its]
-        again = [ENVS[row.case["env"]].score(value) for row, its_replay in its for value in its_replay["returns"]]
-        table.append(
-            (f"`{name}`", f"{len(its)}", f"{np.mean(found):.2f}", f"{np.mean(again):.2f}", f"{np.median(again):.2f}")
-        )
+        its = [row for row in rows if row.case["method"] == name and row.key in replays]
+        for env in ENVS:
+            there = [row for row in its if row.case["env"] == env]
+            table += [(f"`{name}`", env, *_replay_cells(there, replays))] if there else []
+        table += [(f"`{name}`", "all", *_replay_cells(its, replays))] if its else []
     if not table:
         return ["", "Replay on ten new seeds: not run for these rows."]
     return [
         "", "### Replay", "",
         "The schedule of what was handed over, trained again by ten new seeds as long as the agent and its ancestors, "
-        "without selection, with the initial architecture.",
+        "without selection, with the initial architecture. A method selects agents, not values alone: one that is at "
+        "the target after few steps was lucky, too, and a replay trains no longer than it did.",
         "",
-        *markdown(("method", "runs", "score found (mean)", "score of the replays (mean)", "(median)"), table),
+        *markdown(
+            ("method", "environment", "runs", "steps of the agent and its ancestors", "score found (mean)",
+             "score of the replays (mean)", "(median)", "replays at the target"), table
+        ),
     ]  # fmt: skip
+
+
+def _replay_cells(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
+    """Return the cells of a row of the table: of all replays of some runs."""
+    again = [ENVS[row.case["env"]].score(value) for row in rows for value in replays[row.key]["returns"]]
+    steps = [row.lineage_steps for row in rows if row.lineage_steps]
+    return (
+        f"{len(rows)}",
+        f"{np.median(steps) / 1000:.0f} k" if steps else "",
+        f"{np.mean([final_score(row) for row in rows]):.2f}",
+        f"{np.mean(again):.2f}",
+        f"{np.median(again):.2f}",
+        f"{sum(score >= 1 for score in again)} of {len(again)}",
+    )
 
 
 def draw(rows: Sequence[Row], path: Path) -> bool:
