@@ -264,9 +264,10 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
 
     rows = [made("ours", 1000, 475.0), made("no_evolution", 1000, 22.0), made("ours", 3, -999.0)]
     rows.append(made("asha", 1000, math.nan, "RuntimeError: broke"))
-    page = tmp_path / "search.md"
-    report.write(page, rows, {})
+    rows[0].lineage_steps, page = 25_000, tmp_path / "search.md"
+    report.write(page, rows, {rows[0].key: {"returns": [475.0, 22.0, 22.0, 475.0 + 453.0]}})
     text = page.read_text()
+    assert "| `ours` | cartpole | 1 | 25 k | 1.00 | 0.75 | 0.50 | 2 of 4 |" in text  # of the replays
     assert "-999" not in text
     assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
     line = "| `ours` | 1 in 1 | 1.00 (one run a task) |  | 0.50 (one run a task) |  |  | 0.00 |  |  |"
