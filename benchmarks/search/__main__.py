@@ -34,6 +34,8 @@ from benchmarks.search.runner import Row, replay, run
 ROOT = Path(__file__).resolve().parents[2]
 SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+STARTED_BY = "SEARCH_BENCHMARK_PID"
+"""The environment variable of a run's process with the number of the process that started it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,6 +136,8 @@ def _end_with_parent() -> None:
     """Let Linux kill this process when its parent ends, even if that was killed: its result would be lost."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+        if os.environ.get(STARTED_BY, str(os.getppid())) != str(os.getppid()):  # it ended before this call
+            os._exit(1)
 
 
 def _replayed(line: str) -> str:
@@ -145,7 +149,8 @@ def _in_processes(tasks: Sequence[tuple[str, str, str]], jobs: int, keep: Callab
 
     SIGTERM ends these processes, too, which would otherwise keep their cores busy until their runs have ended.
     """
-    start, environment = time.monotonic(), {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    start, own = time.monotonic(), {STARTED_BY: str(os.getpid()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, **own}
     lost = []
     running: set[subprocess.Popen[str]] = set()
 
