@@ -77,7 +77,7 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
 
 def _unpacked_instance(instance: Mapping[str, Any], env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return an instance as it was given to `multi_agent_env_config`, without arguments that all envs have."""
-    own = {name: x for name, x in instance["env_kwargs"].items() if name not in env_kwargs or x != env_kwargs[name]}
+    own = {name: x for name, x in instance["env_kwargs"].items() if x is not env_kwargs.get(name, MISSING)}
     return {**({"id": instance["source"]} if "source" in instance else {}), **own}
 
 

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from duel_envs import Duel
 
 from agilerl_like import (
     IPPO,
@@ -293,6 +294,18 @@ def test_the_envs_of_teams_are_described_as_they_were_given():
             env.env_config.instances,
             env.env_config.training_wrappers,
         )
+
+
+def duel_on(grid, steps):
+    """Make an env whose arguments cannot be compared by `!=`."""
+    return Duel(steps=steps)
+
+
+def test_instances_of_teams_may_have_arrays_as_common_arguments():
+    with contextlib.closing(
+        make_multi_agent_vect_envs(duel_on, 2, backend="sync", grid=np.zeros(2), steps=5, instances=[{"steps": 3}])
+    ) as env:
+        assert environment_section(MultiAgentEnvSetup(env))["instances"] == [{"steps": 3}]
 
 
 # -- an edited config.yaml
