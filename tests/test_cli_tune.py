@@ -158,7 +158,7 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert (written.mutation, written.population.size, written.training.max_steps) == (
         None,
         4,
-        max(256, best.steps[-1]),
+        1024,
     )
     assert yaml.safe_load(out.read_text())["environment"] == {"id": "CartPole-v1", "num_envs": 16}
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
@@ -177,7 +177,7 @@ def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_lear
     assert train_config(config, quiet=True) == 0
     run, file = Run.open(tmp_path / "run"), tmp_path / "found.yaml"
     file.write_text(found.found_yaml(run, config))
-    assert (run.best().steps[-1], load(file).training.max_steps) == (16, 41)
+    assert (run.best().steps[-1], load(file).training.max_steps) == (16, 48)
 
 
 @pytest.mark.slow
@@ -244,32 +244,18 @@ def test_a_generation_holds_a_rollout_of_a_file_with_ranges(tmp_path, capsys):
     assert "allowed are at least 16000: 4 generations of 1000 steps" in capsys.readouterr().err
 
 
-def test_the_learning_rate_of_what_was_found_falls_as_far_as_it_had_fallen() -> None:
-    points = ((0.5, 1.0), (1.0, 0.05))  # of `evolution: auto`
-    assert found._cut("lr", points, 1.0) == [[0.5, 1.0], [1.0, 0.05]]
-    assert found._cut("lr", points, 0.75) == [[0.666667, 1.0], [1.0, 0.525]]
-    assert found._cut("lr", points, 0.5) == []
+def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_none() -> None:
     config = tune.search_config(find_config("CartPole-v1"), steps=2e5, population=2, seed=1)
-    assert found._schedules(config, 1.0) == {"lr": [[0.5, 1.0], [1.0, 0.05]]}
+    assert found._schedules(config) == {"lr": [[0.5, 1.0], [1.0, 0.05]]}
     own = tune.search_config(find_config("CartPole-v1", []).override(["--algorithm.lr-schedule", "linear"]), steps=2e5,
                              population=2, seed=1)  # fmt: skip
-    assert found._schedules(own, 1.0) == {}
+    assert found._schedules(own) == {}
     dqn = tune.search_config(find_config("cartpole_dqn"), steps=2e5, population=2, seed=1)
-    assert found._schedules(dqn, 1.0) == {"lr": "linear"}  # the file's own
-
-
-def test_the_schedules_of_a_file_go_as_far_as_they_had_gone() -> None:
-    assert found._cut_own("lr", "linear", 0.25) == [[0.0, 1.0], [1.0, 0.75]]
-    assert found._cut_own("lr", ((0.0, 1.0), (0.5, 1.0), (1.0, 0.0)), 0.4) == "constant"
-    assert [found._cut_own("lr", name, share) for name, share in (("constant", 0.5), ("cosine", 1.0))] == [
-        "constant", "cosine",
-    ]  # fmt: skip
-    curve = found._cut_own("lr", "cosine", 0.5)
-    assert (len(curve), curve[0], curve[10], curve[-1]) == (21, [0, 1], [0.5, 0.853553], [1, 0.5])
-    own = find_config("CartPole-v1", []).override(["--algorithm.schedules.ent-coef", "linear"])
-    config = tune.search_config(own, steps=2e5, population=2, seed=1)
-    assert found._schedules(config, 0.5) == {"ent_coef": [[0.0, 1.0], [1.0, 0.5]]}
-    of_best = found._schedules(config, 1.0, {"lr_schedule": "linear"})  # a choice that has evolved
+    assert found._schedules(dqn) == {"lr": "linear"}  # the file's own
+    entropy = find_config("CartPole-v1", []).override(["--algorithm.schedules.ent-coef", "linear"])
+    config = tune.search_config(entropy, steps=2e5, population=2, seed=1)
+    assert found._schedules(config) == {"ent_coef": "linear", "lr": [[0.5, 1.0], [1.0, 0.05]]}
+    of_best = found._schedules(config, {"lr_schedule": "linear"})  # a choice that has evolved
     assert of_best == {"ent_coef": "linear"}
 
 

@@ -13,16 +13,13 @@ from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE, factor
+from agilerl_like.hpo.schedules import LR_SCHEDULE, schedules_to_json
 from agilerl_like.reporting import formatting
 from agilerl_like.saved_runs import Run
 from agilerl_like.storage.durable_io import replace_file
 from agilerl_like.yaml_writer import to_yaml
 
 FOUND = "found.yaml"
-CONSTANT, LINEAR = "constant", "linear"
-CURVE_POINTS = 20
-"""Straight lines in the place of a schedule that is a curve."""
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
@@ -40,8 +37,8 @@ def write_found(run: Run, config: Config, path: Path) -> None:
 def found_yaml(run: Run, config: Config) -> str:
     """Return a configuration with the settings and the architecture of a run's best agent, without evolution.
 
-    It trains for as many env steps as that agent and its ancestors did, or as many as it needs to learn at all, and its
-    schedules go as far as theirs did.
+    It trains for as many env steps as a member of the whole search: an agent that was the best after few steps owes
+    that to its initial weights, too, and new seeds need more.
     """
     best, rows, data = run.best(), run.records, config.to_json()
     defaults = config.algorithm_class.config()
@@ -51,8 +48,7 @@ def found_yaml(run: Run, config: Config) -> str:
     last, own = rows.rows[-1], rows.rows[rows.best_row]
     kept = ("max_steps", "evo_steps", "eval_loop", "eval_steps", "fitness", "opponents")
     training = {name: data["training"][name] for name in kept if name in data["training"]}
-    fewest = max(learner.fewest_steps for learner in best.learners.values())
-    training["max_steps"] = max(training["evo_steps"], best.steps[-1], fewest)
+    training["max_steps"] = max(training["max_steps"], best.steps[-1])
     found: dict[str, Any] = {
         "environment": config.environment.model_dump(mode="json", exclude_defaults=True),
         "algorithm": {"name": best.algo, **differs, **to_builtin(best.hyperparameters)},
@@ -61,12 +57,8 @@ def found_yaml(run: Run, config: Config) -> str:
         "mutation": None,
         "training": training,
     }
-    length = config.training.generation_steps(config.environment.num_envs)
-    share = min(1.0, own["generation"] * length / config.training.max_steps)
-    if schedules := _schedules(config, share, found["algorithm"]):
+    if schedules := _schedules(config, found["algorithm"]):
         found["algorithm"]["schedules"] = schedules
-    if found["algorithm"].get(LR_SCHEDULE) not in (None, ADAPTIVE):
-        found["algorithm"][LR_SCHEDULE] = _cut_own(LR_SCHEDULE, found["algorithm"][LR_SCHEDULE], share)
     if issubclass(config.algorithm_class, OnPolicyAlgorithm):  # what has no effect with a choice that was found
         for unused in settings_without_effect({**vars(defaults), **found["algorithm"]}):
             found["algorithm"].pop(unused.name, None)
@@ -92,36 +84,18 @@ def _has_improved(run: Run) -> bool:
     return rows.rows[rows.best_row]["generation"] > 1 or rows.rows[-1]["generation"] <= 1
 
 
-def _schedules(config: Config, share: float, found: Mapping[str, Any] = FrozenMapping()) -> dict[str, Any]:
-    """Return the schedules up to a share of a run's budget: the members' own, and else those of its selection.
+def _schedules(config: Config, found: Mapping[str, Any] = FrozenMapping()) -> dict[str, Any]:
+    """Return the members' own schedules and, of settings without one, those of the search's selection.
 
     `found` are the settings of the best agent that may differ from the configuration.
     """
     settings = {**config.algorithm.settings(), **found}
     if "schedules" not in settings:
         return {}
-    own = {name: _cut_own(name, its, share) for name, its in settings["schedules"].items()}
+    own = settings["schedules"]
     has_own = {*own, *(["lr"] if settings.get(LR_SCHEDULE) is not None else [])}
     given = {} if (selection := config.strategy) is None else selection.schedules()
-    return own | {name: cut for name, its in given.items() if name not in has_own and (cut := _cut(name, its, share))}
-
-
-def _cut_own(name: str, schedule: Any, share: float) -> Any:
-    """Return a member's own schedule, a name or points, up to a share of the progress; points replace a name."""
-    if share >= 1 or schedule == CONSTANT:
-        return schedule
-    if isinstance(schedule, str):
-        last = 1 if schedule == LINEAR else CURVE_POINTS
-        places = (share * place / last for place in range(last + 1))
-        schedule = tuple((at, round(factor(name, schedule, at), 6)) for at in places)
-    return _cut(name, schedule, share) or CONSTANT
-
-
-def _cut(name: str, points: Any, share: float) -> list[list[float]]:
-    """Return the points of a schedule up to a share of the progress, as those of a whole run; [] if it is constant."""
-    kept = [[place, value] for at, value in points if (place := round(at / share, 6)) < 1]
-    cut = [*kept, [1.0, round(factor(name, points, share), 6)]]
-    return cut if any(value != 1 for _, value in cut) else []
+    return schedules_to_json({**own, **{name: its for name, its in given.items() if name not in has_own}})
 
 
 def _without_blends(network: Any) -> Any:
