@@ -535,8 +535,8 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
     return [hp_config.sampled_at(shares) for shares in engine.draw(count, dtype=torch.float64).tolist()]
 
 
-UNLIMITED_IF_NONE = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
-"""Limits that are off if they are None; the nearest value of a range is the largest."""
+LIMITS = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
+"""Limits, which None turns off, and 0 where a setting allows it; the nearest value of a range is the largest."""
 
 
 def in_ranges(settings: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
@@ -555,8 +555,10 @@ def _start_in(parameter: Parameter, name: str, value: Any) -> Any:
         return value if parameter.matches(value, parameter.values) else parameter.values[0]
     if isinstance(parameter, NumberArray):
         return parameter.sampled_at([0.5] * parameter.size) if value is None else value
+    if not value and name in LIMITS:
+        return parameter.max
     if value is None:
-        return parameter.max if name in UNLIMITED_IF_NONE else parameter.min
+        return parameter.min
     return parameter.clip(value) if isinstance(value, int | float) else value
 
 

@@ -555,7 +555,7 @@ def _plain_seeds(seeds: Any) -> int | tuple[int, ...] | None:
     if seeds is None:
         return None
     each = tuple(seeds) if np.iterable(seeds) else (seeds,)
-    if not all(_is_whole(seed) and seed >= 0 for seed in each):
+    if not each or not all(_is_whole(seed) and seed >= 0 for seed in each):
         raise ConfigurationError(f"seeds={seeds!r}; allowed are whole numbers from 0")
     return tuple(map(int, each)) if np.iterable(seeds) else int(seeds)
 

@@ -408,13 +408,14 @@ def test_population_test_agrees_with_each_agents_own():
     assert population.best.fitness[-1] == max(scores)
 
 
-def test_the_first_member_has_the_defaults_of_settings_that_are_not_given_and_the_loosest_limit_for_none() -> None:
+@pytest.mark.parametrize("off", [None, 0])
+def test_the_first_member_has_the_defaults_of_settings_that_are_not_given_and_the_loosest_limit_where_off(off) -> None:
     ranges = HyperparameterConfig(
         gae_lambda=RLParameter(0.5, 0.99),
         update_epochs=RLParameter(1, 3, dtype=int),
         max_grad_norm=RLParameter(0.1, 5.0),
     )
-    first = population_of(2, hp_config=ranges, max_grad_norm=None, sample_hyperparameters=True)[0]
+    first = population_of(2, hp_config=ranges, max_grad_norm=off, sample_hyperparameters=True)[0]
     assert first.hyperparameters == {"gae_lambda": 0.95, "update_epochs": 3, "max_grad_norm": 5.0}
 
 

@@ -205,6 +205,7 @@ def test_an_exception_of_a_constructor_names_the_instance_and_the_line(backend):
         ({"instances": [{"pay": 1.0, "nope": 2}]}, "nope"),
         ({"aggregate": "max"}, "aggregate='max' is unknown"),
         ({"seeds": np.array([0.5])}, r"seeds=array\(\[0.5\]\); allowed are whole numbers from 0"),
+        ({"seeds": []}, r"seeds=\[\]; allowed are whole numbers from 0"),
         ({"seeds": [0, -1, 2]}, r"seeds=\[0, -1, 2\]; allowed are whole numbers from 0"),
         ({"info_keys": ["cost"]}, r"info_keys=\['cost'\]; allowed are names with keys of the info"),
         ({"info_keys": {"cost": 3}}, r"info_keys=\{'cost': 3\}; allowed are names with keys of the info"),
