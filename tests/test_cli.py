@@ -450,6 +450,7 @@ class TestMistakes:
             ),
             (["train", "soon_over.yaml", "--training.eval-loop", "1e10"], 2, "eval_loop=10000000000 needs at least"),
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
+            (["probe", "--teams", "--algorithm", "SAC"], 2, "algorithm='SAC' does not train teams"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
             (

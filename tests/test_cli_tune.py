@@ -3,6 +3,7 @@
 import gymnasium
 import pytest
 import yaml
+from small_runs import CopyFolder
 
 from agilerl_like import DQN, PPO, OpenAIES, QLearning
 from agilerl_like.cli import found, main, tune
@@ -197,27 +198,37 @@ def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsy
     assert ", fitness " in out.read_text()
 
 
-def test_the_ranges_seed_and_folder_of_a_file_are_kept_and_a_resumed_search_writes_what_it_found(tmp_path, capsys):
+def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_its_find_when_resumed(
+    tmp_path, capsys, monkeypatch
+):
+    killed, out = tmp_path / "killed", tmp_path / "out.yaml"
+
+    def copied(config, callbacks):
+        copy = CopyFolder(config.run.dir / config.run.name, killed, generation=3)
+        return train_config(config, callbacks=[*callbacks, copy])
+
+    monkeypatch.setattr(tune, "train_config", copied)
     file = tmp_path / "own.yaml"
     ranges = "{lr: {min: 1e-3, max: 4e-3}, advantage: [gae, n_step], n_step: {min: 2, max: 8}}"
     own = "preset: sb3, update_epochs: 1, normalize_advantage: rollout, gae_lambda: 0.9, learn_step: 128, clip"
     mine = MINE.replace("run: {", f"run: {{dir: {tmp_path / 'own'}, ").replace("clip", own)
     file.write_text(f"{mine}seed: 7\nhyperparameters: {ranges}\n")
-    assert main(["tune", str(file), "--budget", "2048", "--population", "2"]) == 0
+    assert main(["tune", str(file), "--budget", "2048", "--population", "2", "--out", str(out)]) == 0
     note = "tune replaces selection, training.target of the file; `agilerl-like train` keeps them"
     assert note in capsys.readouterr().err
     (folder,) = (tmp_path / "own").glob("tune-CartPole-v1-*")
     config = load(folder / "config.yaml")
     assert (config.seed, [*config.hyperparameters]) == (7, ["lr", "advantage", "n_step"])
     assert {row["hp/advantage"] for row in Run.open(folder).metrics()} <= {"gae", "n_step"}
-    written, best = load(folder / "found.yaml").algorithm, Run.open(folder).best().hyperparameters
+    written, best = load(out).algorithm, Run.open(folder).best().hyperparameters
     assert (written.normalize_advantage, written.advantage, written.lr) == ("rollout", best["advantage"], best["lr"])
     unused = ("gae_lambda", 0.95) if best["advantage"] == "n_step" else ("n_step", 10)  # it has its default
     assert getattr(written, unused[0]) == unused[1]
-    (folder / "found.yaml").write_text("# of an interrupted search\n")
-    assert main(["resume", str(folder), "--training.max-steps", "1280"]) == 0
-    assert (folder / "found.yaml").read_text().startswith("# Found by `agilerl-like tune`: member ")
-    assert f"found    {folder / 'found.yaml'}" in capsys.readouterr().out
+    assert not (folder / "found.yaml").exists()  # --out names another file
+    assert main(["train", str(killed / "found.yaml")]) == 2  # nothing was found yet
+    assert main(["resume", str(killed)]) == 0
+    assert load(killed / "found.yaml") == load(out)
+    assert f"found    {killed / 'found.yaml'}" in capsys.readouterr().out
 
 
 def test_a_search_that_an_error_ends_before_its_first_checkpoint_has_one_error(tmp_path, capsys):

@@ -64,6 +64,21 @@ def test_the_card(run, tmp_path):
     assert "from_hub(Path('.'))" in code
 
 
+@pytest.mark.parametrize(
+    ("section", "setting", "metric"),
+    [("training", {"fitness": "return"}, "mean_reward"), ("training", {"fitness": "rating"}, "fitness"),
+     ("environment", {"aggregate": "min"}, "fitness")],
+)  # fmt: skip
+def test_only_a_mean_return_is_a_mean_reward(run, tmp_path, section, setting, metric):
+    copy = shutil.copytree(run.folder, tmp_path / "run")
+    settings = yaml.safe_load((copy / "config.yaml").read_text())
+    settings[section] |= setting
+    (copy / "config.yaml").write_text(yaml.safe_dump(settings))
+    push_to_hub(copy, tmp_path / "shared")
+    (result,) = metadata_of(tmp_path / "shared" / "README.md")["model-index"][0]["results"]
+    assert (result["metrics"][0]["type"], result["metrics"][0]["name"]) == (metric, metric)
+
+
 def test_the_code_of_a_card_runs(run, tmp_path, monkeypatch):
     push_to_hub(run, tmp_path / "shared")
     monkeypatch.chdir(tmp_path / "shared")

@@ -106,6 +106,16 @@ class TestRun:
             played = evaluate(run.best(), env, episodes=4, seed=1)
         assert played.lengths.max() <= 20  # the TimeLimit of the run's configuration
 
+    def test_makes_its_environment_where_ranges_alone_make_its_settings_valid(self, run_dir):
+        settings = yaml.safe_load((run_dir / "config.yaml").read_text())
+        settings["algorithm"]["batch_size"] = 128  # more than a rollout of 64 steps, but it evolves
+        settings["hyperparameters"]["batch_size"] = {"min": 8, "max": 64}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(settings))
+        run = Run.open(run_dir)
+        assert run.validated_config().algorithm.batch_size == 128
+        with contextlib.closing(run.env(3)) as env:
+            assert env.num_envs == 3
+
     def test_refuses_a_folder_that_is_no_run(self, tmp_path):
         with pytest.raises(ConfigurationError, match="is no folder of a run"):
             Run.open(tmp_path)

@@ -40,6 +40,8 @@ def probe(
     algorithms = registered("algorithm")
     if algorithm not in algorithms:
         raise unknown_name("algorithm", algorithm, algorithms)
+    if teams and algorithm not in ("PPO", "IPPO"):  # PPO: it was not given
+        raise ConfigurationError(f"algorithm={algorithm!r} does not train teams; allowed with --teams is IPPO")
     teams = teams or algorithm == "IPPO"
     probes: Mapping[str, Probe | MultiAgentProbe] = MULTI_AGENT_PROBES if teams else PROBES
     seed = checked_seed(seed)

@@ -64,6 +64,7 @@ from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.loop import RunResult
 from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
 from agilerl_like.training.run_folder import (
+    BEST,
     CONFIG,
     ConfigReporter,
     RunFolderExistsError,
@@ -210,7 +211,7 @@ def resume(arguments: Sequence[str]) -> int:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
         code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
-        is_search = process_group.is_main and (Path(folder) / FOUND).is_file()
+        is_search = process_group.is_main and all((Path(folder) / name).exists() for name in (FOUND, BEST))
     if is_search:
         write_found(Run.open(folder), config, Path(folder) / FOUND)
     return code

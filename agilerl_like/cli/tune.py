@@ -23,7 +23,7 @@ from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
 from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.storage.durable_io import make_folder
+from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.run_folder import BEST
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
@@ -112,10 +112,13 @@ def tune(
     folder = new_folder(dir or config.run.dir, f"tune-{config.environment.id}")
     run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
     config = config.model_copy(update={"run": run})
-    code = train_config(config, callbacks=[] if minutes is None else [Deadline(60 * minutes)])
+    mark = SearchMark(folder / FOUND)
+    code = train_config(config, callbacks=[mark] if minutes is None else [mark, Deadline(60 * minutes)])
     if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
-    write_found(Run.open(folder), config, out or folder / FOUND)
+    write_found(Run.open(folder), config, out or mark.path)
+    if out is not None:
+        mark.path.unlink(missing_ok=True)
     return code
 
 
@@ -215,6 +218,16 @@ class Stopwatch(Callback):
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         self.rate = run.env_steps / (time.perf_counter() - self.started)
+
+
+class SearchMark(Callback):
+    """Writes a file without settings as a search begins, by which `agilerl-like resume` knows one that was killed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_run_begin(self, run: RunContext) -> None:
+        replace_file(self.path, f"# The search has not ended: `{PROGRAM} resume` writes here what it finds.\n".encode())
 
 
 class Deadline(Callback):

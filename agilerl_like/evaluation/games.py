@@ -35,7 +35,7 @@ ENVS = 32
 
 
 class Games(NamedTuple):
-    """Results of games on K seeds, for each of S sides of the first player."""
+    """Results of K games for each of S sides of the first player; of I instances game i is in number i % I."""
 
     sides: Sequence[Sequence[str]]
     """The agents of each side."""
@@ -69,8 +69,8 @@ def play_games(
 ) -> Games:
     """Let two players play `games` games for each side of the first one; `seed` names all random numbers.
 
-    Teams do not explore. `env` is copied without its training wrappers. A function plays for any agent that the other
-    player does not control.
+    In an env with instances they play as many in each, on the same seeds. Teams do not explore. `env` is copied without
+    its training wrappers. A function plays for any agent that the other player does not control.
 
     Raises:
         ConfigurationError: `games` is below 1, a player is neither a team nor a function, or a team was made for other
@@ -135,7 +135,7 @@ class _Table:
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
         sides = player_sides(self._groups)
         with ExitStack() as stack:
-            made = self._setup.make_eval_env(min(games, ENVS))
+            made = self._setup.make_eval_env(self._setup.num_eval_episodes(min(games, ENVS)))
             stack.callback(made.close)
             env = self._setup.adapt(made)
             for player in (first, second):
@@ -149,7 +149,8 @@ class _Table:
                 seeds,
                 openings=self._openings(first, second, env, seeds),
             )
-        mine, others, lengths = (x[:, 0, :games] for x in (played.mine, played.others, played.lengths))
+            most = self._setup.num_eval_episodes(games)
+        mine, others, lengths = (x[:, 0, :most] for x in (played.mine, played.others, played.lengths))
         return Games([sorted(side) for side in sides], mine, others, lengths)
 
     def _policies(self, player: Player, agents: Collection[str]) -> Sequence[HasActor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import os
@@ -20,6 +21,7 @@ from agilerl_like.export.numpy_policy import load_numpy_policy, numpy_source
 from agilerl_like.export.policy_module import ACTION_MASK, PolicyModule, TrainedPolicy
 from agilerl_like.modules.weight_transfer import in_eval_mode
 from agilerl_like.networks.actor_critic import ACTOR
+from agilerl_like.storage.durable_io import make_folder
 
 OBSERVATIONS = 1000
 """Observations on which an exported file is compared with the agent."""
@@ -34,7 +36,7 @@ Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks: bool | None = None) -> Path:
-    """Write a learner's policy to `path` and return it; the suffix names the format.
+    """Write a learner's policy to `path` and return it; the suffix names the format, and the folder is made.
 
     `.onnx` is ONNX (needs the extra `export`), `.pt2` a `torch.export` archive, `.py` a module that needs numpy alone.
     The file takes the inputs that `PolicyModule` describes, in batches of any size, and returns the most likely
@@ -44,6 +46,7 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
     Raises:
         ConfigurationError: another suffix, masks that the action space has not, a network that cannot be traced, or a
             file whose actions differ.
+        OSError: the file cannot be written; the message has its path.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -57,10 +60,13 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
     program = _traced(module)
     partial = path.with_name(f".{path.name}.partial{path.suffix}")
     try:
+        make_folder(path.absolute().parent)
         run = FORMATS[path.suffix](module, program, partial)
         with in_eval_mode(learner.network):  # as the module that was written
             _verify(learner, module, run, path)
         os.replace(partial, path)
+    except OSError as error:
+        raise OSError(f"path={str(path)!r} could not be written: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
     return path
@@ -92,7 +98,9 @@ def _example(module: PolicyModule, batch: int) -> list[np.ndarray]:
 
 
 def _write_pt2(module: PolicyModule, program: torch.export.ExportedProgram, path: Path) -> Runner:
-    torch.export.save(program, path)
+    data = io.BytesIO()  # torch's own writer ends the process where the disk is full
+    torch.export.save(program, data)
+    path.write_bytes(data.getvalue())
     loaded = torch.export.load(path).module()
     return lambda arrays: [x.detach().numpy() for x in loaded(*map(torch.from_numpy, arrays))]
 
@@ -123,6 +131,8 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if isinstance(cause, OSError):
+            raise cause from error
         raise ConfigurationError(
             f"path={str(path)!r}: the network has an operation that ONNX lacks ({str(cause).splitlines()[0]:.200}); "
             "allowed are .pt2 and, for networks of common operations, .py"

@@ -118,10 +118,12 @@ class Content(NamedTuple):
     env: str
     settings: Mapping[str, Any]
     result: str
-    """Mean return, "" if it is unknown."""
+    """Fitness on fresh episodes, "" if it is unknown."""
     origin: Mapping[str, str]
     """Facts of the run for the card: version, commit, steps."""
     lineage: tuple[str, ...]
+    metric: str = "mean_reward"
+    """The Hub's name of the fitness."""
 
 
 def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Content:
@@ -145,7 +147,8 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         "git commit": str(git.get("commit", "") if isinstance(git, dict) else ""),
     }
     settings = {name: section for name, section in run.config.items() if name != "run"}
-    environment = settings.get("environment") or {}
+    environment, training = (settings.get(name) or {} for name in ("environment", "training"))
+    is_mean = (training.get("fitness", "return"), environment.get("aggregate", "mean")) == ("return", "mean")
     return Content(
         run.best(),
         env or str(environment.get("id", "")),
@@ -153,6 +156,7 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         result,
         {name: value for name, value in origin.items() if value},
         tuple(_birth_line(birth) for birth in run.ancestry()),
+        "mean_reward" if is_mean else "fitness",
     )
 
 
@@ -188,7 +192,7 @@ def card_of(content: Content, place: str) -> str:
         ],
     }
     if content.env and content.result:
-        metric = {"type": "mean_reward", "name": "mean_reward", "value": content.result, "verified": False}
+        metric = {"type": content.metric, "name": content.metric, "value": content.result, "verified": False}
         task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
         results = [{"task": task, "dataset": {"name": content.env, "type": content.env}, "metrics": [metric]}]
         metadata["model-index"] = [{"name": agent.algo, "results": results}]

@@ -30,6 +30,9 @@ from agilerl_like.training.run_folder import BEST, POPULATION
 from agilerl_like.training.sharding import deserialize
 from agilerl_like.training.training_arguments import OutputPaths
 
+ENVIRONMENT_DEPENDS_ON = ("name", "critic_observation")
+"""Settings of the algorithm without which its environment cannot be made."""
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -239,7 +242,9 @@ class Run:
 
 
 def environment_config(file: Path, *, trust: bool = False) -> Config:
-    """Return the sections `environment` and `algorithm` of a run's file; others may need names of the run's script.
+    """Return the section `environment` of a run's file, and of `algorithm` what it depends on.
+
+    Other settings may need names of the run's script.
 
     Raises:
         ConfigurationError: there is no environment.id, because the run's script made its env by a local function; or
@@ -252,8 +257,10 @@ def environment_config(file: Path, *, trust: bool = False) -> Config:
             f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
             "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
         )
-    sections = {name: section for name, section in draft.data.items() if name in ("environment", "algorithm")}
-    config = replace(draft, data=sections).validate()
+    algorithm = draft.data.get("algorithm", {})
+    if isinstance(algorithm, dict):  # other settings may be valid with the ranges of hyperparameters alone
+        algorithm = {name: its for name, its in algorithm.items() if name in ENVIRONMENT_DEPENDS_ON}
+    config = replace(draft, data={"environment": environment, "algorithm": algorithm}).validate()
     if not trust:
         check_trust(config, file)
     return config

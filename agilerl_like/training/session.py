@@ -117,7 +117,10 @@ def evolve_on_policy(
         if process_group is not None and process_group.size > 1:
             allowed = f"1, because this is one of {process_group.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
-    check_processes(processes, None if population is None else len(population), env_setup.env.num_envs)
+    members = None if population is None else len(population)
+    if resume and (checkpoint := newest_checkpoint(output_paths, lambda warning: None)) is not None:  # warned of later
+        members = len(checkpoint.documents["run"]["fitness"])  # selection may have removed some
+    check_processes(processes, members, env_setup.env.num_envs)
     job = worker_job(env_setup, eval_setup, population, plan)
     with (
         launched(processes, worker_main, (job,)) as workers,

@@ -1,7 +1,9 @@
 """Exported policies return the agent's actions, for every kind of network and action space."""
 
 import copy
+import errno
 import inspect
+import resource
 import subprocess
 import sys
 import warnings
@@ -247,6 +249,35 @@ def test_outputs_of_an_exported_archive_need_no_gradient(tmp_path):
     (path,) = agent.export(tmp_path / "policy.pt2")
     outputs = torch.export.load(path).module()(torch.zeros(1, 4), torch.zeros(1, *agent.network.state_shape[1:]))
     assert [output.requires_grad for output in outputs] == [False, False]
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pt2"])
+def test_a_folder_is_made_and_a_full_disk_is_one_error_that_names_the_file(suffix, tmp_path):
+    path, soft, hard = tmp_path / "new" / f"policy{suffix}", *resource.getrlimit(resource.RLIMIT_FSIZE)
+    agent = PPO(VECTOR, Discrete(2), seed=0)
+    assert agent.export(path) == [path]
+    path.unlink()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+    try:
+        with pytest.raises(OSError, match=rf"policy\{suffix}' could not be written: File too large"):
+            agent.export(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_full_disk_is_no_operation_that_onnx_lacks(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+
+    def full(*_, **__):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("Failed to save the model") from error
+
+    monkeypatch.setattr(torch.onnx, "export", full)
+    with pytest.raises(OSError, match=r"policy\.onnx' could not be written: No space left on device"):
+        PPO(VECTOR, Discrete(2), seed=0).export(tmp_path / "policy.onnx")
 
 
 def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):

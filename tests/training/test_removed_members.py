@@ -143,6 +143,12 @@ def test_processes_with_one_member_and_with_several_remove_the_same_members():
     check_equal(one, two)
 
 
+def test_processes_that_cannot_divide_the_members_that_are_left_are_refused_before_they_start(tmp_path):
+    train(WorseHalfRemoved(2), generations=3, run_dir=tmp_path / "run", checkpoint=STEPS)
+    with pytest.raises(ConfigurationError, match=r"processes=5: the num_envs=2 of each of 2 members cannot be divided"):
+        train(WorseHalfRemoved(2), resume=tmp_path / "run", processes=5)
+
+
 def test_at_least_one_member_stays_for_each_process():
     pop, _ = train(WorseHalfRemoved(), generations=3, processes=2)
     assert len(pop) == 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
+from gymnasium.spaces import Discrete
 from small_runs import SMALL
 
 from agilerl_like import (
@@ -201,6 +202,39 @@ def test_an_optimal_function_wins_all_games_and_has_the_highest_rating():
     assert np.mean([its.rating for its in ratings.values()]) == pytest.approx(1000)
     assert ratings["perfect"].games == 80  # 20 from each of two sides, against two
     assert all(0 < its.error < 200 for its in ratings.values())
+
+
+def test_players_play_as_many_games_in_each_instance():
+    """Of five stones the first player takes 1 and 3, and `zero` 1 between; as the second it takes 1 and 2.
+
+    It wins 1, and a bonus of 0.5 for each stone that it takes more: 3 more as the first player, 1 more as the second.
+    """
+    nim, bonus = partial(games.Nim, 5), [{}, {"bonus": 0.5}]
+    env = make_multi_agent_vect_envs(nim, 2, instances=bonus, backend="sync")
+    for number in (1, 3):
+        played = play_games(perfect_nim, zero, env, games=number, seed=3)
+        assert played.returns.tolist() == [[1.0, 2.5] * number, [1.0, 1.5] * number]
+    ratings = rate_players({"zero": zero, "perfect": perfect_nim}, env, games=3, seed=1)
+    assert ratings["zero"].games == 12  # 3 from each of two sides, in each of two instances
+
+
+class NimFromOne(games.Nim):
+    """Nim whose actions are the numbers of stones themselves."""
+
+    def action_space(self, agent):
+        return Discrete(3, start=1)
+
+    def step(self, action):
+        super().step(None if action is None else action - 1)
+
+
+def test_a_function_that_waits_for_its_turn_has_a_legal_action_where_actions_begin_with_one():
+    env = make_multi_agent_vect_envs(partial(NimFromOne, 5), 1, backend="sync")
+
+    def perfect(observation, mask, rng):
+        return 1 + perfect_nim(observation, mask, rng)
+
+    assert play_games(perfect, lambda *_: 1, env, games=2, seed=3).returns.tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_games_repeat_with_their_seed_and_two_functions_draw_apart():

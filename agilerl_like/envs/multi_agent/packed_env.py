@@ -137,7 +137,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self._row, self._fields = self._empty_row(self.observation_space)
         self._action_row, self._actions = self._empty_row(self.action_space)
         self._first_row, fields = self._empty_row(self.observation_space)
-        _write(fields["obs"], _zero_sample(self.observation_space.dict_space["obs"]))
+        _write(fields["obs"], zero_sample(self.observation_space.dict_space["obs"]))
         self._masks: Mapping[str, np.ndarray] = self._fields.get("mask", {})
         self._ended_agents: set[str] = set()
         self._started_agents: set[str] = set()
@@ -382,12 +382,12 @@ def _out_of_range(given: Tree, space: gym.Space) -> str:
     return f"has {given[wrong][0]}; allowed are values of {space}" if wrong.any() else ""
 
 
-def _zero_sample(space: gym.Space) -> Tree:
+def zero_sample(space: gym.Space) -> Tree:
     """Return a sample of zeros, or what is nearest to them in the space."""
     if isinstance(space, Dict):
-        return {key: _zero_sample(part) for key, part in space.spaces.items()}
+        return {key: zero_sample(part) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(map(_zero_sample, space.spaces))
+        return tuple(map(zero_sample, space.spaces))
     if isinstance(space, Box):
         return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
     return space.start if isinstance(space, (Discrete, MultiDiscrete)) else np.zeros(space.shape or (), space.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl_like.envs.action_masks import is_legal
+from agilerl_like.envs.multi_agent.packed_env import zero_sample
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
 
@@ -56,13 +57,14 @@ class ScriptedAgents:
         rows: np.ndarray,
         generators: Sequence[np.random.Generator],
     ) -> np.ndarray:
-        """Return an agent's actions `[N, …]`: those of its function where `rows` `[N]` is True, else zeros.
+        """Return an agent's actions `[N, …]`: those of its function where `rows` `[N]` is True, else `zero_sample`.
 
         Raises:
             ConfigurationError: the function returned an action outside the space, or one that is masked.
         """
         space, policy = self._spaces[agent], self.policies[agent]
-        found = np.zeros((len(rows), *(space.shape or ())), space.dtype)
+        found = np.empty((len(rows), *(space.shape or ())), space.dtype)
+        found[:] = zero_sample(space)
         for row in np.flatnonzero(rows).tolist():
             its_mask = None if mask is None else mask[row].copy()
             seen = tree_map(lambda leaf, row=row: leaf[row].copy(), observation)
