@@ -224,6 +224,11 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                 ]
             )
 
+    def discard_experience(self) -> None:
+        """Begin the next buffers empty."""
+        for its in self.by_group.values():
+            its.discard_experience()
+
     # -- evaluation
 
     @property
