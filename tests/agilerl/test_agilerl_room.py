@@ -64,6 +64,13 @@ def test_a_time_limit_is_bootstrapped():
     assert scores == [2.0] * 4  # without what was added
 
 
+@pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+def test_a_time_limit_is_a_termination_for_agents_that_treat_it_so():
+    agent = agent_of(bootstrap_truncated=False)
+    collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
+    assert agent.rollout_buffer.get()["rewards"].tolist() == [1.0] * 8
+
+
 @pytest.mark.parametrize("name", ["reward_clip", "normalize_reward", "reward_transform"])
 def test_settings_that_would_change_what_a_time_limit_adds_are_refused(name):
     agent = agent_of(**{name: {"reward_clip": 5.0, "normalize_reward": True, "reward_transform": {"scale": 0.1}}[name]})
