@@ -71,6 +71,12 @@ def test_a_time_limit_is_a_termination_for_agents_that_treat_it_so():
     assert agent.rollout_buffer.get()["rewards"].tolist() == [1.0] * 8
 
 
+@pytest.mark.parametrize("missing", [{}, {"pop": None}, {"pop": []}], ids=str)
+def test_a_missing_population_is_named(missing):
+    with pytest.raises(ConfigurationError, match=r"pop=.*; allowed is a list of agents, such as PPO.population"):
+        train_on_policy(vector_of(AutoresetMode.SAME_STEP), "own", **missing)
+
+
 @pytest.mark.parametrize("name", ["reward_clip", "normalize_reward", "reward_transform"])
 def test_settings_that_would_change_what_a_time_limit_adds_are_refused(name):
     agent = agent_of(**{name: {"reward_clip": 5.0, "normalize_reward": True, "reward_transform": {"scale": 0.1}}[name]})
