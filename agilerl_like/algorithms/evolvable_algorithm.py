@@ -557,6 +557,8 @@ def genome_from_json(agent: EvolvableAlgorithm, data: Mapping[str, Any]) -> Geno
 class UnsavedState(NamedTuple):
     """The state of an agent that is not saved; it is the same for all members of a population."""
 
+    kind: type[EvolvableAlgorithm]
+    """The class, which may be a subclass of the one that is registered under the name of the algorithm."""
     networks: CustomSpec | None
     """The code of the user's own networks."""
     functions: SettingFunctions
@@ -570,7 +572,11 @@ class UnsavedState(NamedTuple):
     def of(cls, agent: EvolvableAlgorithm) -> UnsavedState:
         """Return the unsaved state of an agent."""
         functions, hooks = SettingFunctions.of(agent), tuple(agent._hooks)
-        return cls(agent._custom_networks, functions, hooks, agent._seed_is_drawn)
+        return cls(type(agent), agent._custom_networks, functions, hooks, agent._seed_is_drawn)
+
+    def class_for(self, found: type[EvolvableAlgorithm]) -> type[EvolvableAlgorithm]:
+        """Return the class of the agents if it is a subclass of the one `found` by name, else that one."""
+        return self.kind if issubclass(self.kind, found) else found
 
     def set_in(self, agent: EvolvableAlgorithm) -> None:
         """Add functions and hooks to an agent that `from_documents` built with `networks`."""

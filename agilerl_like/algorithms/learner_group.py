@@ -231,6 +231,10 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
         """Begin the next buffer with what `experience_state` returned."""
 
+    def discard_experience(self) -> None:
+        """Begin the next buffer empty."""
+        return
+
     @abstractmethod
     def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:
         """Update some members from what the buffer's `reader` returned.

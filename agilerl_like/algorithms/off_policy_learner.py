@@ -166,6 +166,9 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
     def load_experience(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
         self._stored = list(stored)
 
+    def discard_experience(self) -> None:
+        self.replay = self._stored = None
+
     def learn(self, places: Sequence[int], experience: ReplayBuffer) -> dict[int, TensorDict]:
         """Update some members from the replay.
 

@@ -224,6 +224,11 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                 ]
             )
 
+    def discard_experience(self) -> None:
+        """Begin the next buffers empty."""
+        for its in self.by_group.values():
+            its.discard_experience()
+
     # -- evaluation
 
     @property
@@ -366,8 +371,11 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         device: str | torch.device,
         where: str,
         networks: CustomSpec | None = None,
+        class_for: Callable[[type[Any]], type[Any]] | None = None,
     ) -> PopulationT:
         """Build the population that `to_documents` described.
+
+        `class_for` returns the members' class, given the one that is registered under the algorithm's name.
 
         Raises:
             CheckpointError: it does not fit together.
@@ -379,6 +387,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                 f"path={where!r} holds another number of members than its size: {json.dumps(facts)[:200]}"
             )
         kind = class_by_name(facts.get("algorithm"), where, cls.kind)
+        kind = kind if class_for is None else class_for(kind)
         agents = [
             kind.from_documents(
                 documents[name], tensors.get(name, {}), device=device, where=f"{where}/{name}", networks=networks

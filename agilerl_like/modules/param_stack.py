@@ -60,7 +60,7 @@ def slots_of(parameters: Mapping[str, Tensor], starts: Mapping[str, int] | None 
 def views(row: Tensor, slots: Sequence[ParamSlot]) -> dict[str, Tensor]:
     """Return the parameters in a flat row `[N]` or in rows `[P, N]`, by name, as views of their own shapes."""
     lead = row.shape[:-1]
-    return {slot.name: row[..., slot.start : slot.stop].view(*lead, *slot.shape) for slot in slots}
+    return {slot.name: row[..., slot.start : slot.stop].view((*lead, *slot.shape)) for slot in slots}
 
 
 def flatten_parameters_(module: nn.Module) -> None:

@@ -259,7 +259,7 @@ def _are_games(found: Sequence[Any]) -> bool:
 
 
 def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
-    """Return the population of a checkpoint, with the device, hooks and custom networks of `like`."""
+    """Return the population of a checkpoint, with the class, device, hooks and custom networks of `like`."""
     unsaved = None if like is None else UnsavedState.of(like[0])
     population = kind.from_documents(
         checkpoint.documents,
@@ -267,6 +267,7 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
         device="cpu" if like is None else like.device,
         where=str(checkpoint.path),
         networks=None if unsaved is None else unsaved.networks,
+        class_for=None if unsaved is None else unsaved.class_for,
     )
     if unsaved is not None:
         for agent in (*population, *filter(None, [population.best_of_run])):

@@ -229,6 +229,7 @@ class ProcessRun:
             raise ConfigurationError(f"pop is missing, and there is no checkpoint in {run_dir} to resume from")
         best = None if population is None else population.best_of_run
         members = self._shard(population)
+        members.population.discard_experience()  # that of an earlier run, perhaps in other envs
         if saved_run is not None:
             self._check_unfinished(saved_run, members, best)
         if self.plan.selection is not None:

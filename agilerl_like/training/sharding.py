@@ -245,6 +245,7 @@ def deserialize(serialized: SerializedAgent, device: torch.device, unsaved: Unsa
     """Build an agent from its serialized form, with the state that is not part of it."""
     kind = class_by_name(serialized.document["algorithm"], "agent")
     networks = None if unsaved is None else unsaved.networks
+    kind = kind if unsaved is None else unsaved.class_for(kind)
     agent = kind.from_documents(
         serialized.document, serialized.tensors, device=device, where="agent", networks=networks
     )

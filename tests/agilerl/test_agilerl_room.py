@@ -27,6 +27,9 @@ from agilerl_like.agilerl.utils.utils import (
 )
 from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
+from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
+from agilerl_like.reporting import Callback
+from agilerl_like.training.sharding import SerializedAgent, deserialize
 
 BOX, DISCRETE = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}}
@@ -62,6 +65,42 @@ def test_a_time_limit_is_bootstrapped():
     rewards = agent.rollout_buffer.get()["rewards"].reshape(4, 2)
     np.testing.assert_allclose(rewards[:, 0], [1.0, 1.0 + 0.5 * value, 1.0, 1.0 + 0.5 * value], rtol=1e-5)
     assert scores == [2.0] * 4  # without what was added
+
+
+@pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+def test_a_time_limit_is_a_termination_for_agents_that_treat_it_so():
+    agent = agent_of(bootstrap_truncated=False)
+    collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
+    assert agent.rollout_buffer.get()["rewards"].tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize("missing", [{}, {"pop": None}, {"pop": []}], ids=str)
+def test_a_missing_population_is_named(missing):
+    with pytest.raises(ConfigurationError, match=r"pop=.*; allowed is a list of agents, such as PPO.population"):
+        train_on_policy(vector_of(AutoresetMode.SAME_STEP), "own", **missing)
+
+
+class StopAfterOne(Callback):
+    def on_generation(self, run, record):
+        if run.generation == 1:
+            run.stop()
+
+
+def test_a_resumed_run_returns_agents_of_the_same_class(tmp_path):
+    def agents():
+        return PPO.population(2, BOX, DISCRETE, seed=0, num_envs=2, net_config=SMALL, learn_step=8, batch_size=8)
+
+    env, run = vector_of(AutoresetMode.SAME_STEP), {"max_steps": 16, "evo_steps": 8, "verbose": False, "checkpoint": 8}
+    train_on_policy(env, pop=agents(), run_dir=tmp_path / "run", callbacks=[StopAfterOne()], **run)
+    trained, _ = train_on_policy(env, pop=agents(), resume=tmp_path / "run", **run)
+    assert [type(agent) for agent in trained] == [PPO, PPO]
+    assert trained[0].steps == 16
+
+
+def test_an_agent_from_another_process_is_of_the_same_class():
+    agent = agent_of()
+    received = deserialize(SerializedAgent(*agent.to_documents()), agent.device, UnsavedState.of(agent))
+    assert type(received) is PPO
 
 
 @pytest.mark.parametrize("name", ["reward_clip", "normalize_reward", "reward_transform"])

@@ -241,6 +241,32 @@ def test_a_module_may_be_registered_twice(between):
     assert all(torch.equal(one, another) for one, another in zip(found, other, strict=True))
 
 
+class Scaled(nn.Module):
+    """A user's network with a parameter without axes."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.scale, self.net = nn.Parameter(torch.tensor(0.5)), sequential(outputs)
+
+    def forward(self, x):
+        return self.scale * self.net(x)
+
+
+def test_a_parameter_may_be_a_single_number(tmp_path):
+    networks = {"actor_network": Scaled(3), "critic_network": Scaled(1)}
+    population = PPO.population(2, SPACE, ACTIONS, **networks, seed=1, num_envs=2, learn_step=16, batch_size=8)
+    agent, twin = population[0], population[0].clone()
+    stuff = experiences(twin.clone())
+    agent.learn(stuff)
+    twin.learn(stuff)
+    net = agent.actor.encoder.net
+    assert net.scale.shape == ()
+    assert net.scale != 0.5
+    torch.testing.assert_close(net.scale, twin.actor.encoder.net.scale)
+    agent.save_checkpoint(tmp_path / "agent")
+    assert torch.equal(PPO.load(tmp_path / "agent", **networks).actor.encoder.net.scale, net.scale)
+
+
 def test_two_modules_may_share_a_weight():
     class Tied(nn.Module):
         def __init__(self, outputs):

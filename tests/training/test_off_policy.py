@@ -134,6 +134,16 @@ def test_the_replay_outlives_checkpoints():
     assert pop[0].learner.updates == (320 - 40) // 4 + 1
 
 
+def test_each_run_begins_with_an_empty_replay():
+    brief = {**RUN, "max_steps": 80}
+    pop, _ = train_off_policy(make(), pop=population(1), **brief)
+    copies = [member.clone() for member in pop]  # without the replay of the run
+    again, fitness = train_off_policy(make(), pop=pop, **brief)
+    others, its_fitness = train_off_policy(make(), pop=copies, **brief)
+    assert_equal(again, others)
+    assert fitness == its_fitness
+
+
 def collected(members, slots, mode):
     """Return members after 30 vector steps and as many gradient steps in the envs of their slots."""
     pop = Population(members)

@@ -1,7 +1,8 @@
 """`collect_rollouts`: one rollout of an agent into its buffer, for loops by hand of AgileRL 2.3 and later.
 
-A time limit is bootstrapped: the value of the true last observation is added to the reward of the step that was cut,
-which gives the same advantages. A row in which the env ignores the action (next-step autoreset) is not learned from.
+A time limit is bootstrapped, unless the agent has `bootstrap_truncated=False`: the value of the true last observation
+is added to the reward of the step that was cut, which gives the same advantages. A row in which the env ignores the
+action (next-step autoreset) is not learned from.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _in_bounds(player: PPO, action: np.ndarray) -> np.ndarray:
 
 def _bootstrapped(player: PPO, step: Transition, state: Any) -> np.ndarray:
     cut = step.truncated & ~step.terminated
-    if not cut.any():
+    if not cut.any() or not player.bootstrap_truncated:
         return step.reward
     return step.reward + np.where(cut, player.gamma * player.value_of(step.next_obs, state), 0.0)
 

@@ -1,11 +1,12 @@
 """The training loops with AgileRL's signatures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.utils.utils import elite_file
 from agilerl_like.agilerl.wrappers.agent import AgentWrapper, bare
+from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
@@ -17,9 +18,16 @@ def train_list(
 
     `changed` are arguments in place of the function's; the agents return in the wrapper of the first one. The elite is
     saved where AgileRL saves it.
+
+    Raises:
+        ConfigurationError: there are no agents.
     """
     given = {**arguments, **arguments["options"], **changed}
-    population = given["pop"]
+    pop = given["pop"]
+    agents = [pop] if hasattr(pop, "algo") else pop
+    population = [*agents] if isinstance(agents, Iterable) else []
+    if not population:
+        raise ConfigurationError(f"pop={pop!r:.100}; allowed is a list of agents, such as PPO.population(size=…, …)")
     env_name, algo = given["env_name"], given["algo"] or population[0].algo
     if given.get("elite_path") or (given.get("save_elite") and env_name):
         given["elite_path"] = elite_file(given.get("elite_path"), env_name, algo)
