@@ -109,11 +109,11 @@ def test_an_opened_run_runs_no_code(attack, folder, fired):
 
 def test_a_function_of_the_rewards_is_code_too(folder, fired, capsys):
     write(folder, {"id": "CartPole-v1"}, algorithm={"reward_transform": "canary_of_trust:make"})
-    for command in (["eval", "hub"], ["resume", "hub"]):
-        assert main(command) == 2
-        said = capsys.readouterr().err
-        assert "algorithm.reward_transform='canary_of_trust:make' in hub/config.yaml would run code" in said
-        assert not fired.exists()
+    assert main(["resume", "hub"]) == 2
+    error = capsys.readouterr().err
+    assert "algorithm.reward_transform='canary_of_trust:make' in hub/config.yaml would run code" in error
+    assert main(["eval", "hub"]) == 0  # it needs no rewards of training
+    assert not fired.exists()
 
 
 TEAM_ATTACKS = {

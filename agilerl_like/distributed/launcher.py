@@ -233,7 +233,7 @@ def check_launch(processes: int, target: Callable[..., object], arguments: Seque
             _PickleCheck(io.BytesIO()).dump(value)
         except Exception as error:  # whatever the value's own __reduce__ raises
             raise ConfigurationError(
-                f"processes={processes}: {name}={value!r} cannot be sent to another process ({error}); "
+                f"processes={processes}: {name}={value!r:.100} cannot be sent to another process ({error}); "
                 f"allowed is what can be pickled, such as a function at the top level of a file"
             ) from error
 
