@@ -12,6 +12,7 @@ from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.core.registry import make_default_hp_config
 from agilerl_like.algorithms import evolvable_algorithm
 from agilerl_like.algorithms.evolvable_algorithm import StepCounts
+from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -68,17 +69,22 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
         self.steps += num_steps
 
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Take over networks, normalisers and Adam's moments of a checkpoint; hyperparameters and history stay.
+        """Take over networks, normalisers and Adam's moments of a checkpoint; settings, ranges and history stay.
+
+        Settings of networks and teams, such as `share_encoders` and `rewards`, are those of the checkpoint.
 
         Raises:
             CheckpointError: as `load_checkpoint`.
         """
-        kept = {name: getattr(self, name) for name in self.hyperparameters}
+        settings = {name: value for name, value in self.settings().items() if name not in self._fixed}
+        kept = {**settings, **{name: getattr(self, name) for name in self.hyperparameters}}
+        ranges, num_envs = self.hp_config, self.num_envs
         history = list(self.fitness), list(self.scores), StepCounts(self._steps), self.mut
         self.load_checkpoint(path)
         self.fitness, self.scores, self._steps, self.mut = history
+        self.hp_config, self.num_envs = ranges, num_envs
         for name, value in kept.items():
-            setattr(self, name, value)
+            setattr(self, ATTRIBUTES.get(name, name), value)
         self._fixed |= {name: value for name, value in kept.items() if name in self._fixed}
 
     def wrap_models(self) -> None:
