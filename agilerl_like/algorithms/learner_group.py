@@ -233,7 +233,6 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     def discard_experience(self) -> None:
         """Begin the next buffer empty."""
-        return
 
     @abstractmethod
     def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:
