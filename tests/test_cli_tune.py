@@ -12,7 +12,6 @@ from agilerl_like.config import Draft, load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import search_space
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting.callback import RunContext
 from agilerl_like.saved_runs import Run
 
 MINE = """
@@ -270,15 +269,13 @@ def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_no
     assert of_best == {"ent_coef": "linear"}
 
 
-def test_minutes_are_converted_by_the_measured_speed_and_end_the_run(monkeypatch):
-    clock = iter([0.0, 0.0, 10.0, 20.0, 40.0])
-    monkeypatch.setattr(tune.time, "perf_counter", lambda: next(clock))
-    deadline = tune.Deadline(45.0)  # two readings
-    deadline.started = deadline.last = 0.0
-    context = RunContext(None)
-    for at, stops in ((10.0, False), (20.0, False), (40.0, True)):  # 10, 10, then 20 s: a fourth would end at 60
-        deadline.on_generation(context, None)
-        assert (context.stop_reason is not None) == stops, at
+def test_minutes_are_converted_by_the_measured_speed_and_limit_the_run_when_it_is_resumed_too(monkeypatch, tmp_path):
+    configs = []
+    monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: 1000.0)
+    monkeypatch.setattr(tune, "train_config", lambda config, callbacks: configs.append(config) or 0)
+    assert main(["tune", "CartPole-v1", "--minutes", "2", "--population", "4", "--dir", str(tmp_path)]) == 0
+    training = configs[0].training
+    assert (training.max_steps, training.max_seconds) == (30_000, 120.0)
 
 
 def test_the_speed_is_that_of_a_short_run():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -74,7 +75,8 @@ def tune(
             are kept but those that make the search: population, evolution, selection, mutation, and in training
             max_steps, evo_steps, target and checkpoint; eval_loop is lowered where evaluation would take too long.
         budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
-        minutes: Time of the search in place of a budget; speed is measured first.
+        minutes: Time of the search in place of a budget, which the generation that is running then exceeds; speed is
+            measured first. It becomes training.max_seconds of the run, and so holds when the run is resumed, too.
         population: Number of members.
         dir: Parent folder of the run; none: that of the file, or runs.
         seed: Seed of the run; none: that of the file, or a random one.
@@ -105,6 +107,8 @@ def tune(
         steps = rate * 60 * minutes
         write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
     config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
+    if minutes is not None:
+        config = config.model_copy(update={"training": replace(config.training, max_seconds=60 * minutes)})
     if is_file and (episodes := config.training.eval_loop) < (wanted := draft.validate().training.eval_loop):
         write_note(
             f"training.eval_loop is {episodes} instead of {wanted}, because evaluation would take too many steps"
@@ -113,7 +117,7 @@ def tune(
     run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
     config = config.model_copy(update={"run": run})
     mark = SearchMark(folder / FOUND)
-    code = train_config(config, callbacks=[mark] if minutes is None else [mark, Deadline(60 * minutes)])
+    code = train_config(config, callbacks=[mark])
     if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
     write_found(Run.open(folder), config, out or mark.path)
@@ -228,22 +232,6 @@ class SearchMark(Callback):
 
     def on_run_begin(self, run: RunContext) -> None:
         replace_file(self.path, f"# The search has not ended: `{PROGRAM} resume` writes here what it finds.\n".encode())
-
-
-class Deadline(Callback):
-    """Stops a run at the end of the generation after which no whole one would fit into the time."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.started, self.last = seconds, time.perf_counter(), time.perf_counter()
-
-    def on_run_begin(self, run: RunContext) -> None:
-        self.started = self.last = time.perf_counter()
-
-    def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
-        now = time.perf_counter()
-        if now - self.started + (now - self.last) > self.seconds:
-            run.stop("the time is over")
-        self.last = now
 
 
 def steps_per_second(config: Config, seconds: float) -> float:
