@@ -1,6 +1,6 @@
 # make train   install into .venv, evolve a population from wide draws, show what was found and how (runs/demo/report.html)
 # make test    install into .venv, lint, type-check and run the tests
-# make test-slow  the slowest tests, which `make test` leaves out: whole runs, notebooks, the site
+# make test-slow  the slowest tests, which `make test` leaves out: whole runs, the code of pages, notebooks, the site
 # make test-faults  kill, break and poison it, and see that nothing is lost (RELIABILITY_TIER=nightly: for two hours)
 # make test-lowest  the tests once more with the oldest versions of the dependencies that pyproject.toml allows (by hand)
 # make lint    ruff and pyright alone

@@ -129,6 +129,7 @@ class TestTrain:
         assert "has ended: budget spent" in said
         assert "Traceback" not in said
 
+    @pytest.mark.slow
     def test_quiet_prints_warnings_and_errors_only(self, file, tmp_path, capsys):
         assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "128"]) == 0
         assert tuple(capsys.readouterr()) == ("", "")
@@ -218,6 +219,7 @@ class TestResume:
         assert command == ["agilerl-like", "resume", "my runs/a b"]
         assert main(command[1:]) == 0
 
+    @pytest.mark.slow
     def test_finished_run_continues_with_larger_limits(self, file, tmp_path, capsys):
         def goes_on(*options):
             assert main(["resume", str(folder), *options]) == 0
@@ -355,6 +357,7 @@ class TestProbe:
         for words in ("does the critic learn a constant?", "V(0) = 1", "ActionSign", "a(0) = 1", "yes"):
             assert words in said
 
+    @pytest.mark.slow
     def test_probe_trains_other_algorithms(self, capsys):
         assert main(["probe", "ConstantReward", "--algorithm", "DQN"]) == 0
         assert main(["probe", "MemoryCue", "--algorithm", "DQN"]) == 2

@@ -96,6 +96,7 @@ def found(tmp_path_factory):
     return {**json.loads(stages), "lines": done.stderr.splitlines(), "said": said}
 
 
+@pytest.mark.slow
 def test_importing_loads_no_extra_and_costs_little(found):
     assert not {*OPTIONAL, "accelerate", "pettingzoo", "Box2D"} & {*found["after the import"]}
     assert found["seconds"] < 4.0  # CPU seconds beyond torch's own; tensordict takes one of about 1.3

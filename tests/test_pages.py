@@ -166,6 +166,7 @@ def execute(code, namespace, name):
     exec(compile(code, name, "exec"), namespace)
 
 
+@pytest.mark.slow
 @pages_with("python", "py", "sh")
 def test_blocks_run(page, small_budgets, capsys, monkeypatch):
     if page.stem == "reading_a_run" and find_spec("minari") is None:

@@ -73,6 +73,7 @@ def run_dir(runs, tmp_path):
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_has_the_records_of_the_folder(self, runs):
         run = Run.open(runs / "s3")
         assert (run.name, run.is_running, run.generations()) == ("s3", False, 5)
@@ -186,6 +187,7 @@ class TestReplay:
         assert len(result.replayed) == len(result.unchanged) == 2
         assert np.isfinite([*result.replayed, *result.unchanged]).all()
 
+    @pytest.mark.slow
     def test_removals_are_those_of_the_lineage(self, tmp_path, monkeypatch):
         """Also where they move the replayed agents' policy too far; the networks are so large that they only shrink."""
         part = "{hidden_size: [64], max_mlp_nodes: 64, max_hidden_layers: 1}"
@@ -217,6 +219,7 @@ class TestReplay:
             with pytest.raises(ConfigurationError, match="is not legal"):
                 with_mutation(architecture, "encoder.remove_node", {"layer": 0, "nodes": nodes})
 
+    @pytest.mark.slow
     def test_no_member_is_mutated_before_it_trains(self, tmp_path):
         text = TINY.replace("{size: 4}", "{size: 4, pre_training_mutation: true}")
         text = re.sub("mutation: {arch.*", "mutation: {no_mutation: 0, architecture: 0, parameters: 0, rl_hp: 1}", text)
@@ -229,12 +232,14 @@ class TestReplay:
         for unchanged in last.members[2:]:
             assert {name: unchanged.hyperparameters[name] for name in initial} == initial
 
+    @pytest.mark.slow
     def test_is_reproducible_and_depends_on_the_seed(self, runs):
         run = Run.open(runs / "s3")
         first, again, other = (replay_run(run, seeds=2, seed=seed) for seed in (1, 1, 2))
         assert first.replayed == again.replayed
         assert first.replayed + first.unchanged != other.replayed + other.unchanged
 
+    @pytest.mark.slow
     def test_an_initial_member_that_never_changed_is_replayed_to_the_bit(self, tmp_path):
         """With the run's own seed, the slot of that member is the same agent: its weights, moments and normaliser."""
         (tmp_path / "still.yaml").write_text(re.sub(r"mutation: .*", "mutation: {no_mutation: 1.0}", TINY))
@@ -257,6 +262,7 @@ class TestReplay:
         other = last.members[initial.slot].to_documents()[1]
         assert not all(torch.equal(other[name], tensor) for name, tensor in best.items())
 
+    @pytest.mark.slow
     def test_an_agent_from_a_clone_of_the_best_agent_trains_as_long_as_its_line_did(self, tmp_path, monkeypatch):
         monkeypatch.setitem(registered("selection")._entries, "best_returns", BestReturns)
         lines = [line for line in TINY.splitlines() if not line.startswith(("mutation", "training"))]
@@ -281,6 +287,7 @@ class TestReplay:
         assert result.generations == -(-trained // 128)
         assert result.hyperparameters["lr"] == ancestry[-1].hyperparameters["lr"]
 
+    @pytest.mark.slow
     def test_a_replay_follows_all_schedules_up_to_where_the_best_agent_was_found(self, tmp_path):
         lines = [line for line in TINY.splitlines() if not line.startswith(("mutation", "training"))]
         lines += [
@@ -305,6 +312,7 @@ class TestReplay:
         assert share / 2 < max(progress for progress, _ in found) < share  # those of the settings depend on it, too
         assert limits == {1280}
 
+    @pytest.mark.slow
     def test_a_replay_measures_what_the_run_measured(self, tmp_path):
         rewards = [{"sutton_barto_reward": True}, {"sutton_barto_reward": False}]
         environment = {"id": "CartPole-v1", "num_envs": 4, "aggregate": "min", "instances": rewards}
@@ -353,6 +361,7 @@ class TestReplay:
         assert "lineage.jsonl does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_results_for_marl_eval_have_its_structure(runs):
     """Five generations and the initial members are six steps; CartPole pays 1 a step, of which there are at most 20."""
     found = json.loads(json.dumps(marl_eval_results({"PPO": [runs / "s3", Run.open(runs / "s4")]}, episodes=3, seed=5)))
@@ -501,6 +510,7 @@ class TestCommands:
         assert len(returns) == 4
         assert all(1 <= value <= 20 for value in returns)
 
+    @pytest.mark.slow
     def test_demo_ends_with_what_was_found(self, tmp_path, capsys):
         (tmp_path / "tiny.yaml").write_text(TINY)
         assert main(["demo", str(tmp_path / "tiny.yaml"), "--dir", str(tmp_path / "out")]) == 0
@@ -577,6 +587,7 @@ class TestTrajectories:
 
 
 class TestFilm:
+    @pytest.mark.slow
     def test_of_the_best_agent_and_of_the_history(self, runs, tmp_path, monkeypatch, capsys):
         ffmpeg, _ = pytest.importorskip("imageio_ffmpeg"), pytest.importorskip("pygame")
         monkeypatch.chdir(tmp_path)

@@ -102,6 +102,7 @@ def test_the_plan_and_the_explorer_of_the_page():
     assert rates[1] in (2e-3 * 0.8, 2e-3 * 1.2)
 
 
+@pytest.mark.slow
 def test_the_script_runs_as_it_stands(tmp_path):
     code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[-1]
     script = tmp_path / "ranks.py"

@@ -19,6 +19,7 @@ TUTORIALS = Path(__file__).parents[1] / "tutorials"
 ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "1024", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("Box2D") is None, reason="LunarLander is in the extra `box2d`")
 def test_the_hand_written_loop(tmp_path):
     budget = ["--max-steps", "4096", "--evo-steps", "2048", "--population", "2"]
@@ -28,6 +29,7 @@ def test_the_hand_written_loop(tmp_path):
     assert "loaded again it scores" in printed.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
     budget = {"training.max-steps": 1536, "training.evo-steps": 512, "training.eval-loop": 2, "run.plot": "false"}
     budget |= {"algorithm.learn-step": 512, "algorithm.batch-size": 64}
@@ -51,6 +53,7 @@ def test_an_encoder_of_a_script_is_named_in_net_config(tmp_path):
     assert loaded.startswith("PPO(index=")
 
 
+@pytest.mark.slow
 def test_a_memory_of_a_script_is_named_in_memory_config(tmp_path):
     loaded = run_script(TUTORIALS / "own_memory.py", tmp_path).splitlines()[-1]
     assert "trace 48" in loaded

@@ -200,6 +200,7 @@ def weights(team):
     return torch.cat([x.flatten() for its in team.learners.values() for x in its.network.state_dict().values()])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
     whole = evolve(*population_of(2), max_steps=256, run_dir=tmp_path / "whole", checkpoint=64)
     evolve(*population_of(2), max_steps=128, run_dir=tmp_path / "half", checkpoint=64)
@@ -209,6 +210,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
         assert torch.equal(weights(one), weights(other))
 
 
+@pytest.mark.slow
 def test_members_learn_as_alone():
     together = evolve(*population_of(3), max_steps=192)
     alone = evolve(*population_of(3, per_member=True), max_steps=192)

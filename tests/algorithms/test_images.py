@@ -264,6 +264,7 @@ ATARI = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ale_py") is None or find_spec("minigrid") is None, reason="the extras are not installed")
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "wrappers"),

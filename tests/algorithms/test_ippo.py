@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from slow_cases import with_slow
 from small_runs import SMALL
 from torch import nn
 
@@ -53,7 +54,7 @@ SHARE = {
 """The share of a probe's steps after which the answers of two seeds were at most 0.6 of the tolerance off; else 1."""
 
 
-@pytest.mark.parametrize("name", MULTI_AGENT_PROBES)
+@pytest.mark.parametrize("name", with_slow(MULTI_AGENT_PROBES, "SittingOut", "EarlyDeath", "SightAndTouch"))
 def test_every_agent_solves_its_probe(name):
     probe = MULTI_AGENT_PROBES[name]
     record = solve(replace(probe, steps=round(probe.steps * SHARE.get(name, 1.0))))

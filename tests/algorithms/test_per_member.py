@@ -175,6 +175,7 @@ to_the_bit = partial(torch.testing.assert_close, rtol=0, atol=0, equal_nan=True)
 up_to_rounding = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_per_member_results_are_bit_identical_in_any_population(name):
     together = lives(WORLDS[name], 1, [0, 1, 2, 3], per_member=True)
@@ -191,6 +192,7 @@ def test_without_per_member_results_agree_up_to_rounding(name):
             assert_same(life, together[place], up_to_rounding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["squashed", "memory"])
 def test_offspring_in_other_slots_change_no_bit(name):
     births = {1: 11, 3: 13}

@@ -108,6 +108,7 @@ def row():
         return run(Case("random_quarters", "cartpole", "S1", 3, 12_000, members=2, generations=4))
 
 
+@pytest.mark.slow
 def test_a_run_counts_all_steps_and_hands_over_one_tested_agent(row):
     assert row.failure == ""
     assert 0 < row.evaluation_steps < row.steps
@@ -281,6 +282,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "Machines: a laptop, 2 cores (2 rows); not recorded (1 rows)." in text  # tuning seeds are not counted
 
 
+@pytest.mark.slow
 def test_methods_are_ranked_over_the_environments_that_all_have(tmp_path):
     rows = []
     methods = {"ours": 3.0, "asha": 2.0, "pb2": 1.0}

@@ -159,6 +159,7 @@ def test_every_member_has_as_many_processes_as_divide_its_envs():
         check_processes(processes, members, envs)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_returned_and_continues_with_a_larger_budget(whole, tmp_path):
     half = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
     again = lived(1, per_member=True, generations=2, resume=tmp_path / "run")

@@ -31,6 +31,7 @@ POSITIONS = {**KEEP, "entries": [0, 2]}
 DRAWN = "agilerl_like.envs.views:DrawnPole"  # the former path and name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_selecting_entries_changes_observations_only(backend):
     whole = make_vect_envs("CartPole-v1", 3, backend="sync")

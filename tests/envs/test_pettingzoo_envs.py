@@ -92,6 +92,7 @@ def test_vectorised_copies_equal_bare_envs(name, continuous):
     np.testing.assert_array_equal(env.state(), step.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [envs.Manifold, partial(envs.Scripted, a="o.oX", b="oooooT")])
 @needs_workers
 def test_workers_and_sync_are_bit_identical(factory):

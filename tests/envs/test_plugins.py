@@ -67,6 +67,7 @@ def test_a_package_that_is_missing_is_named():
         make_vect_envs("MinAtar/Breakout-v1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("minatar") is None, reason="the extra minatar is not installed")
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_breakout_of_minatar_is_an_image_with_its_channels_last(backend):

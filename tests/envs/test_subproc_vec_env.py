@@ -59,6 +59,7 @@ def layouts(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(layouts(), st.integers(0, 99))
 def test_results_equal_sync(layout, seed):
@@ -339,6 +340,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_failure_truncates_its_episodes_and_stepping_continues(env_of):
     env = env_of(
         [failing_envs.FailingEnv] * 4, num_workers=2, num_members=2, timeout=2.0 * slowness()

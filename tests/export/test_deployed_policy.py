@@ -65,6 +65,7 @@ def seeds(solved):
     return [int(seed) for seed in np.flatnonzero(returns == 500.0)[:3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "package"), [("policy.py", NUMPY, "numpy"), ("policy.onnx", ONNX, "onnxruntime")]
 )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from slow_cases import with_slow
 from torch import nn
 
 from agilerl_like import IPPO, PPO
@@ -107,7 +108,7 @@ def has_masks(agent):
     return agent.learner.distribution.mask_size > 0
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", with_slow(CASES, "resnet", "dict, bounds", "channels last, layer norm"))
 def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     observation_space, action_space, settings = CASES[case]
     agent = trained(observation_space, action_space, **settings)
@@ -115,6 +116,7 @@ def test_numpy_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_observations")
 @pytest.mark.parametrize("case", ["squashed", "cnn", "dict", "lstm", "transformer"])
 def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
@@ -124,6 +126,7 @@ def test_torch_files_return_the_actions_of_the_agent(case, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_observations")
 @pytest.mark.parametrize("case", ["squashed", "cnn", "dict", "lstm", "transformer"])
 def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):

@@ -299,6 +299,7 @@ def mean_best(toy, size, selection, explorer=None, seeds=20, generations=40):
     )
 
 
+@pytest.mark.slow
 def test_the_moving_optimum_is_followed_with_and_without_noise():
     """The oracle gains 40, no selection 17 to 18; the paper's truncation 33 without noise and 28 with a noise of 1."""
     quiet, noisy = moving_optimum(4), moving_optimum(4, noise=1.0)
@@ -307,6 +308,7 @@ def test_the_moving_optimum_is_followed_with_and_without_noise():
     assert mean_best(noisy, 8, GatedSelection()) > 24
 
 
+@pytest.mark.slow
 def test_the_gate_is_worth_most_where_noise_is_large():
     """A noise of twice a generation's largest gain: without the gate most replacements are wrong."""
     noisy = moving_optimum(4, noise=2.0)

@@ -129,6 +129,7 @@ def gradients_by_hand(network, rows, states, steps_of_sequences, numbers, action
     return dict(zip(parameters, found, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31),

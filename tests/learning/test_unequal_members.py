@@ -161,6 +161,7 @@ def test_members_that_lack_a_layer_learn_as_alone(name, share):
     check_together_equals_alone(specs, DISCRETE, torch.float64, 1e-10, share=share, stacks="few")
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(populations())
 def test_unequal_members_learn_as_alone_in_float32(specs):
@@ -169,6 +170,7 @@ def test_unequal_members_learn_as_alone_in_float32(specs):
     check_together_equals_alone(specs, DISCRETE, torch.float32, 1e-4, share=True, stacks="few")
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(populations(), st.booleans())
 def test_padding_stays_exactly_zero(specs, share):

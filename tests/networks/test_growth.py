@@ -41,6 +41,7 @@ def grow_operators(spec):
     ]
 
 
+@pytest.mark.slow
 @given(
     config=net_configs(),
     seed=st.integers(0, 2**31),

@@ -105,6 +105,7 @@ def weights(agent):
     return torch.cat([tensor.flatten() for tensor in agent.network.state_dict().values()])
 
 
+@pytest.mark.slow
 def test_running_is_true():
     for one, other in zip(trained(normalize_observation=True), trained(normalize_observation="running"), strict=True):
         assert torch.equal(weights(one), weights(other))

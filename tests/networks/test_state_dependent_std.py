@@ -71,6 +71,7 @@ class Noisy(gymnasium.Env):
         return np.array([self._sign], np.float32), reward, True, False, {}
 
 
+@pytest.mark.slow
 def test_it_becomes_small_where_noise_costs_and_large_where_it_pays():
     env = make_vect_envs(Noisy, num_envs=16, backend="sync")
     settings = {"learn_step": 256, "batch_size": 64, "lr": 5e-3, "num_envs": 16, "ent_coef": 0.0, "seed": 1}

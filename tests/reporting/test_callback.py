@@ -169,6 +169,7 @@ def test_fittest_ignores_nan_and_breaks_ties_by_uid():
     assert fittest([sick, young, old, endless]) is old
 
 
+@pytest.mark.slow
 def test_importing_loads_no_optional_package():
     code = (
         "import agilerl_like, agilerl_like.reporting, sys;"

@@ -494,6 +494,7 @@ def test_console_is_dropped_if_it_cannot_write():
     assert len(reporters) == 0
 
 
+@pytest.mark.slow
 def test_broken_pipe_does_not_end_the_process():
     code = (
         "from agilerl_like.reporting import ConsoleReporter\n"

@@ -234,6 +234,7 @@ def test_the_returned_population_the_summary_the_folder_and_the_metrics_name_the
     assert summary_facts(records.summary)["best fitness"][0].startswith(f"{best.fitness:.1f} ± ")
 
 
+@pytest.mark.slow
 def test_fitness_of_the_best_agent_is_the_mean_of_fresh_episodes(unsteady):
     _, population, records = unsteady
     best = records.summary.best

@@ -53,6 +53,7 @@ def folder(tmp_path_factory):
     return where / "run"
 
 
+@pytest.mark.slow
 def test_initial_members_have_choices_and_only_members_that_use_a_range_differ_in_it(folder):
     members = [one.hyperparameters for one in read_lineage(folder) if one.generation == 0]
     given = {"lr": 1e-4, "gamma": 0.99, "bptt_sequence_type": "chunked", "target_kl": 0.02, "batch_size": 32}
@@ -79,6 +80,7 @@ def test_changes_are_recorded_and_read_back(folder):
     assert "fifty_pe" in report_html([history])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_members(folder, tmp_path):
     (tmp_path / "run.yaml").write_text(RUN)
     half = ["--run.dir", str(tmp_path), "--training.max-steps", "128"]

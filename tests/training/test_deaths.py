@@ -102,6 +102,7 @@ def test_death_is_saved_and_validated():
         MultiAgentPopulation([team_of(env, death="end"), team_of(env, index=1)])
 
 
+@pytest.mark.slow
 def test_players_of_a_turn_based_game_learn_to_win():
     """Of 5 stones the first player wins by taking one, then all that the second one leaves."""
     env = make_multi_agent_vect_envs(lambda: games.Nim(5), 16, backend="sync")

@@ -43,6 +43,7 @@ def evolution():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OpenAIES, CMAES])
 def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     whole, _ = train_on_policy(cartpole(), pop=population(kind), run_dir=tmp_path / "whole", **RUN, **evolution())

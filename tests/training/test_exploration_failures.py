@@ -42,6 +42,7 @@ def baseline(folder):
     return json.loads(newest.read_text())["search"]["state"].get("baseline")
 
 
+@pytest.mark.slow
 def test_a_run_measures_the_baseline_once_and_a_resumed_one_has_it(tmp_path):
     # the end of the warm-up depends on the budget, but members that draw others after generation 1 stay for four more;
     # the learning rate would depend on it, too

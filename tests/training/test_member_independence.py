@@ -44,6 +44,7 @@ def trained(make, members):
     return population, start.run.backend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "expected_backend"),
     [

@@ -77,6 +77,7 @@ def whole(tmp_path_factory):
         return *trained(run_dir="run", callbacks=[copied]), folder / "killed"
 
 
+@pytest.mark.slow
 def test_teams_are_trained_tested_and_evolved(whole):
     teams, fitness, _ = whole
     assert isinstance(teams, MultiAgentPopulation)
@@ -86,6 +87,7 @@ def test_teams_are_trained_tested_and_evolved(whole):
     assert np.allclose(fitness, 2.4)
 
 
+@pytest.mark.slow
 def test_a_resumed_multi_agent_run_is_bit_identical(whole):
     whole, _, killed = whole
     resumed, _ = trained(pop=False, resume=killed)

@@ -95,6 +95,7 @@ def test_members_take_equal_steps_for_any_learn_step():
     assert [g.env_steps for g in memory.generations] == [600, 1200, 1800]
 
 
+@pytest.mark.slow
 def test_steps_count_all_runs_of_an_agent_and_records_those_of_one_run(tmp_path):
     population, _, _ = run()
     population, _, memory = run(population=population, run_dir=tmp_path / "run")
@@ -116,6 +117,7 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
     assert population.fittest.fitness[-1] == max(fitness)
 
 
+@pytest.mark.slow
 def test_births_form_a_lineage_without_gaps():
     population, _, memory = run(size=4, max_steps=1000)
     known = set()
@@ -140,6 +142,7 @@ def test_births_form_a_lineage_without_gaps():
     assert all(b.parent_uid == a.uid for a, b in pairwise(chain))
 
 
+@pytest.mark.slow
 def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
     _, _, memory = run(target=5.0, max_steps=10_000)  # no CartPole episode is shorter than 8 steps
     assert len(memory.generations) == 1
@@ -149,6 +152,7 @@ def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
     assert memory.summary.reason == "budget spent"
 
 
+@pytest.mark.slow
 def test_files_of_a_run_folder(tmp_path):
     population, _, memory = run(
         run_dir=tmp_path / "run",
@@ -170,6 +174,7 @@ def test_files_of_a_run_folder(tmp_path):
     assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
 
 
+@pytest.mark.slow
 def test_phase_times_are_part_of_the_run_time_and_in_the_metrics(tmp_path):
     _, _, memory = run(run_dir=tmp_path / "run")
     summary = memory.summary
@@ -186,6 +191,7 @@ def test_phase_times_are_part_of_the_run_time_and_in_the_metrics(tmp_path):
     assert f"learn {shares['learn']}" in summary_facts(summary)["time"][0]
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_a_warning(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
@@ -408,6 +414,7 @@ def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
         train_on_policy(env, 3, pop=population)
 
 
+@pytest.mark.slow
 def test_a_generation_shorter_than_a_rollout_warns_once():
     env = make_vect_envs("CartPole-v1", num_envs=4)
     population = population_of(env, hp_config=None)

@@ -72,6 +72,7 @@ def test_a_member_plays_each_side_equally_often_whatever_the_number_of_its_envs(
     assert [np.flatnonzero(~rows["player"]).tolist() for rows in scripted] == sides
 
 
+@pytest.mark.slow
 def test_members_learn_to_beat_a_given_team_which_learns_nothing():
     """The opponent names always colour 0; a member that names what it sees wins from either side."""
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
@@ -142,6 +143,7 @@ def trained(
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opponents", ["past", "population"])
 def test_a_resumed_run_with_opponents_is_bit_identical(tmp_path, opponents):
     copied = CopyFolder(tmp_path / "whole", tmp_path / "killed")
@@ -286,6 +288,7 @@ def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):
         population(env, frozen_groups=["red", "blue"])
 
 
+@pytest.mark.slow
 def test_env_groups_of_workers_have_the_opponents_of_one_process():
     """Recurrent, so that opponents have hidden states of their own in each env group."""
     one, other = (

@@ -222,6 +222,7 @@ def results(run):
     return rows, found.population()
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_members_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {
@@ -320,6 +321,7 @@ def test_teams_on_instances_resume_and_train_in_two_processes_to_the_bit(tmp_pat
 # -- compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["adaptive rate", "bounds and rmsprop", "standard deviation of the state"])
 def test_compiled_updates_are_those_of_plain_runs(case, monkeypatch):
     monkeypatch.setattr(

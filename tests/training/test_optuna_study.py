@@ -133,6 +133,7 @@ class Stop(Callback):
             run.stop()
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_path):
     ranges, studies = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), []
     env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")

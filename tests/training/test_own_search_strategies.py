@@ -72,6 +72,7 @@ def run(folder, max_steps, selection, **options):
     return pop, fitness
 
 
+@pytest.mark.slow
 def test_a_run_with_own_selection_and_explorer_resumes_to_the_same_members(tmp_path):
     whole = WorstLearnsFromBest()
     pop, fitness = run(tmp_path / "whole", 256, whole)

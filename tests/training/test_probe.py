@@ -5,13 +5,16 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from slow_cases import slow_if
 
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue, describe, observation_key
 from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve, suits
 
 TRANSFORMER = {"cell": "transformer", "d_model": 32, "num_layers": 1, "context": 8}
+SLOW = ("ContinuousTarget", "ContinuousBounds", "ImageBrightness", "MemoryOfImage", "MemoryTruncation")
+"""Probes that take more than two seconds; others need the same networks and the same parts of the learner."""
 KINDS = [
-    *(pytest.param(name, {}, id=name) for name in PROBES),
+    *(pytest.param(name, {}, id=name, marks=slow_if(name in SLOW)) for name in PROBES),
     *(
         pytest.param(name, {"share_encoders": True}, id=f"{name}-shared-encoders")
         for name in ("ActionByObservation", "ImagePosition", "SightAndTouch")  # of each kind of encoder
@@ -20,11 +23,16 @@ KINDS = [
         pytest.param(name, {"normalize_observation": False, "normalize_value": False}, id=f"{name}-not-normalised")
         for name in ("ObservationReward", "ActionByObservation")
     ),
-    pytest.param("ContinuousBounds", {"squash_output": True}, id="ContinuousBounds-squashed"),
+    pytest.param("ContinuousBounds", {"squash_output": True}, id="ContinuousBounds-squashed", marks=pytest.mark.slow),
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "GRU"}}}, id="MemoryCue-GRU"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="MemoryCue-minGRU"),
     pytest.param("MemoryCue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryCue-transformer"),
-    pytest.param("MemoryValue", {"net_config": {"memory_config": TRANSFORMER}}, id="MemoryValue-transformer"),
+    pytest.param(
+        "MemoryValue",
+        {"net_config": {"memory_config": TRANSFORMER}},
+        id="MemoryValue-transformer",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("RepeatPrevious", {"net_config": {"memory_config": {"cell": "minGRU"}}}, id="RepeatPrevious-minGRU"),
     pytest.param("MemoryTruncation", {"share_encoders": True}, id="MemoryTruncation-shared-encoders"),
     pytest.param("MemoryValue", {"max_seq_len": None}, id="MemoryValue-whole-episodes"),
@@ -109,6 +117,7 @@ def test_every_component_of_an_answer_must_be_correct():
 DQN_PROBES = {"DiscountedReward": 2_000, "EndlessTruncation": 12_000, "ActionMask": 1_500, "ImagePosition": 1_500}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DQN_PROBES)
 def test_dqn_solves_probes(name):
     record = solve(replace(PROBES[name], steps=DQN_PROBES[name]), seed=1, algorithm="DQN")

@@ -402,6 +402,7 @@ def test_faults_of_a_function_are_one_error(function, message):
         transformed(torch.ones(2, 1, 1), check_reward_transform(function), 0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
 def test_truncation_is_termination_without_bootstrap():
     """EndlessTruncation: reward 1, a limit of 1 to 8 steps, gamma .9."""

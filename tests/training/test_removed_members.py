@@ -81,6 +81,7 @@ def check_equal(ours, theirs):
         assert all(torch.equal(x, y) for x, y in pairs)
 
 
+@pytest.mark.slow
 def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     watch = Watch()
     pop, fitness = train(WorseHalfRemoved(), callbacks=[watch], run_dir=tmp_path / "run")
@@ -103,6 +104,7 @@ def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     assert of_all == [0, *watch.steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", [2, 3])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, copied):
     folder, part = tmp_path / "whole", tmp_path / "part"

@@ -78,6 +78,7 @@ def returned(births):
     return [birth for birth in births if birth.parent_generation is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explore", [False, True])
 def test_the_clone_is_the_best_agent_as_it_was_evaluated_and_trains_on(tmp_path, explore):
     watch, records = Watch(explore), Records()

@@ -190,6 +190,7 @@ class Blind(gymnasium.Env):
         return self.observation_space.sample(), 1.0, self.steps == 5, False, {}
 
 
+@pytest.mark.slow
 def test_the_run_of_a_script_opens_with_the_commands(run, capsys):
     config = load(run / "config.yaml")
     assert (config.environment.id, config.environment.num_envs, config.environment.backend) == (
@@ -334,6 +335,7 @@ class OwnTournament(TournamentSelection):
     """A selection strategy that only a script can name."""
 
 
+@pytest.mark.slow
 def test_resume_with_another_selection_warns(tmp_path, capsys):
     own = {"selection_strategy": OwnTournament(2)}
     script(tmp_path / "mine", options=own)

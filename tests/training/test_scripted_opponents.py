@@ -53,6 +53,7 @@ def train(env, pop, opponents, steps=4096, **more):
     return train_multi_agent_on_policy(env, pop=pop, **given)
 
 
+@pytest.mark.slow
 def test_members_learn_to_beat_a_function_from_either_side():
     """`zero` names colour 0: right in a third of all steps.
 
@@ -136,6 +137,7 @@ def test_instances_and_infos_count_in_games_against_functions():
     env.close()
 
 
+@pytest.mark.slow
 def test_a_function_acts_for_its_group_and_the_others_are_trained():
     """Blue's function always names 0; a red that names every colour wins two points in two of three steps."""
     env = make_multi_agent_vect_envs(Duel, 8, backend="sync")
@@ -151,6 +153,7 @@ def test_a_function_acts_for_its_group_and_the_others_are_trained():
     assert action["red_0"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_functions_act_only_for_agents_that_are_to_act_in_every_backend(backend):
     """In Nim an absent player's mask would be empty; `random_moves` refuses one, and `perfect_nim` asserts."""

@@ -230,6 +230,7 @@ seed: 2
 """
 
 
+@pytest.mark.slow
 def test_evolution_auto_in_a_configuration(tmp_path, capsys):
     file = tmp_path / "run.yaml"
     file.write_text(AUTO_RUN)
@@ -417,6 +418,7 @@ class Watching(Selection):
         return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_expected_generations_are_those_until_the_first_limit(tmp_path, processes):
     """A generation of 64 steps has two updates of 32, so ten updates end the run after five generations."""
@@ -427,6 +429,7 @@ def test_the_expected_generations_are_those_until_the_first_limit(tmp_path, proc
     assert search_state(tmp_path / "run")["state"]["expected"] == [4, 4, 4]
 
 
+@pytest.mark.slow
 def test_a_time_limit_predicts_the_generations(monkeypatch, tmp_path):
     """Each generation lasts a tenth of `max_seconds` by this clock."""
     monkeypatch.setattr(LoopState, "_seconds", lambda self: 5.0 * self.progress.generation)
