@@ -21,7 +21,7 @@ from agilerl_like.algorithms.openings import Openings, has_chance
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, independent_prior, rating_errors
@@ -35,22 +35,28 @@ ENVS = 32
 
 
 class Games(NamedTuple):
-    """Results of K games for each of S sides of the first player; of I instances game i is in number i % I."""
+    """Results of K games for each of S sides of the first player; of I instances game i is in number i % I.
+
+    A game whose worker process died has no score, and counts in no share.
+    """
 
     sides: Sequence[Sequence[str]]
     """The agents of each side."""
     returns: np.ndarray  # [S, K]: the total return of the first player's agents
     others: np.ndarray  # [S, K]: that of all other agents
     steps: np.ndarray  # [S, K]: lengths in env steps
+    lost: np.ndarray  # [S, K] bool: the worker process died during the game
 
     @property
     def scores(self) -> np.ndarray:
-        """1 for a game won, 0.5 for one drawn, 0 for one lost, `[S, K]`."""
-        return np.where(self.returns == self.others, 0.5, self.returns > self.others)
+        """1 for a game that the first player won, 0.5 for a draw, 0 for one that it did not win, nan if `lost`."""
+        scores = np.where(self.returns == self.others, 0.5, self.returns > self.others)
+        return np.where(self.lost, np.nan, scores)
 
     def share(self, result: float) -> np.ndarray:
-        """Share of the games of each side that ended with a score of 1, 0.5 or 0, `[S]`."""
-        return (self.scores == result).mean(axis=1)
+        """Share of the games of each side that ended with a score of 1, 0.5 or 0, `[S]`; nan if all are `lost`."""
+        count = (~self.lost).sum(axis=1)
+        return np.divide((self.scores == result).sum(axis=1), count, out=np.full(len(count), np.nan), where=count > 0)
 
 
 class Rating(NamedTuple):
@@ -75,6 +81,7 @@ def play_games(
     Raises:
         ConfigurationError: `games` is below 1, a player is neither a team nor a function, or a team was made for other
             spaces or groups.
+        EnvStepError: all games were lost with their worker processes.
     """
     return _Table([first, second], env, seed).play(first, second, games)
 
@@ -95,6 +102,7 @@ def rate_players(
     wins, counts = (np.zeros((len(names), len(names))) for _ in range(2))
     for one, other in combinations(range(len(names)), 2):
         scores = table.play(players[names[one]], players[names[other]], games).scores
+        scores = scores[~np.isnan(scores)]
         wins[one, other], wins[other, one] = scores.sum(), (1 - scores).sum()
         counts[one, other] = counts[other, one] = scores.size
     prior = independent_prior(len(names))
@@ -150,8 +158,12 @@ class _Table:
                 openings=self._openings(first, second, env, seeds),
             )
             most = self._setup.num_eval_episodes(games)
-        mine, others, lengths = (x[:, 0, :most] for x in (played.mine, played.others, played.lengths))
-        return Games([sorted(side) for side in sides], mine, others, lengths)
+        mine, others, lengths, lost = (
+            x[:, 0, :most] for x in (played.mine, played.others, played.lengths, played.lost)
+        )
+        if lost.all():
+            raise EnvStepError("all games were lost with their worker processes: see the warnings above")
+        return Games([sorted(side) for side in sides], mine, others, lengths, lost)
 
     def _policies(self, player: Player, agents: Collection[str]) -> Sequence[HasActor]:
         if isinstance(player, IPPO):

@@ -1,6 +1,9 @@
 """Functions as opponents, and as the policies of groups that are not trained."""
 
+import os
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import game_envs as games
 import numpy as np
@@ -238,6 +241,32 @@ def test_a_function_that_waits_for_its_turn_has_a_legal_action_where_actions_beg
         return 1 + perfect_nim(observation, mask, rng)
 
     assert play_games(perfect, lambda *_: 1, env, games=2, seed=3).returns.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+class NimThatExitsOnce(games.Nim):
+    """Its process exits in the second move of a game, unless that has happened before."""
+
+    def step(self, action):
+        super().step(action)
+        with suppress(FileExistsError), Path("exited").open("x"):
+            os._exit(3)
+
+
+@pytest.mark.slow
+def test_games_that_were_lost_with_their_process_do_not_count():
+    env = make_multi_agent_vect_envs(partial(NimThatExitsOnce, 5), 1, backend="workers", num_workers=2)
+    with pytest.warns(RuntimeWarning, match="exit"):
+        played = play_games(perfect_nim, zero, env, games=8, seed=3)
+    assert played.lost.any()
+    assert not played.lost.all()
+    assert (np.isnan(played.scores) == played.lost).all()
+    assert played.share(1).tolist() == [1.0, 1.0]
+    Path("exited").unlink()
+    with pytest.warns(RuntimeWarning, match="exit"):
+        ratings = rate_players({"zero": zero, "perfect": perfect_nim}, env, games=8, seed=3)
+    assert ratings["perfect"].score == 1.0
+    assert ratings["perfect"].games == 16 - played.lost.sum()
+    env.close()
 
 
 def test_games_repeat_with_their_seed_and_two_functions_draw_apart():
