@@ -65,11 +65,10 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    is_mean = config.training.fitness == "return" and config.environment.aggregate == "mean"
     changes = max(0, len(run.ancestry()) - 1)
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
-        f"{'mean return' if is_mean else 'fitness'} {fitness} on fresh episodes.",
+        f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness} on fresh episodes.",
         f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
         "all of them in turn.",
     ]

@@ -147,16 +147,14 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         "git commit": str(git.get("commit", "") if isinstance(git, dict) else ""),
     }
     settings = {name: section for name, section in run.config.items() if name != "run"}
-    environment, training = (settings.get(name) or {} for name in ("environment", "training"))
-    is_mean = (training.get("fitness", "return"), environment.get("aggregate", "mean")) == ("return", "mean")
     return Content(
         run.best(),
-        env or str(environment.get("id", "")),
+        env or str((settings.get("environment") or {}).get("id", "")),
         settings,
         result,
         {name: value for name, value in origin.items() if value},
         tuple(_birth_line(birth) for birth in run.ancestry()),
-        "mean_reward" if is_mean else "fitness",
+        "mean_reward" if run.fitness_is_mean_return else "fitness",
     )
 
 

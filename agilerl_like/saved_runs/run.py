@@ -145,6 +145,12 @@ class Run:
         return eval_steps_of(self.folder / CONFIG)
 
     @property
+    def fitness_is_mean_return(self) -> bool:
+        """Whether fitness is the mean return of episodes, and no rating, entry of infos or worst instance."""
+        training, environment = (self.config.get(name) or {} for name in ("training", "environment"))
+        return (training.get("fitness", "return"), environment.get("aggregate", "mean")) == ("return", "mean")
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """The content of run.json: command, date, versions, git state, machine, outcome; empty without the file."""
         return self.records.document
