@@ -13,7 +13,7 @@ from agilerl_like import PPO, ConfigurationError, Run
 from agilerl_like.cli import main
 from agilerl_like.config import load
 from agilerl_like.config.bundled import bundled_configs
-from agilerl_like.config.trust import untrusted_import_paths
+from agilerl_like.config.trust import trust_notes, untrusted_import_paths
 from agilerl_like.envs.import_paths import is_trusted_path
 
 CANARY = """
@@ -114,6 +114,8 @@ def test_a_function_of_the_rewards_is_code_too(folder, fired, capsys):
     assert "algorithm.reward_transform='canary_of_trust:make' in hub/config.yaml would run code" in error
     assert main(["eval", "hub"]) == 0  # it needs no rewards of training
     assert not fired.exists()
+    note = "it imports canary_of_trust:make: resume and replay run that with --trust alone"
+    assert trust_notes(load("hub/config.yaml")) == [note]
 
 
 TEAM_ATTACKS = {

@@ -19,6 +19,7 @@ from agilerl_like.errors import ConfigurationError
 TRUST = "--trust"
 SECTIONS = ("environment", "algorithm")
 """Sections that may name code."""
+REWARDS = "algorithm.reward_transform"
 
 
 def untrusted_import_paths(config: Config) -> dict[str, str]:
@@ -46,8 +47,12 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
 
 def trust_notes(config: Config) -> list[str]:
     """Return comments for a run's config.yaml about the code that it imports."""
-    paths = untrusted_import_paths(config).values()
-    return [f"it imports {', '.join(paths)}: resume and eval run that with {TRUST} alone"] if paths else []
+    paths = untrusted_import_paths(config)
+    if not paths:
+        return []
+    is_of_training = [*paths] == [REWARDS]
+    run = "resume and replay run" if is_of_training else "resume and eval run"
+    return [f"it imports {', '.join(paths.values())}: {run} that with {TRUST} alone"]
 
 
 def _paths(config: Config, written: Mapping[str, Any]) -> dict[str, str]:
@@ -57,7 +62,7 @@ def _paths(config: Config, written: Mapping[str, Any]) -> dict[str, str]:
     transform = algorithm.get("reward_transform") if isinstance(algorithm, Mapping) else None
     return {
         **{f"environment.{field}": path for field, path in found.items()},
-        **({"algorithm.reward_transform": transform} if isinstance(transform, str) else {}),
+        **({REWARDS: transform} if isinstance(transform, str) else {}),
     }
 
 
