@@ -33,7 +33,7 @@ def own(tmp_path, monkeypatch):
 def test_a_sound_env_gets_a_configuration_that_can_be_read(own, tmp_path, capsys):
     assert main(["check", "Taxi-v4", "--write", "taxi.yaml"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Taxi-v4: no errors, no warnings; ")
+    assert out.startswith("Taxi-v4: 0 errors, 0 warnings; ")
     assert "with action masks" in out
     assert load("taxi.yaml").environment.id == "Taxi-v4"
     assert main(["check", "Taxi-v4", "--write", "taxi.yaml"]) == 2
@@ -55,7 +55,7 @@ def test_an_error_is_a_line_and_exit_code_2(own, capsys):
     assert main(["check", f"{own}:Wrong", "--write", "wrong.yaml"]) == 2
     finding, summary = capsys.readouterr().out.splitlines()
     assert finding == "error: step() returned the reward array([1.]); return one float"
-    assert summary.startswith(f"{own}:Wrong: 1 error, no warnings; ")
+    assert summary.startswith(f"{own}:Wrong: 1 error, 0 warnings; ")
 
 
 def test_every_instance_is_checked(own, tmp_path, capsys):

@@ -17,6 +17,7 @@ from agilerl_like.envs.factory import TENSOR_BACKENDS
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.reporting.formatting import number_of
 
 EVAL_STEPS = 1000
 """The suggested `training.eval_steps` for environments whose episodes do not end."""
@@ -55,16 +56,12 @@ def _config_of(env: str) -> Config:
 
 def _summary(env: str, inspection: EnvCheck) -> str:
     found = len(inspection.findings) - len(inspection.errors)
-    counts = f"{env}: {_count(len(inspection.errors), 'error')}, {_count(found, 'warning')}"
+    counts = f"{env}: {number_of(len(inspection.errors), 'error')}, {number_of(found, 'warning')}"
     if not inspection.steps_per_second > 0:
         return counts
     longest = f"longest episode {inspection.longest} steps" if inspection.longest else "no episode ended"
     masks = ", with action masks" if inspection.masked else ""
     return f"{counts}; {inspection.steps_per_second:,.0f} steps/s of one env, {longest}{masks}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None) -> None:

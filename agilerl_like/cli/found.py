@@ -65,11 +65,11 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    changes = max(0, len(run.ancestry()) - 1)
+    changes = formatting.number_of(max(0, len(run.ancestry()) - 1), "time")
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness} on fresh episodes.",
-        f"Its lineage changed {changes} times; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
+        f"Its lineage changed {changes}; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
         "all of them in turn.",
     ]
     if not _has_improved(run):

@@ -11,6 +11,7 @@ from agilerl_like.errors import ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.estimates import Estimate
+from agilerl_like.reporting.formatting import number_of
 from agilerl_like.saved_runs import Run, replay_run
 
 
@@ -43,12 +44,14 @@ def replay(
     )
     error = f" ± {result.standard_error:.1f}" if result.standard_error >= 0 else ""
     write_line(f"best agent of the run      {formatting.fitness(result.found)}{error} (standard error)")
-    write_line(f"replayed on {seeds} seeds        {describe(result.estimate)}: {_listed(result.replayed)}")
+    seeds_played = f"replayed on {number_of(seeds, 'seed')}"
+    write_line(f"{seeds_played:<26} {describe(result.estimate)}: {_listed(result.replayed)}")
     write_line(f"initial settings unchanged {describe(result.baseline)}: {_listed(result.unchanged)}")
     value, low, high = formatting.returns(result.difference[:3], signed=True)
     interval = f" [{low}, {high}]" if result.difference.num_values > 1 else ""
     write_line(f"difference                 {value or '-'}{interval}")
-    write_line(f"{result.generations} generations, {result.changes} changes; at the end: {result.architecture}")
+    lineage = f"{number_of(result.generations, 'generation')}, {number_of(result.changes, 'change')}"
+    write_line(f"{lineage}; at the end: {result.architecture}")
     write_line(result.verdict)
     return ExitCode.DONE
 

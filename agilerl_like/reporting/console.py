@@ -300,8 +300,7 @@ class _StepCount(NamedTuple):
 
 
 def _title(run: RunRecord) -> str:
-    members = "1 member" if run.population_size == 1 else f"{run.population_size} members"
-    envs = "1 env" if run.num_envs == 1 else f"{run.num_envs} envs"
+    members, envs = formatting.number_of(run.population_size, "member"), formatting.number_of(run.num_envs, "env")
     processes = f" on {run.processes} processes" if run.processes > 1 else ""
     steps = formatting.count(run.max_env_steps)
     return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps} steps"

@@ -64,6 +64,11 @@ def count(value: float) -> str:
     return str(value)
 
 
+def number_of(number: int, what: str, plural: str = "s") -> str:
+    """Return a number of things: `1 member`, `2 processes`, with the ending of the plural."""
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """Return `0:42`, `12:05` or `3:07:09`; `-:--` if it is not known."""
     if not math.isfinite(seconds):

@@ -48,7 +48,7 @@ def members_table(
         parts += [_render(table, rows, width), ""]
         height -= _header_height(table) + rows + 1
     hidden = len(members) - rows
-    notes = [f"{hidden} more {'member' if hidden == 1 else 'members'}"] if hidden else []
+    notes = [formatting.number_of(hidden, "more member")] if hidden else []
     notes += [f"not shown: {', '.join(left_out)}"] if left_out else []
     if notes:
         parts[-1] = Text(f"… {'; '.join(notes)}", style="dim", overflow="ellipsis", no_wrap=True)

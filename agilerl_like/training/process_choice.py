@@ -25,6 +25,7 @@ from agilerl_like.distributed.launcher import check_launch, unavailable_reason
 from agilerl_like.distributed.process_group import ProcessGroup
 from agilerl_like.envs.factory import env_config_of
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.reporting.formatting import number_of
 from agilerl_like.resources import available_cores
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
@@ -59,7 +60,7 @@ class Layout(NamedTuple):
     threads: int = 1
 
     def __str__(self) -> str:
-        return f"{_count(self.processes, 'process', 'es')} with {_count(self.threads, 'thread')}"
+        return f"{number_of(self.processes, 'process', 'es')} with {number_of(self.threads, 'thread')}"
 
 
 class Choice(NamedTuple):
@@ -354,7 +355,3 @@ class OtherLoad:
         )
         own = self._process.cpu_times()
         return busy, own.user + own.system
-
-
-def _count(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}{'' if number == 1 else plural}"

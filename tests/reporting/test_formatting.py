@@ -44,6 +44,11 @@ def test_counts_have_three_digits(number, text):
     assert formatting.count(number) == text
 
 
+def test_a_number_of_things_is_singular_for_one_alone():
+    assert [formatting.number_of(n, "seed") for n in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
+    assert formatting.number_of(3, "process", "es") == "3 processes"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0:00"), (42, "0:42"), (725, "12:05"), (11_229, "3:07:09"), (math.nan, "-:--")]
 )
