@@ -269,7 +269,7 @@ def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_no
     assert of_best == {"ent_coef": "linear"}
 
 
-def test_minutes_are_converted_by_the_measured_speed_and_limit_the_run_when_it_is_resumed_too(monkeypatch, tmp_path):
+def test_minutes_are_converted_by_the_measured_speed_and_written_as_the_limit_of_the_run(monkeypatch, tmp_path):
     configs = []
     monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: 1000.0)
     monkeypatch.setattr(tune, "train_config", lambda config, callbacks: configs.append(config) or 0)

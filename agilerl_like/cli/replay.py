@@ -44,8 +44,8 @@ def replay(
     )
     error = f" ± {result.standard_error:.1f}" if result.standard_error >= 0 else ""
     write_line(f"best agent of the run      {formatting.fitness(result.found)}{error} (standard error)")
-    seeds_played = f"replayed on {number_of(seeds, 'seed')}"
-    write_line(f"{seeds_played:<26} {describe(result.estimate)}: {_listed(result.replayed)}")
+    label = f"replayed on {number_of(seeds, 'seed')}"
+    write_line(f"{label:<26} {describe(result.estimate)}: {_listed(result.replayed)}")
     write_line(f"initial settings unchanged {describe(result.baseline)}: {_listed(result.unchanged)}")
     value, low, high = formatting.returns(result.difference[:3], signed=True)
     interval = f" [{low}, {high}]" if result.difference.num_values > 1 else ""

@@ -49,7 +49,7 @@ class Games(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """1 for a game that the first player won, 0.5 for a draw, 0 for one that it did not win, nan if `lost`."""
+        """1 for a win of the first player, 0.5 for a draw, 0 for a defeat, nan for a game in `lost`; `[S, K]`."""
         scores = np.where(self.returns == self.others, 0.5, self.returns > self.others)
         return np.where(self.lost, np.nan, scores)
 
