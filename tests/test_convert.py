@@ -347,6 +347,8 @@ def test_models_that_a_script_sets_one_by_one_are_listed_as_not_convertible(tmp_
         ("sb3", {"env_wrapper": {"a": 1}}, "its form is unknown"),
         ("sb3", {"n_timesteps": 10**400}, "its form is unknown"),
         ("sb3", {"clip_range_vf": "lin_0.2"}, "a schedule; clip_coef_vf is constant here"),
+        ("agilerl", {"rl_hp_selection": {"lr": 1e-4}}, "lr=0.0001, and a range is {min: …, max: …}"),
+        ("skrl", {"timesteps": 16, "num_envs": {"a": 1}}, "it is not a number"),
     ],
 )
 def test_a_value_of_another_form_is_not_convertible(system, given, why):

@@ -237,6 +237,27 @@ def test_wrong_presets_and_settings_are_one_clear_error_in_python_and_yaml(given
     assert message in str(error.value)
 
 
+def test_a_number_of_steps_as_text_is_that_number_in_what_evolves():
+    made = config(
+        algorithm={"preset": "skrl", "num_steps": "40"}, hyperparameters={"batch_size": {"min": 8, "max": 99}}
+    )
+    assert made.algorithm.batch_size == 40 * made.environment.num_envs // 2
+
+
+@pytest.mark.parametrize("steps", [{}, "lots", -1, 0.5])
+@pytest.mark.parametrize("num_envs", [4, 0, {}])
+def test_values_of_another_type_beside_a_preset_are_one_error(steps, num_envs):
+    given = {"preset": "skrl", "num_steps": steps}
+    with pytest.raises(ConfigurationError, match=r"num_steps|num_envs|learn_step"):
+        Draft(
+            {
+                "environment": {"id": "CartPole-v1", "num_envs": num_envs},
+                "algorithm": given,
+                "hyperparameters": {"batch_size": {"min": 8, "max": 64}},
+            }
+        ).validate()
+
+
 def test_a_setting_of_another_function_is_named_in_python():
     with pytest.raises(
         ConfigurationError, match=r"total_timesteps is training\.max_steps here, an argument of train_on"

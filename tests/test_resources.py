@@ -62,6 +62,10 @@ def test_bytes_have_units(size, words):
         (lambda: PPO(SEES, DOES, net_config={"head_config": WIDE}), "net_config: .* 1000000000-1000000000 .* weights="),
         (lambda: PPO(SEES, DOES, net_config={"encoder_config": OUT_OF_SIGHT}), "net_config: 10{15}-10{15} .* cannot"),
         (
+            lambda: PPO(SEES, DOES, net_config={"latent_dim": 10**30, "max_latent_dim": 10**30}),
+            "net_config: .* cannot be built: .* unpack",
+        ),
+        (
             lambda: PPO(SEES, DOES, net_config={"encoder": "simba", "encoder_config": ENDLESS}),
             "net_config: 1000000000x16 .* cannot be built: .* far more layers",
         ),

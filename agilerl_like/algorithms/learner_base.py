@@ -301,9 +301,9 @@ class LearnerBase:
                 return sum(parameter.numel() for parameter in self.build(self.architecture).parameters())
         except ConfigurationError:
             raise
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, TypeError) as error:  # TypeError: a size that is no 64 bit integer
             what = f"net_config: {self.architecture.describe():.200}"
-            raise ConfigurationError(f"{what} cannot be built: {error!s:.200}") from error
+            raise ConfigurationError(f"{what} cannot be built: {str(error).splitlines()[0]:.200}") from error
 
     def reinitialize(self) -> None:
         """Draw initial weights from the member's own stream and clear the moments."""

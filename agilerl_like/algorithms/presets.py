@@ -17,7 +17,7 @@ from agilerl_like.algorithms.ppo_config import NEEDED, PPOConfig
 from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.foreign_settings import SYSTEMS, Conversion, canonical, convert
-from agilerl_like.foreign_settings.rules import activation, hidden_layers
+from agilerl_like.foreign_settings.rules import NotConvertible, activation, hidden_layers, whole
 
 Arguments = ParamSpec("Arguments")
 ResultT = TypeVar("ResultT")
@@ -381,9 +381,8 @@ def preset_values(
         if {one, other} & given.keys():
             values.pop(one, None)
             values.pop(other, None)
-    chosen = {**values, **given}
-    steps = chosen.get("num_steps")
-    steps = chosen.get("learn_step", PPOConfig.learn_step) if steps is None else steps * num_envs
+    num_envs = _count(num_envs) or 1
+    steps = _steps_of_update({**values, **given}, num_envs)
     if "learn_step" in evolving and "num_steps" in values:
         values["learn_step"] = num_envs * values.pop("num_steps")
     if "num_steps" in evolving and "learn_step" in values:
@@ -398,6 +397,21 @@ def preset_values(
         if other not in evolving and not is_allowed(value):
             filled = {setting: one for setting, one in filled.items() if setting not in names}
     return filled
+
+
+def _steps_of_update(settings: Mapping[str, Any], num_envs: int) -> int:
+    """Return the env steps of an update; the default for a value that is not legal, which its own check refuses."""
+    per_env, of_all_envs = settings.get("num_steps"), settings.get("learn_step")
+    steps = _count(of_all_envs) if per_env is None else num_envs * _count(per_env)
+    return steps or PPOConfig.learn_step
+
+
+def _count(value: Any) -> int:
+    """Return a positive whole number, 0 for any other value."""
+    try:
+        return max(0, whole(value))
+    except NotConvertible:
+        return 0
 
 
 ARGUMENTS = {"environment.num_envs": "num_envs", "run.device": "device", "seed": "seed"}

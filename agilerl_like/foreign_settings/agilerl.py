@@ -57,7 +57,12 @@ def _networks(value: Any, given: Given) -> Settings:
 
 def _ranges(value: Any, given: Given) -> Settings:
     """Convert the ranges of a manifest; those of a list of names are MIN_LR, MAX_LR and so on."""
-    return entries("hyperparameters", value) if isinstance(value, Mapping) else {}
+    if not isinstance(value, Mapping):
+        return {}
+    for name, one in value.items():
+        if not isinstance(one, Mapping):
+            raise NotConvertible(f"{name}={one!r:.40}, and a range is {{min: …, max: …}}")
+    return entries("hyperparameters", value)
 
 
 def _algorithm(value: Any, given: Given) -> Settings:

@@ -162,7 +162,7 @@ def of_all_envs(setting: str, *, factor: Callable[[Given], float] = lambda given
         steps = whole(value)
         if steps and not given.get("num_envs"):
             raise NotConvertible("it counts steps of the vector environment, and num_envs is not given")
-        return {setting: whole(steps * factor(given) * given["num_envs"]) if steps else 0}
+        return {setting: whole(steps * factor(given) * whole(given["num_envs"])) if steps else 0}
 
     return convert
 
