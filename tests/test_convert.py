@@ -270,7 +270,7 @@ def test_the_dictionaries_of_agilerl(tmp_path):
             "encoder_config": {"hidden_size": [48], "activation": "Tanh", "layer_norm": True},
             "head_config": {"hidden_size": [24]},
         },
-        "population": {"size": 6},
+        "population": {"size": 6, "sample_hyperparameters": False},
         "hyperparameters": {"lr": {"min": 1e-4, "max": 1e-2}},
         "selection": {"tournament_size": 3, "elitism": True},
         "mutation": {
@@ -288,7 +288,8 @@ def test_a_manifest_of_agilerl(tmp_path):
     assert found["environment"] == {"id": "CartPole-v1", "num_envs": 8}
     assert found["mutation"] == {"no_mutation": 0.5, "rl_hp": 0.5}
     assert found["hyperparameters"] == {"lr": {"min": 1e-4, "max": 1e-2}}
-    assert (found["population"], found["seed"], found["training"]["evo_steps"]) == ({"size": 4}, 7, 5000)
+    assert (found["seed"], found["training"]["evo_steps"]) == (7, 5000)
+    assert found["population"] == {"size": 4, "sample_hyperparameters": False}  # all begin with the same values
 
 
 def test_a_file_of_skrl(tmp_path):

@@ -168,13 +168,30 @@ class TestRefusing:
                 "algorithm: {name: IPPO}\nnetwork: {groups: {a: 3}}",
                 "network.groups.a=3; allowed is a mapping",
             ),
-            ("algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}", "algorithm.lr=0.0001 lies outside"),
+            (
+                "algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}}\n"
+                "population: {sample_hyperparameters: false}",
+                "algorithm.lr=0.0001 lies outside",
+            ),
+            ("algorithm: {name: IPPO, num_steps: 2, batch_size: 4096}", "algorithm.batch_size=4096 is larger than"),
+            ("algorithm: {name: IPPO, learn_step: 16, num_minibatches: 1601}", "num_minibatches=1601 is more than"),
             ("algorithm: {name: IPPO}\npopulation: {size: 1000000000}", "population.size=1000000000 needs at least"),
             ("algorithm: {name: IPPO, batch_size: 409600}", "algorithm.batch_size=409600 is larger than the rollout"),
         ],
     )
     def test_error_names_field_value_and_allowed_values(self, read, text, message):
         assert message in refusal(read, "environment: {id: a}\n" + text)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "algorithm: {name: IPPO}\nhyperparameters: {lr: {min: 0.1, max: 1}, batch_size: {min: 8, max: 16}}",
+            "algorithm: {name: IPPO, num_steps: 16, batch_size: 1024}",  # with three agents and 16 envs
+            "algorithm: {name: IPPO, learn_step: 64, num_minibatches: 100}",
+        ],
+    )
+    def test_what_a_team_may_have_is_not_refused_before_its_agents_are_known(self, read, text):
+        read("environment: {id: a}\n" + text)
 
     @pytest.mark.parametrize(
         ("setting", "message"),

@@ -583,7 +583,7 @@ class TestTrajectories:
         assert main(["trajectories", str(runs / "s3"), str(tmp_path / "t.csv")]) == 2
         assert "allowed is a file that ends in .npz" in capsys.readouterr().err
         assert main(["trajectories", str(runs / "s3"), "--population", "--checkpoint", "5"]) == 2
-        assert "checkpoint=5 and population exclude each other" in capsys.readouterr().err
+        assert "checkpoint=5 and all members exclude each other" in capsys.readouterr().err
 
 
 class TestFilm:

@@ -77,7 +77,8 @@ def _run(name: str, config: Config) -> dict[str, Any]:
         except Exception as error:  # of the env
             raise ConfigurationError(f"config={name!r}: training for a moment failed: {error!r:.300}") from error
         steps = members * env_setup.env.num_envs
-        choice = choose_layout(env_setup, population, experiment.plan())
+        given = config.run.processes, config.run.threads
+        choice = choose_layout(env_setup, population, experiment.plan(), processes=given[0], threads=given[1])
         return {
             "run": {
                 "config": name,

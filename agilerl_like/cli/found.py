@@ -24,9 +24,11 @@ SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
 
-def write_found(run: Run, config: Config, path: Path) -> None:
-    """Write what a search has found to a file, and print how to train it."""
+def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) -> None:
+    """Write what a search has found to a file and, unless `quiet`, print how to train it."""
     replace_file(path, found_yaml(run, config).encode())
+    if quiet:
+        return
     write_line(f"\nfound    {path}")
     if not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")
@@ -68,7 +70,8 @@ def found_yaml(run: Run, config: Config) -> str:
     changes = formatting.number_of(max(0, len(run.ancestry()) - 1), "time")
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
-        f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness} on fresh episodes.",
+        f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
+        f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
         f"Its lineage changed {changes}; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
         "all of them in turn.",
     ]

@@ -43,7 +43,7 @@ def players_of(
         CheckpointError: what is needed is missing, because the run is still running or was killed; or is damaged.
     """
     if checkpoint is not None and (history or population):
-        other = "history" if history else "population"
+        other = "history" if history else "all members"
         raise ConfigurationError(f"checkpoint={checkpoint!r} and {other} exclude each other; pass one of them")
     is_running = is_locked(run)
     if is_running:

@@ -213,7 +213,7 @@ def resume(arguments: Sequence[str]) -> int:
         code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
         is_search = process_group.is_main and all((Path(folder) / name).exists() for name in (FOUND, BEST))
     if is_search:
-        write_found(Run.open(folder), config, Path(folder) / FOUND)
+        write_found(Run.open(folder), config, Path(folder) / FOUND, quiet=quiet)
     return code
 
 
@@ -407,7 +407,7 @@ def _plot(run_dir: Path, *, quiet: bool) -> None:
         path = plot_run(run_dir)
         if not quiet:
             write_line(f"plot: {path}")
-    except (ConfigurationError, OSError) as error:  # the training is saved in any case
+    except (ConfigurationError, CheckpointError, OSError) as error:  # the training is saved in any case
         write_error(error, ExitCode.DONE)
 
 

@@ -6,6 +6,7 @@ minibatch is no larger than a rollout.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -15,6 +16,7 @@ import pydantic.dataclasses
 from pydantic import Field, model_validator
 
 from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo_config import check_rollout
 from agilerl_like.config.run_config import PLACEHOLDER_SPACE, Config
 from agilerl_like.config.schema import STRICT, AlgorithmConfig, EnvironmentConfig, NetworkConfig
 from agilerl_like.envs.critic_observation import observation_names
@@ -158,7 +160,17 @@ class MultiAgentConfig(Config, frozen=True):
         with_factors = {group for factors in self.algorithm.group_factors.values() for group in factors}
         named = {*self.algorithm.groups.values(), *self.network.groups, *with_factors}
         named = {*self.algorithm.frozen_groups, *(named - {*self.algorithm.frozen_groups} or {"agent"})}
-        needed = -(-self.algorithm.batch_size // self.algorithm.learn_step)  # for a minibatch in a rollout
-        groups = {f"{group}_{number}": group for group in named for number in range(min(needed, MAX_GROUP_SIZE))}
+        arguments = self._first_arguments()
+        size = _fewest_agents(arguments, self.environment.num_envs)
+        groups = {f"{group}_{number}": group for group in named for number in range(size)}
         spaces = dict.fromkeys(groups, PLACEHOLDER_SPACE)
-        return IPPO(spaces, spaces, **{**self.agent_arguments(without_env=True), "groups": groups})
+        return IPPO(spaces, spaces, **{**arguments, "groups": groups})
+
+
+def _fewest_agents(arguments: Mapping[str, Any], num_envs: int) -> int:
+    """Return the fewest agents of a group with which a minibatch fits into a rollout, at most `MAX_GROUP_SIZE`."""
+    for agents in range(1, MAX_GROUP_SIZE):
+        with contextlib.suppress(ConfigurationError):
+            check_rollout({**arguments}, arguments["hp_config"], num_envs, agents)
+            return agents
+    return MAX_GROUP_SIZE

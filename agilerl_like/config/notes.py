@@ -21,7 +21,7 @@ def _range_notes(config: Config) -> Iterator[str]:
     """Yield a note for each range that is a choice of two numbers, and for minibatches that no rollout can hold."""
     ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
     for name, its in ranges.items():
-        if isinstance(its, Choice) and [*map(type, its.values)] in ([int, int], [float, float], [int, float]):
+        if isinstance(its, Choice) and its.is_numeric and len(its.values) == 2:
             low, high = sorted(its.values)
             yield (
                 f"hyperparameters.{name}={list(its.values)} is a choice of two values; a range between them is "

@@ -25,6 +25,7 @@ FIXED_SETTINGS = (
     ("environment", "seeds"),
     ("environment", "max_total_reward"),
     ("training", "fitness"),
+    ("training", "opponents"),
     ("training", "eval_steps"),
     ("run", "name"),
     ("run", "dir"),

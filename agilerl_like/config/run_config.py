@@ -198,11 +198,13 @@ class Config(Section, frozen=True):
         """An agent with the smallest spaces: a lower bound of the memory of any."""
         group = self.algorithm_class.group_class
         spaces = group.placeholder_observation, group.placeholder_action
+        return self.algorithm_class(*spaces, **self._first_arguments())
+
+    def _first_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the first member before the spaces are known."""
         arguments = self.agent_arguments(without_env=True)
-        kind = self.algorithm_class
-        return kind(
-            *spaces, **(in_ranges(arguments, kind.config) if self.population.sample_hyperparameters else arguments)
-        )
+        samples = self.population.sample_hyperparameters
+        return in_ranges(arguments, self.algorithm_class.config) if samples else arguments
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""

@@ -34,6 +34,8 @@ FLAT = ("hidden_size", "min_hidden_layers", "max_hidden_layers", "min_mlp_nodes"
 """Keys of the flat NET_CONFIG of early releases, which are those of an encoder."""
 EVOLVED = "lr batch_size learn_step ent_coef clip_coef vf_coef gamma gae_lambda max_grad_norm update_epochs"
 """Hyperparameters that may have ranges such as MIN_LR and MAX_LR."""
+EQUAL_STARTS: Settings = {"population.sample_hyperparameters": False}
+"""All members of AgileRL begin with the same hyperparameters; here ranges draw others by default."""
 
 
 def _networks(value: Any, given: Given) -> Settings:
@@ -62,7 +64,13 @@ def _ranges(value: Any, given: Given) -> Settings:
     for name, one in value.items():
         if not isinstance(one, Mapping):
             raise NotConvertible(f"{name}={one!r:.40}, and a range is {{min: …, max: …}}")
-    return entries("hyperparameters", value)
+    return {**entries("hyperparameters", value), **EQUAL_STARTS}
+
+
+def _range_end(name: str, end: str) -> Rule:
+    """Return the rule for one end of a hyperparameter's range."""
+    setting = f"hyperparameters.{name}.{end}"
+    return Rule(setting, "", lambda value, given: {setting: value, **EQUAL_STARTS})
 
 
 def _algorithm(value: Any, given: Given) -> Settings:
@@ -103,7 +111,7 @@ AGILERL: Rules = {
     **kept("mutation", "mutation_sd"),
     "rand_seed": same("seed"),
     "rl_hp_selection": Rule("hyperparameters", "has {{min: …, max: …}} by name", _ranges),
-    **{f"{end}_{name}": same(f"hyperparameters.{name}.{end}") for name in EVOLVED.split() for end in ("min", "max")},
+    **{f"{end}_{name}": _range_end(name, end) for name in EVOLVED.split() for end in ("min", "max")},
     **each("net_config network", Rule("network", "", _networks)),
     "wandb": same("run.wandb"),
     "rollout_buffer_config": refused("rollouts have one kind of buffer here", {}),

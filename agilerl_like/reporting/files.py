@@ -264,7 +264,8 @@ class LineageReporter(FileReporter[OffspringRecord]):
         if found.damaged:
             self._file.back_up(found.damaged)
         generation = min(birth.generation for birth in births)
-        first_uid = min((birth.uid for birth in births if not birth.survives), default=0)
+        new = [birth.uid for birth in births if not birth.survives]
+        first_uid = min(new, default=1 + max(birth.uid for birth in births))
         earlier = [
             birth
             for birth in found.records

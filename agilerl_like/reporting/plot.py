@@ -125,11 +125,12 @@ def _new_figure(figsize: tuple[float, float]) -> Figure:
 def figure(run_dir: Path | str) -> Figure:
     """Return the figure of a run; it belongs to no window and no global state."""
     history = _read(run_dir)
-    names = [*history.hyperparameters, "parameters"]
-    if len(names) > PANELS:
+    if len(history.hyperparameters) > PANELS:
         raise CheckpointError(
-            f"path={str(Path(run_dir) / METRICS)!r} has {len(names)} hp/ columns; allowed are {PANELS}"
+            f"path={str(Path(run_dir) / METRICS)!r} has {len(history.hyperparameters)} hp/ columns; allowed are "
+            f"{PANELS}"
         )
+    names = [*history.hyperparameters, "parameters"]
     names += [name for name in _LEARNING if np.isfinite(_column(history, name)).any()]
     columns = len(names) if len(names) <= 4 else min((3, 4), key=lambda n: -len(names) % n)  # fewest empty panels
     lines = math.ceil(len(names) / columns)

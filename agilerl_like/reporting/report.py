@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -140,19 +140,16 @@ def _run_sections(run: RunHistory) -> str:
     return f"<article>{_json(charts.table_of(run), 'table')}{notes}{sections}</article>"
 
 
-def _label_of_best(row: Mapping[str, Any]) -> str:
-    """Return what the best agent's fitness is; without a standard error no fresh episodes were played."""
-    is_confirmed = math.isfinite(row.get("population/best_ever_standard_error", math.nan))
-    return f"best fitness{', on fresh episodes' if is_confirmed else ', not yet on fresh episodes'}"
-
-
 def _facts(run: RunHistory) -> str:
     best = run.rows[run.best_row]
     last = run.rows[-1]
     births = sum(map(run.is_birth, range(len(run.rows))))
     of_lineage = sum(map(run.is_birth, run.lineage))
     facts = [
-        (formatting.known_fitness(best_so_far(run)[-1]), _label_of_best(last)),
+        (
+            formatting.known_fitness(best_so_far(run)[-1]),
+            f"best fitness, {'' if run.best_is_confirmed else 'not yet '}on fresh episodes",
+        ),
         (f"{best['uid']:.0f}", f"best member, generation {best['generation']:.0f}"),
         (f"{of_lineage} of {births}", "births in its lineage"),
         (f"{len(run.generations)}", f"generations of {run.generations[0][1]} members"),

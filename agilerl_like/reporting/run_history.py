@@ -103,6 +103,11 @@ class RunHistory:
         ranks = [rank(row.get(FITNESS, math.nan), row["uid"], row["generation"]) for row in self.rows]
         return ranks.index(max(ranks))
 
+    @property
+    def best_is_confirmed(self) -> bool:
+        """Whether the best agent has played fresh episodes, without which its fitness is that which selected it."""
+        return math.isfinite(self.rows[-1].get("population/best_ever_standard_error", math.nan))
+
     @cached_property
     def lineage(self) -> list[int]:
         """The rows that lead to the best agent, oldest first."""

@@ -118,12 +118,14 @@ class Content(NamedTuple):
     env: str
     settings: Mapping[str, Any]
     result: str
-    """Fitness on fresh episodes, "" if it is unknown."""
+    """Fitness, "" if it is unknown."""
     origin: Mapping[str, str]
     """Facts of the run for the card: version, commit, steps."""
     lineage: tuple[str, ...]
     metric: str = "mean_reward"
     """The Hub's name of the fitness."""
+    is_confirmed: bool = False
+    """Whether the result is that of fresh episodes, and not of those by which the agent was selected."""
 
 
 def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Content:
@@ -155,6 +157,7 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         {name: value for name, value in origin.items() if value},
         tuple(_birth_line(birth) for birth in run.ancestry()),
         "mean_reward" if run.fitness_is_mean_return else "fitness",
+        records.best_is_confirmed,
     )
 
 
@@ -198,7 +201,7 @@ def card_of(content: Content, place: str) -> str:
     facts = [
         ("architecture", agent.architecture.describe()),
         ("weights", f"{agent.parameter_count:,}"),
-        *([("fitness on fresh episodes", content.result)] if content.result else []),
+        *([(f"fitness{' on fresh episodes' * content.is_confirmed}", content.result)] if content.result else []),
         *settings,
         *content.origin.items(),
     ]

@@ -28,7 +28,7 @@ def marl_eval_results(
 
     Args:
         runs: the name of an algorithm -> its runs, such as one for each seed.
-        episodes: of each step; every run and step plays its own.
+        episodes: of each step; every run and step plays its own, the first runs of two algorithms the same ones.
         seed: names the episodes.
         trust: as of `Run.env`.
 

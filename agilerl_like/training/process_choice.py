@@ -20,6 +20,8 @@ from typing import Any, Literal, NamedTuple
 import psutil
 import torch
 
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import check_launch, unavailable_reason
 from agilerl_like.distributed.process_group import ProcessGroup
@@ -253,14 +255,7 @@ def make_shard_env(stack: ExitStack, env_setup: EnvSetup, members: int) -> Any:
 def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, members: int) -> Sample:
     """Train copies of the first members for a moment."""
     copies = population.clone_selected(range(members))
-    epochs = sum(agent.update_epochs for agent in copies) / members
-    for agent in copies:
-        steps = max(agent.batch_size, ROUND_STEPS * env_setup.env.num_envs)
-        if agent.num_steps is None:
-            agent.learn_step = min(agent.learn_step, steps)
-        else:
-            agent.num_steps = min(agent.num_steps, -(-steps // env_setup.env.num_envs))
-        agent.update_epochs = 1
+    epochs = sum(_shorten_rounds(agent, env_setup.env.num_envs) for agent in copies) / members
     timer = PhaseTimer(("env", "act", "learn"))
     collector = env_setup.make_collector(copies, env_setup.adapt(env), timer)
     collector.reset(range(members))
@@ -279,6 +274,21 @@ def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, memb
             start, steps, is_warm = now, 0, True
     spent = timer.seconds
     return Sample(spent["env"] / steps, (spent["act"] + epochs * spent["learn"]) / steps)
+
+
+def _shorten_rounds(agent: EvolvableAlgorithm, num_envs: int) -> int:
+    """Make the updates of a copy short, and return how many of them are an update of the agent."""
+    if hasattr(agent, "learning_starts"):
+        agent.learning_starts = 0
+    if not isinstance(agent, OnPolicyAlgorithm):  # a round of these ends after `SLOWEST_ROUND` seconds at most
+        return 1
+    epochs, agent.update_epochs = agent.update_epochs, 1
+    steps = max(agent.batch_size, ROUND_STEPS * num_envs)
+    if agent.num_steps is None:
+        agent.learn_step = min(agent.learn_step, steps)
+    else:
+        agent.num_steps = min(agent.num_steps, -(-steps // num_envs))
+    return epochs
 
 
 def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BasePopulation, plan: RunPlan) -> str:
