@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import IntEnum
 from functools import wraps
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from agilerl_like.foreign_settings import FOREIGN_NAMES, canonical
@@ -193,5 +193,7 @@ def check_scalar_fields(record: Any) -> None:
         if kinds[0] in ("int", "float") and not is_number and not (value is None and "None" in kinds):
             allowed = "a number or None" if "None" in kinds else "a number"
             raise ConfigurationError(f"{each.name}={value!r:.100} must be {allowed}")
+        if kinds[0] == "int" and value is not None and not isinstance(value, Integral):
+            raise ConfigurationError(f"{each.name}={value!r:.100} must be a whole number")
         if each.type == "bool" and not isinstance(value, bool):
             raise ConfigurationError(f"{each.name}={value!r:.100} must be True or False")

@@ -93,6 +93,22 @@ def test_doctor_reports_machine_and_choice(folder, capsys, monkeypatch):
     assert "choice       2 processes, 1 thread, on cpu: measured 6,000 steps/s" in text
 
 
+@pytest.mark.parametrize("name", ["frozen_lake", "cartpole_openaies", "cartpole_dqn"])
+def test_doctor_measures_every_algorithm(folder, capsys, monkeypatch, name):
+    monkeypatch.setattr(process_choice, "SAMPLE_SECONDS", 0.01)
+    monkeypatch.setattr(process_choice, "measure", lambda *_: ({Layout(1, 1): 3000.0}, 0.0))
+    assert main(["doctor", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["env_steps_per_second_one_process"] > 0
+
+
+def test_doctor_reports_processes_and_threads_that_are_set(folder, capsys, monkeypatch):
+    monkeypatch.setattr(process_choice, "SAMPLE_SECONDS", 0.01)
+    (folder / "set.yaml").write_text("environment: {id: CartPole-v1}\nrun: {processes: 2, threads: 1}\n")
+    assert main(["doctor", str(folder / "set.yaml"), "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)["run"]
+    assert (run["processes"], run["threads"], run["why"]) == (2, 1, "as set")
+
+
 def test_doctor_refuses_an_unknown_run(folder, capsys):
     assert main(["doctor", "CartPol-v1"]) == 2
     said = capsys.readouterr().err

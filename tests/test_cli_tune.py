@@ -1,5 +1,7 @@
 """`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import pytest
 import yaml
@@ -12,7 +14,9 @@ from agilerl_like.config import Draft, load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import search_space
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Run
+from agilerl_like.training.process_choice import Choice, Layout
 
 MINE = """
 environment: {id: CartPole-v1, num_envs: 16}
@@ -223,7 +227,7 @@ def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_it
     assert (written.normalize_advantage, written.advantage, written.lr) == ("rollout", best["advantage"], best["lr"])
     unused = ("gae_lambda", 0.95) if best["advantage"] == "n_step" else ("n_step", 10)  # it has its default
     assert getattr(written, unused[0]) == unused[1]
-    assert not (folder / "found.yaml").exists()  # --out names another file
+    assert load(folder / "found.yaml") == load(out)  # which is written again if the search is resumed
     assert main(["train", str(killed / "found.yaml")]) == 2  # nothing was found yet
     assert main(["resume", str(killed)]) == 0
     assert load(killed / "found.yaml") == load(out)
@@ -254,6 +258,68 @@ def test_a_generation_holds_a_rollout_of_a_file_with_ranges(tmp_path, capsys):
     assert "allowed are at least 16000: 4 generations of 1000 steps" in capsys.readouterr().err
 
 
+def test_a_generation_holds_the_longest_rollout_of_a_choice_and_whole_vector_steps(tmp_path):
+    file = tmp_path / "choice.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1, num_envs: 8}\nhyperparameters: {learn_step: {choices: [512, 8192]}}\n"
+    )
+    training = tune.search_config(find_config(str(file)), steps=2e5, population=4, seed=1, has_ranges=True).training
+    assert training.evo_steps == 8192
+    wide = find_config("CartPole-v1").override(["--environment.num-envs", "1024"])
+    with pytest.raises(ConfigurationError, match="at least 32768: 4 generations of 1024 steps"):
+        tune.search_config(wide, steps=32_767, population=8, seed=1)
+
+
+def test_too_few_minutes_are_one_error_that_names_them(monkeypatch, capsys):
+    monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: 1000.0)
+    assert main(["tune", "CartPole-v1", "--minutes", "0.1"]) == 2
+    assert "minutes=0.1 are 6,000 env steps at 1,000 steps/s; allowed are at least 8,192" in capsys.readouterr().err
+
+
+def test_minutes_of_a_file_with_long_rollouts_are_measured(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "long.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1, num_envs: 1024}\nalgorithm: {num_steps: 128}\n"
+        "hyperparameters: {lr: {min: 1e-4, max: 1e-2}}\n"
+    )
+    probes = []
+    monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: probes.append(config) or 1000.0)
+    assert main(["tune", str(file), "--minutes", "1"]) == 2
+    assert probes[0].training.evo_steps == 1024 * 128
+    assert "minutes=1 are 60,000 env steps" in capsys.readouterr().err
+
+
+def test_the_speed_counts_an_evaluation_in_each_generation_and_what_further_processes_bring(monkeypatch):
+    watch = tune.Stopwatch(1.0)
+    parts = {"evaluate": 6.0, "env": 4.0}
+    watch.on_generation(
+        SimpleNamespace(record=SimpleNamespace(generation_env_steps=1000)),
+        SimpleNamespace(generation=2, env_steps=1500, seconds=21.0, seconds_by_part=parts),
+    )
+    assert watch.rate == pytest.approx(1000 / (10 + 3))  # 15 s for 1,500 steps, 3 s for an evaluation
+    rates = {Layout(1, 1): 100.0, Layout(2, 1): 180.0}
+    choice = Choice(Layout(2, 1), "measured", rates)
+    monkeypatch.setattr(tune, "choose_layout", lambda *_, **__: choice)
+    monkeypatch.setattr(tune, "Stopwatch", lambda seconds: Fixed())
+    config = tune.search_config(find_config("CartPole-v1"), steps=8192, population=2, seed=1)
+    assert tune.steps_per_second(config, seconds=1.0) == 90.0
+
+
+class Fixed(Callback):
+    """Measures 50 steps a second."""
+
+    rate = 50.0
+
+    def on_step(self, run):
+        run.stop("measured")
+
+
+def test_a_launcher_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(tune, "is_launched", lambda: True)
+    assert main(["tune", "CartPole-v1"]) == 2
+    assert "tune starts its own processes" in capsys.readouterr().err
+
+
 def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_none() -> None:
     config = tune.search_config(find_config("CartPole-v1"), steps=2e5, population=2, seed=1)
     assert found._schedules(config) == {"lr": [[0.5, 1.0], [1.0, 0.05]]}
@@ -262,6 +328,8 @@ def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_no
     assert found._schedules(own) == {}
     dqn = tune.search_config(find_config("cartpole_dqn"), steps=2e5, population=2, seed=1)
     assert found._schedules(dqn) == {"lr": "linear"}  # the file's own
+    td3 = tune.search_config(find_config("pendulum_td3"), steps=2e5, population=2, seed=1)
+    assert found._schedules(td3) == {}  # members with a replay had a constant rate
     entropy = find_config("CartPole-v1", []).override(["--algorithm.schedules.ent-coef", "linear"])
     config = tune.search_config(entropy, steps=2e5, population=2, seed=1)
     assert found._schedules(config) == {"ent_coef": "linear", "lr": [[0.5, 1.0], [1.0, 0.05]]}
@@ -288,6 +356,7 @@ def test_a_file_may_give_the_rollout_by_its_other_names(tmp_path):
     file.write_text("environment: {id: CartPole-v1, num_envs: 16}\nalgorithm: {num_steps: 32, num_minibatches: 4}\n")
     config = tune.search_config(find_config(str(file)), steps=1e5, population=4, seed=1)
     assert (config.algorithm.num_steps, config.algorithm.num_minibatches) == (None, None)
+    assert (config.algorithm.learn_step, config.algorithm.batch_size) == (512, 128)
     assert "learn_step" in config.hyperparameters
 
 

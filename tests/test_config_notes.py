@@ -38,6 +38,8 @@ def test_a_longer_rollout_may_be_searched_too_and_a_replay_has_no_rollout() -> N
 def test_a_choice_of_two_numbers_is_noted() -> None:
     (note,) = notes({"lr": [1e-4, 1e-2], "gamma": [0.9, 0.99, 0.999], "advantage": ["gae", "mc"]})
     assert note.endswith("is a choice of two values; a range between them is {min: 0.0001, max: 0.01}")
+    (note,) = notes({"gamma": [0.9, 1]})
+    assert note.endswith("{min: 0.9, max: 1}")
 
 
 def test_evolution_that_mutation_null_switches_off_is_noted() -> None:

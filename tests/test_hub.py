@@ -64,6 +64,15 @@ def test_the_card(run, tmp_path):
     assert "from_hub(Path('.'))" in code
 
 
+def test_the_card_names_fresh_episodes_only_where_they_were_played(run, tmp_path):
+    push_to_hub(run, tmp_path / "run")
+    assert "| fitness on fresh episodes | " in (tmp_path / "run" / "README.md").read_text()
+    agent = PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=0)
+    agent.fitness.append(12.5)
+    push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
+    assert "| fitness | 12.50 |" in (tmp_path / "one" / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("section", "setting", "metric"),
     [("training", {"fitness": "return"}, "mean_reward"), ("training", {"fitness": "rating"}, "fitness"),

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -173,7 +173,53 @@ class KeepsMembers(Callback):
         self.members = [agent.clone() for agent in run.population]
 
 
+def number_of_changes(run):
+    return sum(
+        (birth.hyperparameters, birth.architecture) != (birth.parent_hyperparameters, birth.parent_architecture)
+        for birth in run.ancestry()[1:]
+    )
+
+
+class Diverges(Callback):
+    """Makes the weights of the member in a slot nan in the first generation."""
+
+    def __init__(self, slot):
+        self.slot, self.is_done = slot, False
+
+    def on_step(self, run):
+        if not self.is_done:
+            self.is_done = True
+            with torch.no_grad():
+                next(run.population[self.slot].learner.network.parameters()).fill_(math.nan)
+
+
 class TestReplay:
+    @pytest.mark.parametrize("slot", [1, 3])
+    def test_an_agent_that_diverges_has_no_return_and_the_clone_of_another_no_part(self, runs, slot):
+        with pytest.warns(UserWarning, match="not finite"):
+            result = replay_run(Run.open(runs / "s3"), seeds=2, seed=9, callbacks=[Diverges(slot)])
+        returns = [*result.replayed, *result.unchanged]
+        assert [math.isnan(its) for its in returns] == [place == slot for place in range(4)]
+
+    def test_a_run_that_was_resumed_with_longer_generations_is_replayed_in_those_it_began_with(self, runs, tmp_path):
+        folder = shutil.copytree(runs / "s3", tmp_path / "longer")
+        data = yaml.safe_load((folder / "config.yaml").read_text())
+        data["training"]["evo_steps"] = 2000
+        (folder / "config.yaml").write_text(yaml.safe_dump(data))
+        result, run = replay_run(Run.open(folder), seeds=1, seed=9), Run.open(folder)
+        assert result.changes > 0
+        assert {name: result.hyperparameters[name] for name in ("gamma", "lr")} == {
+            name: run.best().hyperparameters[name] for name in ("gamma", "lr")
+        }
+
+    def test_only_records_with_other_settings_are_changes(self, runs, monkeypatch):
+        run = Run.open(runs / "s3")
+        first = run.ancestry()[0]
+        noise = replace(first, generation=1, uid=9, parent_uid=first.uid)
+        other = replace(noise, generation=2, uid=10, parent_uid=9, hyperparameters={**first.hyperparameters, "lr": 0.5})
+        monkeypatch.setattr(Run, "ancestry", lambda self: (first, noise, other))
+        assert run.changes == 1
+
     @pytest.mark.parametrize("name", ["s3", "s4"])
     def test_ends_with_the_genome_of_the_best_agent(self, runs, name):
         run = Run.open(runs / name)
@@ -183,7 +229,7 @@ class TestReplay:
             n: best.hyperparameters[n] for n in ("gamma", "lr")
         }
         assert result.architecture == best.architecture.describe()
-        assert result.changes == len(run.ancestry()) - 1
+        assert result.changes == number_of_changes(run)
         assert len(result.replayed) == len(result.unchanged) == 2
         assert np.isfinite([*result.replayed, *result.unchanged]).all()
 
@@ -283,7 +329,7 @@ class TestReplay:
         assert trained == steps_before(ancestry, steps_after)[-1] + last
         assert trained < steps_after[int(best["generation"])] - steps_after[ancestry[0].generation]
         result = replay_run(run, seeds=1, seed=1)
-        assert result.changes == len(ancestry) - 1
+        assert result.changes == number_of_changes(run)
         assert result.generations == -(-trained // 128)
         assert result.hyperparameters["lr"] == ancestry[-1].hyperparameters["lr"]
 

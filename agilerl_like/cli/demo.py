@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     returns = train_initial_members(run, trust=True, callbacks=[ConsoleReporter(verbose=False)])
     records = run.records
     best, last = records.rows[records.best_row], records.rows[-1]
-    write_line(f"  returns on fresh episodes: {', '.join(map(formatting.fitness, sorted(returns)))}")
+    returns = sorted(-math.inf if math.isnan(its) else its for its in returns)
+    shown = ["diverged" if its == -math.inf else formatting.fitness(its) for its in returns]
+    write_line(f"  returns on fresh episodes: {', '.join(shown)}")
     write_line("\nHow the best agent came about")
     write_table(("generation", "member", "mutation", "parent", "member's", "gain"), lineage_rows(records))
     found = [f"{name[3:]} {formatting.hyperparameter(best[name])}" for name in records.hyperparameters]

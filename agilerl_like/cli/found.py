@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) ->
     write_line(f"\nfound    {path}")
     if not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")
-    write_line(f"to train {PROGRAM} train {path}")
-    write_line(f"         {PROGRAM} replay {run.folder}: whether the find transfers to new seeds")
+    write_line(f"to train {PROGRAM} train {shlex.quote(str(path))}")
+    write_line(f"         {PROGRAM} replay {shlex.quote(str(run.folder))}: whether the find transfers to new seeds")
 
 
 def found_yaml(run: Run, config: Config) -> str:
@@ -67,13 +68,13 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    changes = formatting.number_of(max(0, len(run.ancestry()) - 1), "time")
+    changes, folder = formatting.number_of(run.changes, "time"), shlex.quote(str(run.folder))
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
         f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
-        f"Its lineage changed {changes}; these are its last values. `{PROGRAM} replay {run.folder}` trains with "
-        "all of them in turn.",
+        f"Its lineage changed {changes}; these are its last values. `{PROGRAM} replay {folder}` trains with all of "
+        "them in turn.",
     ]
     if not _has_improved(run):
         lines.append("No agent of a later generation was better: a longer search may find more.")
@@ -96,7 +97,8 @@ def _schedules(config: Config, found: Mapping[str, Any] = FrozenMapping()) -> di
         return {}
     own = settings["schedules"]
     has_own = {*own, *(["lr"] if settings.get(LR_SCHEDULE) is not None else [])}
-    given = {} if (selection := config.strategy) is None else selection.schedules()
+    keeps_experience = config.algorithm_class.group_class.keeps_experience  # without schedules of the selection
+    given = {} if keeps_experience else config.strategy.schedules()
     return schedules_to_json({**own, **{name: its for name, its in given.items() if name not in has_own}})
 
 

@@ -6,25 +6,28 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tyro.conf import Positional
 
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import rollout_steps
+from agilerl_like.algorithms.settings import number_range
 from agilerl_like.cli.found import FOUND, write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
 from agilerl_like.cli.train import new_folder, train_config
 from agilerl_like.config import Config, Draft, build
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import SMALLEST_ROLLOUT, UPDATES_IN_GENERATION, search_space
+from agilerl_like.distributed.process_group import is_launched
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import RLParameter
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
 from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, replace_file
+from agilerl_like.training.process_choice import choose_layout
 from agilerl_like.training.run_folder import BEST
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
@@ -80,13 +83,15 @@ def tune(
         population: Number of members.
         dir: Parent folder of the run; none: that of the file, or runs.
         seed: Seed of the run; none: that of the file, or a random one.
-        out: File for what was found; none: found.yaml in the run's folder.
+        out: A second file for what was found, beside found.yaml in the run's folder.
     """
     if budget is not None and minutes is not None:
         raise ConfigurationError(f"minutes={minutes!r} and budget={budget!r} exclude one another; allowed is one")
     for name, value in (("budget", budget), ("minutes", minutes)):
         if value is not None and not 0 < value < math.inf:
             raise ConfigurationError(f"{name}={value!r} must be finite and greater than 0")
+    if is_launched():
+        raise ConfigurationError("tune starts its own processes (run.processes); a launcher is not allowed")
     if population < 2:
         raise ConfigurationError(f"population={population!r} is too small for tune, which compares members; at least 2")
     if out is not None and out.exists():
@@ -102,9 +107,17 @@ def tune(
         _note_replaced(draft)
     steps = BUDGET if budget is None else budget
     if minutes is not None:
-        probe = search_config(draft, steps=BUDGET, population=population, seed=seed, has_ranges=bool(ranges))
+        least = least_steps(draft.validate(), population, has_ranges=bool(ranges))
+        probe = search_config(
+            draft, steps=max(BUDGET, least), population=population, seed=seed, has_ranges=bool(ranges)
+        )
         rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
         steps = rate * 60 * minutes
+        if steps < least:
+            raise ConfigurationError(
+                f"minutes={minutes:g} are {steps:,.0f} env steps at {rate:,.0f} steps/s; allowed are at least "
+                f"{least:,}, for {LEAST_GENERATIONS} generations"
+            )
         write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
     config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
     if minutes is not None:
@@ -120,9 +133,9 @@ def tune(
     code = train_config(config, callbacks=[mark])
     if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
-    write_found(Run.open(folder), config, out or mark.path)
+    write_found(Run.open(folder), config, mark.path, quiet=out is not None)
     if out is not None:
-        mark.path.unlink(missing_ok=True)
+        write_found(Run.open(folder), config, out)
     return code
 
 
@@ -144,14 +157,14 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
         ConfigurationError: the budget is shorter than a few generations of all members.
     """
     base = draft.validate()
-    shortest = max(UPDATES_IN_GENERATION * SMALLEST_ROLLOUT, _longest_rollout(base) if has_ranges else 0)
-    each = int(steps // population)
+    shortest, each = _shortest_generation(base, has_ranges=has_ranges), int(steps // population)
     if each < LEAST_GENERATIONS * shortest:
         raise ConfigurationError(
             f"budget={steps:.4g} gives {each} env steps to each of {population} members; allowed are at least "
-            f"{LEAST_GENERATIONS * shortest * population}: {LEAST_GENERATIONS} generations of {shortest} steps"
+            f"{least_steps(base, population, has_ranges=has_ranges)}: {LEAST_GENERATIONS} generations of {shortest} "
+            "steps"
         )
-    given = {name: value for name, value in base.algorithm.settings().items() if name not in REPLACED}
+    given = _searched_settings(base)
     env_setup = base.env_setup(num_envs=1)
     try:
         action_space = env_setup.spaces[-1]
@@ -178,6 +191,29 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
     return Draft(data).validate()
 
 
+def least_steps(config: Config, population: int, *, has_ranges: bool) -> int:
+    """Return the smallest budget of a search, in env steps of all members."""
+    return LEAST_GENERATIONS * population * _shortest_generation(config, has_ranges=has_ranges)
+
+
+def _shortest_generation(config: Config, *, has_ranges: bool) -> int:
+    """Return the env steps of each member in the shortest generation that has enough updates, in whole vector steps."""
+    steps = max(UPDATES_IN_GENERATION * SMALLEST_ROLLOUT, _longest_rollout(config) if has_ranges else 0)
+    return config.environment.num_envs * -(-steps // config.environment.num_envs)
+
+
+def _searched_settings(config: Config) -> dict[str, Any]:
+    """Return the settings without `REPLACED`; of PPO, learn_step and batch_size stand for what these are."""
+    settings, envs = config.algorithm.settings(), config.environment.num_envs
+    if issubclass(config.algorithm_class, OnPolicyAlgorithm):
+        rollout = envs * rollout_steps(settings, envs)
+        if settings["num_steps"] is not None:
+            settings["learn_step"] = rollout
+        if settings["num_minibatches"] is not None:
+            settings["batch_size"] = max(1, rollout // settings["num_minibatches"])
+    return {name: value for name, value in settings.items() if name not in REPLACED}
+
+
 def _longest_rollout(config: Config) -> int:
     """Return the env steps of the longest rollout with the settings and ranges of a configuration; 0 without rollouts.
 
@@ -187,7 +223,8 @@ def _longest_rollout(config: Config) -> int:
         return 0
     settings, envs = config.algorithm.settings(), config.environment.num_envs
     ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
-    longest = {name: its.max for name, its in ranges.items() if isinstance(its, RLParameter)}
+    lengths = {name: number_range(ranges, name) for name in ("learn_step", "num_steps")}
+    longest = {name: its.max for name, its in lengths.items() if its is not None}
     return rollout_steps({**settings, **longest}, envs) * envs
 
 
@@ -206,7 +243,11 @@ def generations_and_episodes(steps: int, longest: int | None, episodes: int) -> 
 
 
 class Stopwatch(Callback):
-    """Measures env steps per second of all members for some seconds, and stops the run then."""
+    """Measures env steps per second of all members for some seconds, and stops the run then.
+
+    A generation that is broken off is evaluated as a whole one, so the time of an evaluation is added to that of the
+    steps of a generation.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.started, self.rate = seconds, time.perf_counter(), math.nan
@@ -215,13 +256,13 @@ class Stopwatch(Callback):
         self.started = time.perf_counter()
 
     def on_step(self, run: RunContext) -> None:
-        elapsed = time.perf_counter() - self.started
-        if elapsed > self.seconds and run.env_steps:
-            self.rate = run.env_steps / elapsed
+        if time.perf_counter() - self.started > self.seconds and run.env_steps:
             run.stop("measured")
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
-        self.rate = run.env_steps / (time.perf_counter() - self.started)
+        steps, evaluation = run.record.generation_env_steps, record.seconds_by_part["evaluate"]
+        training = (record.seconds - evaluation) / record.env_steps
+        self.rate = steps / (steps * training + evaluation / record.generation)
 
 
 class SearchMark(Callback):
@@ -235,18 +276,26 @@ class SearchMark(Callback):
 
 
 def steps_per_second(config: Config, seconds: float) -> float:
-    """Return the env steps per second of all members in a run of some seconds, which leaves no files."""
+    """Return the env steps per second of all members in a run of some seconds, which leaves no files.
+
+    The run has one process; where the search would have more processes or threads, the rate is multiplied by what these
+    bring.
+    """
     experiment = build(config)
     stopwatch = Stopwatch(seconds)
+    env_setup, plan = experiment.env_setup, experiment.plan()
+    run = config.run
     try:
+        choice = choose_layout(env_setup, experiment.population, plan, processes=run.processes, threads=run.threads)
         result = evolve_on_policy(
-            experiment.env_setup,
+            env_setup,
             experiment.population,
-            experiment.plan(),
+            plan,
             output_paths=OutputPaths(),
             callbacks=CallbackList([stopwatch]),
         )
         result.raise_if_interrupted()
     finally:
         experiment.env.close()
-    return stopwatch.rate
+    rates = choice.rates
+    return stopwatch.rate * (rates[choice.layout] / next(iter(rates.values())) if rates else 1.0)

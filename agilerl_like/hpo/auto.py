@@ -55,8 +55,9 @@ class AutoSelection(GatedSelection):
 
     After a share `restart_worse` of the budget, and after twice that share, the worse half of the members starts again
     with other hyperparameters, as far as the warm-up still lasts and they are behind the best by more than the gate:
-    of many draws from wide ranges most learn nothing. These members have no grace: the second start and the halving
-    compare them with all others. 0 leaves all as they were drawn, and so do runs of fewer than ten generations.
+    of many draws from wide ranges most learn nothing. These members have the grace of fresh ones, but the second start
+    and the halving compare them with all others. 0 leaves all as they were drawn, and so do runs of fewer than ten
+    generations.
 
     After each share `halve_at` of the budget the worse half of the members is removed for good, as in successive
     halving, as long as more than two are left, and the others take its env steps: four of eight members train 1.75

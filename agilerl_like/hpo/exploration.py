@@ -12,7 +12,7 @@ from agilerl_like.hpo.explorer import Repair, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, RLParameter
 
-EXPLORATION = ("action_std_init", "action_noise_correlation", "ent_coef", "eps_end", "eps_share")
+EXPLORATION = ("action_std_init", "action_noise_correlation", "ent_coef", "eps_end", "eps_share", "expl_noise")
 """Settings that make a member explore more, the larger they are."""
 
 

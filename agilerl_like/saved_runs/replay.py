@@ -8,6 +8,7 @@ the schedule. As many agents keep the lineage's initial settings; they train in 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +58,7 @@ class Replay:
     standard_error: float
     """Its standard error; nan if it is not known."""
     replayed: list[float]
+    """Fitness of the replayed agents, as in `unchanged` nan for one that diverged."""
     unchanged: list[float]
     """Fitness of the agents that kept the initial settings."""
     hyperparameters: Mapping[str, float]
@@ -123,7 +125,10 @@ class AllSurvive(Selection):
         return self.given_schedules
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
-        return [SlotPlan(slot, slot, explore=slot < self.explored) for slot in range(len(view))]
+        # not explored: the clone of another agent, with a uid of its own, that has replaced a diverged one
+        return [
+            SlotPlan(slot, slot, explore=slot < self.explored and uid == slot) for slot, uid in enumerate(view.uids)
+        ]
 
 
 @dataclass(frozen=True)
@@ -208,27 +213,35 @@ def replay_run(
         )
     initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
     steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
-    length = config.training.generation_steps(config.environment.num_envs)
+    length = min(config.training.generation_steps(config.environment.num_envs), steps_after[1])  # it may have grown
     trained = steps_before(ancestry, steps_after)
-    share_of_budget = min(1.0, int(best["generation"]) * length / config.training.max_steps)
-    births: dict[int, list[OffspringRecord]] = {}
-    for birth, steps in zip(ancestry[1:], trained[1:], strict=True):  # where members were removed, generations were
-        births.setdefault(-(-steps // length), []).append(birth)  # longer than those of a replay
+    share_of_budget = min(1.0, _steps_of_each(run, best) / config.training.max_steps)
     steps = trained[-1] + steps_after[int(best["generation"])] - steps_after[ancestry[-1].generation]
+    generations = -(-steps // length)
+    births: dict[int, list[OffspringRecord]] = {}
+    for birth, before in zip(ancestry[1:], trained[1:], strict=True):  # where members were removed, generations were
+        number = min(-(-before // length), generations - 1)  # longer than those of a replay; the last does not evolve
+        births.setdefault(number, []).append(birth)
     members = {"size": 2 * seeds, "sample_hyperparameters": False, "pre_training_mutation": False}
     config = config.model_copy(
         update={
             "population": config.population.model_copy(update=members),
-            "training": _training(config, steps),
+            "training": _training(config, steps, evo_steps=length),
         }
     )
     experiment = build(config)
     with contextlib.closing(experiment.env):
         shown = experiment.population[0].architecture.describe()
         if shown != initial.architecture:
+            why = (
+                f"a replay needs a lineage whose first member, which started again in generation {initial.generation}, "
+                "has the initial architecture"
+                if initial.generation
+                else "a replay needs a run without population.pre_training_mutation"
+            )
             raise ConfigurationError(
                 f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
-                f"configuration with {shown!r}; a replay needs a run without population.pre_training_mutation"
+                f"configuration with {shown!r}; {why}"
             )
         given = {} if experiment.selection is None else experiment.selection.schedules()
         plan = RunPlan(
@@ -240,8 +253,8 @@ def replay_run(
         )
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
-        generations=-(-steps // length),
-        changes=len(ancestry) - 1,
+        generations=generations,
+        changes=run.changes,
         found=float(best_so_far(run.records)[-1]),
         standard_error=float(run.records.rows[-1].get("population/best_ever_standard_error", np.nan)),
         replayed=returns[:seeds],
@@ -252,10 +265,12 @@ def replay_run(
 
 
 def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[Callback] = ()) -> list[float]:
-    """Train the initial members of a run without evolution for its steps; return their fitness on fresh episodes."""
+    """Train the initial members of a run without evolution for its steps.
+
+    Return their fitness on fresh episodes, nan for a member that diverged.
+    """
     config = run.validated_config(trust=trust)
-    length = config.training.generation_steps(config.environment.num_envs)
-    steps = min(run.generations() * length, config.training.max_steps)
+    steps = _steps_of_each(run, run.records.rows[-1])
     config = config.model_copy(update={"training": _training(config, steps)})
     experiment = build(config)
     with contextlib.closing(experiment.env):
@@ -271,16 +286,25 @@ def _settings(config: Config, initial: OffspringRecord, seed: int | None) -> Con
     return type(config).model_validate(data | {"seed": fresh_seed() if seed is None else seed})
 
 
-def _training(config: Config, steps: int) -> Any:
+def _steps_of_each(run: Run, row: Mapping[str, Any]) -> int:
+    """Return the env steps of a run up to the generation of a row, for each of the members that it began with."""
+    start, stop = run.records.generations[0]
+    return round(row["time/total_timesteps"] / (stop - start))
+
+
+def _training(config: Config, steps: int, **changed: Any) -> Any:
     """The training settings for so many env steps of each member, without other limits."""
     limits = {"max_steps": steps, "target": None, "max_seconds": None, "max_updates": None}
-    return type(config.training)(**{**vars(config.training), **limits})
+    return type(config.training)(**{**vars(config.training), **limits, **changed})
 
 
 def _trained(
     experiment: Experiment, config: Config, plan: RunPlan, callbacks: Sequence[Callback]
 ) -> tuple[BasePopulation, list[float]]:
-    """Train a population; return it and the fitness of each member on fresh episodes, as the run measures it."""
+    """Train a population; return it and the fitness of each member on fresh episodes, as the run measures it.
+
+    It is nan for a member that diverged and was replaced by the clone of another.
+    """
     result = evolve_on_policy(
         experiment.env_setup,
         experiment.population,
@@ -293,4 +317,8 @@ def _trained(
     with contextlib.closing(env_setup.make_eval_env(len(population) * env_setup.num_eval_episodes(EPISODES))) as env:
         evaluator = env_setup.make_evaluator(training.fitness, env_setup.adapt(env), training.eval_steps)
         seeds = integers(EPISODES, config.seed or 0, Purpose.CONFIRMATION_ENVS)
-        return population, evaluator.evaluate(population, seeds, 0).fitness
+        fitness = evaluator.evaluate(population, seeds, 0).fitness
+    return population, [
+        its if agent.index == slot else math.nan
+        for slot, (agent, its) in enumerate(zip(population, fitness, strict=True))
+    ]

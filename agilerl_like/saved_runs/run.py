@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,12 @@ class Run:
         its_generation = best["generation"]  # a member that replaced a diverged one was born in it
         lineage.add([one for one in self.lineage() if not one.survives or one.generation < its_generation], [uid])
         return lineage.ancestry(uid)
+
+    @property
+    def changes(self) -> int:
+        """How many records of the best agent's lineage have other hyperparameters or another architecture."""
+        settings = [(birth.hyperparameters, birth.architecture) for birth in self.ancestry()]
+        return sum(before != after for before, after in pairwise(settings))
 
     def best(self) -> EvolvableAlgorithm:
         """Load the best agent."""

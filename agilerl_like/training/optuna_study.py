@@ -62,7 +62,11 @@ class StudyCallback(Callback):
         self._alive.clear()
 
     def _add(self, run: RunContext, member: MemberRecord, scores: dict[int, float]) -> None:
-        facts = {"run": run.record.name, "env": run.record.env, "uid": member.uid, "parent_uid": member.parent_uid}
+        """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint."""
+        origin = {"run": run.record.name, "seed": run.record.seed, "uid": member.uid}
+        if run.record.name and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
+            return
+        facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}
         self.study.add_trial(
             as_trial(

@@ -108,6 +108,8 @@ def test_bad_settings_are_refused(options, message):
         HyperbandSelection(min_generations=3).check_budget(3)
     with pytest.raises(ConfigurationError, match="min_jobs=3 must be at least 4"):
         TPE(min_jobs=3)
+    with pytest.raises(ConfigurationError, match=r"min_jobs=10\.5 must be a whole number"):
+        TPE(min_jobs=10.5)
 
 
 # -- TPE

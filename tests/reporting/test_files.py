@@ -320,6 +320,25 @@ def test_members_that_were_replaced_before_the_run_ended_keep_their_lineage(tmp_
     ]
 
 
+def test_a_replaced_member_keeps_its_birth_where_all_survive_the_selection_after_it(tmp_path):
+    first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
+    first.start(a_run())
+    first.offspring((a_founder(0), a_founder(1)))
+    first.offspring((a_birth(generation=2, uid=2, reason="replaced: loss or weights are not finite"),))
+    second.start(a_run())
+    survivals = (
+        a_birth(generation=2, slot=slot, uid=uid, parent_uid=uid, survives=True) for slot, uid in ((0, 0), (1, 2))
+    )
+    second.offspring(tuple(survivals))
+    assert [(birth.uid, birth.survives) for birth in read_lineage(tmp_path)] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (0, True),
+        (2, True),
+    ]
+
+
 def test_folder_without_files_is_an_error(tmp_path):
     with pytest.raises(ConfigurationError, match=r"metrics\.csv does not exist; give the folder of a run"):
         read_metrics(tmp_path)

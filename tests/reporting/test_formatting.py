@@ -9,6 +9,7 @@ from agilerl_like.reporting import formatting
     ("value", "text"),
     [
         (2048, "2048"),
+        (2048.0, "2048"),  # as metrics.csv has it
         (0.001, "1e-3"),
         (0.00032, "3.2e-4"),
         (0.0123, "0.0123"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +153,29 @@ def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_pa
     whole, parts = ([(one.user_attrs["uid"], one.intermediate_values) for one in study.trials] for study in studies)
     assert len(whole) == 4 + 2
     assert parts == whole
+
+
+def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run():
+    ranges, study = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), optuna.create_study(direction="maximize")
+
+    def generations(name):
+        run, callback = (
+            SimpleNamespace(record=SimpleNamespace(name=name, env="e", seed=1)),
+            StudyCallback(study, ranges),
+        )
+        for number, uids in enumerate([(0, 1), (0, 2)], 1):
+            members = [
+                SimpleNamespace(
+                    uid=uid, parent_uid=-1, fitness=1.0, hyperparameters={"lr": 1e-3}, architecture="", mutation=""
+                )
+                for uid in uids
+            ]
+            callback.on_generation(run, SimpleNamespace(generation=number, members=members))
+
+    generations("run"), generations("run")
+    assert [trial.user_attrs["uid"] for trial in study.trials] == [1]
+    generations(""), generations("")  # runs without a folder cannot be resumed
+    assert len(study.trials) == 3
 
 
 def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
