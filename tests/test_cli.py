@@ -21,11 +21,13 @@ import agilerl_like
 from agilerl_like import PPO, Population
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.cli import main
+from agilerl_like.cli import train as train_command
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _create_run_dir
 from agilerl_like.config import Config, load
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.training_arguments import TrainingArguments
 
@@ -113,6 +115,14 @@ class TestTrain:
         assert main(["train", file, "--seeds=2", "--seed", "7", "--run.name", "both"]) == 2
         assert "run.name='both-seed-8' is taken" in capsys.readouterr().err
         assert not (runs / "both-seed-7").exists()
+
+    def test_a_report_of_seeds_that_cannot_be_written_is_a_warning(self, monkeypatch, tmp_path, capsys):
+        def fails(runs, path):
+            raise ConfigurationError("no Vega")
+
+        monkeypatch.setattr(train_command, "write_report", fails)
+        train_command._write_report_of_seeds([], tmp_path / "report.html", quiet=True)
+        assert "no Vega" in capsys.readouterr().err
 
     @pytest.mark.parametrize("given", [["--seeds", "0"], ["--seeds=two"], ["--seeds"]])
     def test_other_numbers_of_seeds_are_refused(self, file, capsys, given):

@@ -55,7 +55,7 @@ from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import write_report
-from agilerl_like.reporting.run_history import read_history
+from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
@@ -113,10 +113,10 @@ class Train:
 class Resume:
     """Continue a run from its newest checkpoint.
 
-    The result is the same as without the interruption. Options are those of train: selection, mutation, training
-    (except fitness, eval-steps and opponents), backend, num-workers and step-timeout of environment, and device,
-    threads, processes and trackers of run. Settings of the members and of the environment itself are fixed. A larger
-    --training.max-steps, or a higher --training.target, continues a run that has ended.
+    The result is the same as without the interruption. Options are those of train: evolution, selection, mutation,
+    training (except fitness, eval-steps and opponents), backend, num-workers and step-timeout of environment, and
+    device, threads, processes and trackers of run. Settings of the members and of the environment itself are fixed. A
+    larger --training.max-steps, or a higher --training.target, continues a run that has ended.
     """
 
     run: Positional[Path]
@@ -167,14 +167,21 @@ def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
             return code
     runs = [read_history(its.run.dir / its.run.name) for its in configs]
     if config.run.report:
-        target = write_report(runs, config.run.dir / f"{name}-{seeds}-seeds.html")
-        if not quiet:
-            write_line(f"\nreport: {target}")
+        _write_report_of_seeds(runs, config.run.dir / f"{name}-{seeds}-seeds.html", quiet=quiet)
     if not quiet:
         best = np.array([best_so_far(run)[-1] for run in runs])
         spread = f"mean {formatting.fitness(best.mean())} ± {formatting.fitness(best.std(ddof=1))}"
         write_line(f"best fitness of {seeds} seeds: {', '.join(map(formatting.fitness, best))}; {spread}")
     return ExitCode.DONE
+
+
+def _write_report_of_seeds(runs: Sequence[RunHistory], path: Path, *, quiet: bool) -> None:
+    try:
+        target = write_report(runs, path)
+        if not quiet:
+            write_line(f"\nreport: {target}")
+    except (ConfigurationError, CheckpointError, OSError) as error:  # the training is saved in any case
+        write_error(error, ExitCode.DONE)
 
 
 def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False) -> int:
