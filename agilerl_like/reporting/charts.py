@@ -23,7 +23,9 @@ COLOURS = ("#2a6f97", "#d1495b", "#3c887e", "#edae49", "#7b5ea7", "#8d6346", "#5
 LOG_RANGE = 20.0
 """An axis of positive values that spans a larger factor is logarithmic."""
 LARGEST = 1e100
-"""Larger numbers are left out, because axis arithmetic would overflow."""
+"""Larger numbers are left out, because axis arithmetic would overflow; in plots those below its inverse, too."""
+PANELS = 48
+"""Most hyperparameters, each of which has its own panel."""
 ROWS: Spec = {"data": {"name": "rows"}}
 """The table of the run, which the page's script fills in."""
 TICKS = 20

@@ -16,10 +16,19 @@ import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.charts import distinct_names
+from agilerl_like.reporting.charts import (
+    BLUE,
+    DARK,
+    LARGEST,
+    LOG_RANGE,
+    PANELS,
+    RED,
+    distinct_names,
+    fitness_range,
+)
 from agilerl_like.reporting.estimates import best_so_far, pooled
 from agilerl_like.reporting.files import METRICS, read_metrics
-from agilerl_like.reporting.run_history import RunHistory, read_history
+from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
@@ -31,8 +40,8 @@ PLOT, RUNS_PLOT = "evolution.png", "runs.png"
 _NAMED = 10
 """Most runs of a figure that have a colour and a name each, as many as matplotlib has colours."""
 _FORMATS = (".png", ".pdf", ".svg")
-_LOG_RANGE, _DECADES = 20.0, 1e4
-"""Ratios of largest and smallest value from which an axis is logarithmic, and from which it has powers of 10 alone."""
+_DECADES = 1e4
+"""Ratio of largest and smallest value from which a logarithmic axis has powers of 10 alone."""
 _LABELS = 16
 _LABEL_LENGTH = 20
 """Characters of a mutation's label: `encoder.remove_layer`, the longest operator of the default network."""
@@ -40,8 +49,6 @@ _LEFT, _TOP, _RIGHT = 0.15, 0.65, 0.85
 """Shares of the axes beyond which a label is put on the other side of its point, so that it stays inside."""
 _LEAST_SPREAD = 0.1
 """Least half height of an axis relative to the values: a smaller one would make noise look like a change."""
-PANELS = 48
-"""Most hyperparameters, each of which has its own panel."""
 _LEARNING = {
     "train/loss": "loss",
     "train/policy_gradient_loss": "policy gradient loss",
@@ -56,9 +63,7 @@ _LEARNING = {
 """Titles of the metrics of learning, by column; a run has those of its algorithm."""
 _NEGATED = frozenset({"train/entropy_loss"})
 """Columns that are minus what their panel shows."""
-DRAWABLE = 1e100
-"""Larger numbers, and those below its inverse, are left out, because axis arithmetic would overflow."""
-_DARK, _BLUE, _GREY, _RED = "#14213d", "#2a6f97", "#b8c2cc", "#d1495b"
+_GREY = "#b8c2cc"
 
 
 def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
@@ -104,9 +109,9 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     if means:
         low, high = np.array([(mean.low, mean.high) for mean in means]).T
         label = "95 % interval of the mean"
-        axes.fill_between(steps, low, high, step="post", color=_DARK, alpha=0.12, linewidth=0, label=label)
+        axes.fill_between(steps, low, high, step="post", color=DARK, alpha=0.12, linewidth=0, label=label)
         values = [mean.value for mean in means]
-        axes.step(steps, values, where="post", color=_DARK, linewidth=2.5, label="interquartile mean")
+        axes.step(steps, values, where="post", color=DARK, linewidth=2.5, label="interquartile mean")
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _style_axes(axes, envs[0])
@@ -151,7 +156,7 @@ def figure(run_dir: Path | str) -> Figure:
         ha="left",
         fontsize=13,
         fontweight="bold",
-        color=_DARK,
+        color=DARK,
         parse_math=False,
     )
     return drawing
@@ -173,16 +178,13 @@ def _read(run_dir: Path | str) -> RunHistory:
 def _column(history: RunHistory, name: str) -> np.ndarray:
     values = -history.column(name) if name in _NEGATED else history.column(name)
     sizes = np.abs(values)
-    return np.where((sizes < DRAWABLE) & ((sizes > 1 / DRAWABLE) | (sizes == 0)), values, np.nan)
+    return np.where((sizes < LARGEST) & ((sizes > 1 / LARGEST) | (sizes == 0)), values, np.nan)
 
 
 def _fitness_norm(history: RunHistory) -> Normalize:
     from matplotlib.colors import Normalize
 
-    fitness = _column(history, "eval/mean_reward")
-    fitness = fitness[np.isfinite(fitness)]
-    # quantile: one member that failed badly must not use up the colour range
-    return Normalize(*np.quantile(fitness, [0.1, 1.0]), clip=True) if fitness.size else Normalize(0.0, 1.0)
+    return Normalize(*fitness_range(_column(history, FITNESS)), clip=True)
 
 
 def _draw_branches(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray) -> None:
@@ -191,27 +193,27 @@ def _draw_branches(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarray
     points = np.stack([x, y], axis=-1)
     segments = [points[[i, j]] for j, i in enumerate(history.before) if i >= 0]
     axes.add_collection(LineCollection([p for p in segments if np.isfinite(p).all()], colors=_GREY, linewidths=0.9))
-    axes.plot(*points[history.lineage].T, color=_DARK, linewidth=2.0, zorder=3, label="the best member's lineage")
+    axes.plot(*points[history.lineage].T, color=DARK, linewidth=2.0, zorder=3, label="the best member's lineage")
 
 
 def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     steps, fitness = _column(history, "time/total_timesteps"), _column(history, "eval/mean_reward")
     best, starts = _column(history, "population/best_ever"), [start for start, _ in history.generations]
     axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
-    axes.plot(steps[starts], best[starts], color=_BLUE, linestyle=":", label="best so far")
+    axes.plot(steps[starts], best[starts], color=BLUE, linestyle=":", label="best so far")
     _draw_branches(axes, history, steps, fitness)
-    axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=_DARK, zorder=4)
+    axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=DARK, zorder=4)
     middle, spread = fitness[history.lineage], _column(history, "eval/std_reward")[history.lineage]
     axes.fill_between(
-        steps[history.lineage], middle - spread, middle + spread, color=_DARK, alpha=0.1, linewidth=0, zorder=1,
+        steps[history.lineage], middle - spread, middle + spread, color=DARK, alpha=0.1, linewidth=0, zorder=1,
         label="± standard deviation of its episodes",
     )  # fmt: skip
     target = history.column("population/target")[-1]
-    if abs(target) < DRAWABLE:
-        axes.axhline(target, color=_RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
+    if abs(target) < LARGEST:
+        axes.axhline(target, color=RED, linestyle="--", linewidth=1.2, label=f"target {formatting.fitness(target)}")
     axes.set(xlabel="env steps of all members", ylabel="fitness")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
-    _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < DRAWABLE else math.nan]]), margin=0.2)
+    _limit_height(axes, np.concatenate([fitness, best, [target if abs(target) < LARGEST else math.nan]]), margin=0.2)
     _label_mutations(axes, history, steps, fitness)
     _style_axes(axes, "fitness")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, frameon=False, fontsize=9)
@@ -229,7 +231,7 @@ def _label_mutations(axes: Axes, history: RunHistory, x: np.ndarray, y: np.ndarr
         axes.annotate(
             _shortened(rows[i]["mutation"]), (x[i], y[i]), xytext=(-3 if ends_here else 3, 5 if above else -5),
             textcoords="offset points", ha="right" if ends_here else "left", va="bottom" if above else "top",
-            rotation=-30 if above == ends_here else 30, rotation_mode="anchor", fontsize=8, color=_DARK, zorder=5,
+            rotation=-30 if above == ends_here else 30, rotation_mode="anchor", fontsize=8, color=DARK, zorder=5,
             parse_math=False, clip_on=True,
         )  # fmt: skip
 
@@ -253,7 +255,7 @@ def _draw_panel(axes: Axes, name: str, history: RunHistory, norm: Normalize) -> 
     values, fitness = _column(history, name), _column(history, "eval/mean_reward")
     generation = _column(history, "generation")
     _draw_branches(axes, history, generation, values)
-    colours = colormaps["viridis"].with_extremes(bad=_RED)  # red: the fitness is not finite
+    colours = colormaps["viridis"].with_extremes(bad=RED)  # red: the fitness is not finite
     axes.scatter(generation, values, c=fitness, s=16, cmap=colours, norm=norm, zorder=4, plotnonfinite=True)
     _scale(axes, values)
     if name == "parameters":
@@ -270,7 +272,7 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
 
     low, high = np.nanmin(values), np.nanmax(values)
     whole = bool((values[np.isfinite(values)] % 1 == 0).all())
-    if low > 0 and high / low > _LOG_RANGE:
+    if low > 0 and high / low > LOG_RANGE:
         axes.set_yscale("log", base=2 if whole else 10)
         subs = (1.0, 2.0, 5.0) if high / low < _DECADES else (1.0,)
         axes.yaxis.set_major_locator(LogLocator(base=2) if whole else LogLocator(subs=subs))
@@ -301,7 +303,7 @@ def _limit_height(axes: Axes, values: np.ndarray, margin: float = 0.05) -> None:
 
 
 def _style_axes(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_DARK, parse_math=False)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=DARK, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e9ecef", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -42,8 +42,6 @@ LISTED = 20
 """Last births of the best lineage that are listed; earlier ones are folded."""
 NARROWEST = 5
 """Fewest pixels of a generation in the family tree; a tree of more generations than fit is scrolled."""
-PANELS = 48
-"""Most hyperparameters that are drawn."""
 
 
 def write_report(runs: Sequence[RunHistory], target: Path) -> Path:
@@ -222,7 +220,8 @@ def _schedules(run: RunHistory) -> str:
     named = [(n, name) for n, name in enumerate(run.hyperparameters) if np.isfinite(run.column(name)).any()]
     if not named:
         return ""
-    panels = "".join(_chart(name[3:], charts.schedule(run, name, f"h{n}", name[3:])) for n, name in named[:PANELS])
+    drawn = named[: charts.PANELS]
+    panels = "".join(_chart(name[3:], charts.schedule(run, name, f"h{n}", name[3:])) for n, name in drawn)
     return _section(
         "Hyperparameters",
         "Points: every member, coloured by fitness; line: what the best agent's lineage trained with.",
