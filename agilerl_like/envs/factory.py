@@ -449,9 +449,6 @@ def describe_backend(env: VectorEnv) -> str:
     return f"{env_config.backend}, because {choice.reason}" if choice.reason else env_config.backend
 
 
-backend_of = describe_backend  # former name
-
-
 def env_config_of(env: VectorEnv, use: str = "be made by other processes", allowed: str = "") -> VecEnvConfig:
     """Return the configuration of an env, from which another process can make it.
 
