@@ -36,6 +36,8 @@ MIN_HEIGHT = 160
 """Pixels of a frame; smaller ones, such as MinAtar's 10 x 10, are enlarged by a whole factor."""
 FPS = 30
 """Frames a second where the env's metadata have none."""
+OF_SINGLE_ENVS = ("sync", "async", "workers")
+"""Backends whose vector envs have the metadata of a single env."""
 RENDERED = "an id and envs of make_vect_envs(…) or make_multi_agent_vect_envs(…)"
 """Envs that can be made again with a rendering mode."""
 HEADLESS = "the environment variable MUJOCO_GL=egl"
@@ -87,10 +89,12 @@ def _rendered_env(
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
-        config = env_config_of(setup.vec_env, "be rendered", RENDERED).single_env_config()
-        silent = type(setup).from_config(config)
-        stack.callback(silent.env.close)
-        metadata = dict(silent.vec_env.metadata)  # vector envs of other backends may have other modes, or none
+        given = env_config_of(setup.vec_env, "be rendered", RENDERED)
+        config, metadata = given.single_env_config(), dict(setup.vec_env.metadata)
+        if given.backend not in OF_SINGLE_ENVS:  # vector envs of other kinds may have other modes, or none
+            silent = type(setup).from_config(config)
+            metadata = dict(silent.vec_env.metadata)
+            silent.env.close()
         check_render_modes(env_name_of(setup.vec_env), metadata, mode)
         made = type(setup).from_config(_with_render_mode(config, mode))
         stack.callback(made.env.close)
