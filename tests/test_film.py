@@ -236,3 +236,29 @@ def test_the_episodes_of_an_evaluation_are_displayed(tmp_path):
     assert shown == evaluate(agent, env, episodes=3, seed=5).lengths[0].tolist()
     with pytest.raises(ConfigurationError, match=r"has no rendering mode 'human', which --display needs; its modes: a"):
         display_episodes(agent, make_vect_envs(Blind, num_envs=1), 1, 5, Sampling.parse("greedy"))
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "torch", "device": "cpu"}])
+def test_rendering_modes_are_those_of_single_envs(monkeypatch, tmp_path, options):
+    """Gymnasium's native vector env has no window, and an env of tensors no modes."""
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    env = make_vect_envs("CartPole-v1", 2, **options)
+    agent = choosing(1, CartPoleEnv())
+    display_episodes(agent, env, 1, 5, Sampling.parse("greedy"), max_steps=1)
+    path = record_film(agent, env, tmp_path / "f.mp4", seed=1, max_steps=np.int64(2))
+    assert imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("env", "more", "message"),
+    [
+        (Fading, {}, "cannot be rendered, because it is unknown how it was made; allowed are an id and envs of make_v"),
+        (lambda: make_vect_envs(Fading, 1), {"fps": -5}, "fps=-5; allowed are finite numbers above 0"),
+        (lambda: make_vect_envs(Fading, 1), {"fps": "x"}, "fps='x'; allowed are finite numbers above 0"),
+        (lambda: make_vect_envs(Fading, 1), {"seed": -1}, "seed=-1; allowed are whole numbers from 0"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(tmp_path, env, more, message):
+    with pytest.raises(ConfigurationError, match=message):
+        record_film(choosing(0), env(), tmp_path / "f.mp4", **more)

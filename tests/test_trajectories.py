@@ -8,6 +8,7 @@ from gymnasium import spaces
 from small_runs import SMALL
 
 from agilerl_like import DQN, IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
+from agilerl_like.evaluation.eval_envs import evaluation_env_of, single_env_spec_of
 
 
 def agents_for(env_id, size=2, **settings):
@@ -223,3 +224,59 @@ def test_with_instances_no_episode_is_played_in_vain(tmp_path):
     with np.load(path) as data:
         returns = data["episode_return"]
     assert returns == pytest.approx(evaluate(agent, env, 3, seed=7).returns[0], rel=1e-5)
+    with np.load(path) as data:
+        assert data["episode_instance"].tolist() == [0, 1, 0, 1, 0, 1]
+        first = data["episode"] == 1
+        env = gym.make("Pendulum-v1", g=10.0)
+        observation, _ = env.reset(seed=int(data["episode_seed"][1]))
+        for expected, action in zip(data["observations"][first], data["actions"][first], strict=True):
+            np.testing.assert_array_equal(observation, expected)
+            observation = env.step(action)[0]
+
+
+def test_envs_of_tensors(tmp_path):
+    env = make_vect_envs("CartPole-v1", 2, backend="torch")
+    agent = PPO(env.single_observation_space, env.single_action_space, net_config=SMALL, seed=2)
+    data = np.load(export_trajectories(agent, env, tmp_path / "t.npz", 20, 2, seed=7))
+    found = evaluate(agent, env, len(data["episode_seed"]), seed=7, sampling="sample", max_steps=20)
+    assert data["episode_return"].tolist() == found.returns[0].tolist()
+    assert len(data["actions"]) == data["episode_length"].sum()
+    assert "episode_instance" not in data
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "limit", "kwargs"),
+    [
+        ("CartPole-v1", {"max_episode_steps": 50, "sutton_barto_reward": True}, 50, {"sutton_barto_reward": True}),
+        ("Pendulum-v1", {"backend": "sync", "g": 5.0}, 200, {"g": 5.0}),
+        ("CartPole-v1", {"backend": "torch"}, 500, {}),
+        ("Pendulum-v1", {"wrappers": [("RescaleAction", {"min_action": -1, "max_action": 1})]}, 200, {}),
+    ],
+)
+def test_the_spec_of_a_data_set_is_that_of_one_env(env_id, options, limit, kwargs):
+    env = make_vect_envs(env_id, 2, **options)
+    with evaluation_env_of(env, 2, PPO(env.single_observation_space, env.single_action_space)) as adapter:
+        spec = single_env_spec_of(adapter)
+    assert (spec.id, spec.max_episode_steps) == (env_id, limit)
+    assert kwargs.items() <= spec.kwargs.items()
+    assert [its.name for its in spec.additional_wrappers] == ["RescaleAction"] * len(options.get("wrappers", []))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda agent, path: evaluate(agent, "CartPole-v1", 1, seed=1, max_steps=0), "max_steps=0 must be at least 1"),
+        (lambda agent, path: evaluate(agent, "CartPole-v1", 1, seed=-1), "seed=-1; allowed are whole numbers from 0"),
+        (lambda agent, path: evaluate(agent, "CartPole-v1", 1, seed="x"), "seed='x'; allowed are whole numbers from 0"),
+        (lambda agent, path: export_trajectories(agent, "CartPole-v1", path, seed=-1), "seed=-1; allowed are whole"),
+    ],
+)
+def test_counts_and_seeds_out_of_range_are_named(tmp_path, call, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call(agents_for("CartPole-v1", 1)[0], tmp_path / "t.npz")
+
+
+def test_counts_of_numpy_are_whole_numbers():
+    agent = agents_for("CartPole-v1", 1)[0]
+    found = evaluate(agent, "CartPole-v1", np.int64(2), seed=np.int64(3), max_steps=np.int32(5))
+    assert found.returns.tolist() == evaluate(agent, "CartPole-v1", 2, seed=3, max_steps=5).returns.tolist()

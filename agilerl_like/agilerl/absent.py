@@ -71,10 +71,10 @@ def refuse(module_name: str, name: str) -> NoReturn:
 
 
 def absent_from(module_name: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of this package."""
+    """The `__getattr__` of a module of this package: an ImportError for a name in `REASONS`."""
 
     def load(name: str) -> Any:
-        if name.startswith("__"):  # Python's own questions
+        if name not in REASONS:  # as hasattr and pickle expect it
             raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
         refuse(module_name, name)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
     from agilerl_like.envs.factory import (
         VecEnvConfig,
-        backend_of,
         describe_backend,
         evaluation_env,
         make_vect_envs,
@@ -53,7 +52,6 @@ __all__ = [
     "Transition",
     "VecEnvAdapter",
     "VecEnvConfig",
-    "backend_of",
     "check_action_space",
     "check_finite",
     "check_finite_array",

@@ -9,7 +9,7 @@ distinct; evaluation then has more episodes than necessary, but stays fair.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from datetime import date, timedelta
 from functools import partial
 from numbers import Number
@@ -39,7 +39,7 @@ def num_distinct_envs(env: Any) -> int:
     if not isinstance(core, BUILT_FROM_ENV_FNS) or hasattr(core, "env_config"):
         return 1
     if not hasattr(core, "num_distinct_envs"):
-        set_num_distinct_envs(core, 1 if _are_equal(core.env_fns) else core.num_envs)
+        set_num_distinct_envs(core, 1 if _are_equal(core) else core.num_envs)
     return cast(Any, core).num_distinct_envs
 
 
@@ -60,16 +60,19 @@ def round_up_to_sets(count: int, num_distinct: int) -> int:
     return -(-count // num_distinct) * num_distinct
 
 
-def _are_equal(functions: Sequence[Callable[[], gym.Env]]) -> bool:
-    distinct = {id(function): function for function in functions}  # not by value: some cannot be hashed
+def _are_equal(vector_env: Any) -> bool:
+    """Return whether new envs of all rows are equal; those that are no new ones, but the rows' own, stay open."""
+    distinct = {id(function): function for function in vector_env.env_fns}  # not by value: some cannot be hashed
     if len(distinct) == 1:
         return True
     envs = [function() for function in distinct.values()]
     try:
         return all(_equal(_layers(envs[0]), _layers(env)) for env in envs[1:])
     finally:
+        live = {id(env.unwrapped) for env in getattr(vector_env, "envs", ())}
         for env in envs:
-            env.close()
+            if id(env.unwrapped) not in live:
+                env.close()
 
 
 def _layers(env: gym.Env) -> list[Any]:

@@ -481,13 +481,19 @@ def _array_misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tu
 def _bounds(space: gym.Space) -> tuple[Any, Any]:
     """Return the smallest and the largest legal values of a space, with a tolerance for rounding."""
     if isinstance(space, Box):
-        tolerance = 1e-5 * np.maximum(1.0, np.abs(np.nan_to_num(space.high))) if space.dtype.kind == "f" else 0
-        return space.low - tolerance, space.high + tolerance
+        return space.low - _tolerance(space.low), space.high + _tolerance(space.high)
     if isinstance(space, Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, MultiDiscrete):
         return space.start, space.start + space.nvec - 1
     return 0, 1 if isinstance(space, MultiBinary) else np.inf
+
+
+def _tolerance(bound: np.ndarray) -> Any:
+    """Return the tolerance for rounding at a bound; 0 where it is infinite."""
+    if bound.dtype.kind != "f":
+        return 0
+    return 1e-5 * np.maximum(1.0, np.abs(bound), where=np.isfinite(bound), out=np.zeros_like(bound))
 
 
 def _same(one: Any, other: Any) -> bool:

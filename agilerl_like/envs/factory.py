@@ -160,6 +160,15 @@ class VecEnvConfig:
         steps_tensors = self.backend in TENSOR_BACKENDS
         return replace(self, env_kwargs={"device": device, **self.env_kwargs}) if steps_tensors else self
 
+    def single_env_config(self) -> VecEnvConfig:
+        """Return the config of one env that is stepped in this process; of several instances it is the first."""
+        instance = dict(*self.instances[:1])
+        env = instance.pop("id", self.env)
+        env_kwargs = {**self.env_kwargs, **instance}
+        if self.backend in TENSOR_BACKENDS:
+            env_kwargs.pop("device", None)
+        return replace(self, env=env, num_envs=1, backend="sync", env_kwargs=env_kwargs, instances=(), seeds=None)
+
     def single_env_fns(self) -> tuple[Callable[[], gym.Env], ...]:
         """Return a function for each instance, or one, that makes a single env without training wrappers.
 
@@ -440,11 +449,10 @@ def describe_backend(env: VectorEnv) -> str:
     return f"{env_config.backend}, because {choice.reason}" if choice.reason else env_config.backend
 
 
-backend_of = describe_backend  # former name
-
-
-def env_config_of(env: VectorEnv) -> VecEnvConfig:
+def env_config_of(env: VectorEnv, use: str = "be made by other processes", allowed: str = "") -> VecEnvConfig:
     """Return the configuration of an env, from which another process can make it.
+
+    An error states the `use` for which it is needed, and the envs that are `allowed` there.
 
     Raises:
         ConfigurationError: it is unknown how the env was made.
@@ -452,8 +460,8 @@ def env_config_of(env: VectorEnv) -> VecEnvConfig:
     env_config = _find_env_config(env)
     if env_config is None:
         raise ConfigurationError(
-            f"env={env} cannot be made by other processes, because it is unknown how it was made; allowed are envs of "
-            "make_vect_envs(…) and gymnasium.make_vec(…)"
+            f"env={env} cannot {use}, because it is unknown how it was made; allowed are "
+            + (allowed or "envs of make_vect_envs(…) and native vector envs of gymnasium.make_vec(…)")
         )
     return env_config
 

@@ -63,7 +63,10 @@ class TensorVectorEnv(VectorEnv[Tensor, Tensor, Tensor], ABC):
 
     @abstractmethod
     def initial_state(self, uniform: Tensor) -> Tensor:
-        """Return start states from numbers that are uniform in [0, 1), both `[S, N]`."""
+        """Return start states from numbers that are uniform in [0, 1), both `[S, K]`.
+
+        K is the number of copies that begin an episode, or of all, whose other start states are not used.
+        """
 
     @abstractmethod
     def transition(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

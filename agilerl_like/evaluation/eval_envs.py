@@ -12,9 +12,9 @@ from gymnasium.envs.registration import EnvSpec
 from agilerl_like import training
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.envs.factory import VecEnvConfig, env_config_of
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.envs.env_errors import env_errors, env_name_of
+from agilerl_like.envs.factory import VecEnvConfig, env_config_of, env_config_or_none
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 
 EvaluationEnv = str | gymnasium.Env | gymnasium.vector.VectorEnv | EnvSetup | Any
@@ -44,8 +44,13 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
 
 
 def single_env_spec_of(adapter: EvalEnv) -> EnvSpec | None:
-    """Return the spec of one env of a vector env, if it can be written as text."""
-    spec = getattr(adapter.env, "spec", None)
+    """Return the spec of one env of a vector env, if it can be written as text; of several instances the first's."""
+    config, spec = env_config_or_none(adapter.env), getattr(adapter.env, "spec", None)
+    if config is not None and isinstance(config.env, str):
+        with contextlib.suppress(ConfigurationError, EnvStepError), env_errors(adapter.env, "construction"):
+            single = config.single_env_config().single_env_fns()[0]()  # envs of tensors, for example, have none
+            spec = single.spec
+            single.close()
     if spec is not None and "vectorization_mode" in spec.kwargs:  # of a native vector env
         spec = gymnasium.spec(spec.id)
     try:

@@ -8,6 +8,7 @@ import math
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +22,9 @@ from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, check_spaces, setup_of
 from agilerl_like.evaluation.policies import SeededEpisodes, play_side_by_side
-from agilerl_like.evaluation.returns import agents_of
+from agilerl_like.evaluation.returns import agents_of, count_of, seed_of
 from agilerl_like.networks.sampling import Sampling
-from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.durable_io import make_folder
 
 MODE, WINDOW = "rgb_array", "human"
@@ -35,6 +36,10 @@ MIN_HEIGHT = 160
 """Pixels of a frame; smaller ones, such as MinAtar's 10 x 10, are enlarged by a whole factor."""
 FPS = 30
 """Frames a second where the env's metadata have none."""
+OF_SINGLE_ENVS = ("sync", "async", "workers")
+"""Backends whose vector envs have the metadata of a single env."""
+RENDERED = "an id and envs of make_vect_envs(…) or make_multi_agent_vect_envs(…)"
+"""Envs that can be made again with a rendering mode."""
 HEADLESS = "the environment variable MUJOCO_GL=egl"
 """What lets MuJoCo draw without a display."""
 
@@ -61,11 +66,12 @@ def record_film(
     players, rule, path = agents_of(agents), Sampling.parse(sampling), Path(path)
     if path.suffix != ".mp4":
         raise ConfigurationError(f"path={str(path)!r}; allowed is a file that ends in .mp4")
-    if not isinstance(max_steps, int) or max_steps < 1:
-        raise ConfigurationError(f"max_steps={max_steps!r} must be at least 1")
+    max_steps = count_of("max_steps", max_steps)
+    if fps is not None and not (isinstance(fps, Real) and 0 < fps < math.inf):
+        raise ConfigurationError(f"fps={fps!r}; allowed are finite numbers above 0")
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ConfigurationError("a film needs more packages: pip install 'agilerl-like[video]'")
-    (episode_seed,) = integers(1, fresh_seed() if seed is None else seed, Purpose.CONFIRMATION_ENVS)
+    (episode_seed,) = integers(1, seed_of(seed), Purpose.CONFIRMATION_ENVS)
     with _rendered_env(env, len(players), players[0]) as (adapter, metadata):
         make_folder(path.absolute().parent)
         with Film(path, fps or metadata.get("render_fps") or FPS) as film:
@@ -83,7 +89,12 @@ def _rendered_env(
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
-        config, metadata = env_config_of(setup.vec_env), dict(setup.vec_env.metadata)
+        given = env_config_of(setup.vec_env, "be rendered", RENDERED)
+        config, metadata = given.single_env_config(), dict(setup.vec_env.metadata)
+        if given.backend not in OF_SINGLE_ENVS:  # vector envs of other kinds may have other modes, or none
+            silent = type(setup).from_config(config)
+            metadata = dict(silent.vec_env.metadata)
+            silent.env.close()
         check_render_modes(env_name_of(setup.vec_env), metadata, mode)
         made = type(setup).from_config(_with_render_mode(config, mode))
         stack.callback(made.env.close)
@@ -123,15 +134,13 @@ def check_render_modes(name: str, metadata: dict[str, Any], mode: str = MODE) ->
 
 
 def _with_render_mode(config: VecEnvConfig, mode: str) -> VecEnvConfig:
-    """Return the config of one env that renders in this process; of several instances it is the first."""
-    own = dict(*config.instances[:1])
-    env = own.pop("id", config.env)
-    kwargs: dict[str, Any] = {**config.env_kwargs, **own}
+    """Return the config of one env with a rendering mode."""
+    kwargs: dict[str, Any] = dict(config.env_kwargs)
     if "source" in kwargs and "extra_wrappers" in kwargs:  # of teams: `multi_agent_env_config`
         kwargs["env_kwargs"] = {**kwargs["env_kwargs"], "render_mode": mode}
     else:
         kwargs["render_mode"] = mode
-    return replace(config, env=env, num_envs=1, backend="sync", env_kwargs=kwargs, instances=())
+    return replace(config, env_kwargs=kwargs)
 
 
 class FilmedEpisodes(SeededEpisodes):

@@ -23,7 +23,8 @@ from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.evaluation.eval_envs import check_spaces
-from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.evaluation.returns import count_of, seed_of
+from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, independent_prior, rating_errors
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
@@ -79,8 +80,8 @@ def play_games(
     its training wrappers. A function plays for any agent that the other player does not control.
 
     Raises:
-        ConfigurationError: `games` is below 1, a player is neither a team nor a function, or a team was made for other
-            spaces or groups.
+        ConfigurationError: `games` is below 1, a player is neither a team nor a function, a team was made for other
+            spaces or groups, or there are no two sides.
         EnvStepError: all games were lost with their worker processes.
     """
     return _Table([first, second], env, seed).play(first, second, games)
@@ -120,7 +121,7 @@ class _Table:
 
     def __init__(self, players: Sequence[Player], env: MultiAgentVectorEnv, seed: int | None) -> None:
         self._setup = MultiAgentEnvSetup(env)
-        self._seed = fresh_seed() if seed is None else seed
+        self._seed = seed_of(seed)
         teams = [player for player in players if isinstance(player, IPPO)]
         for player in players:
             if not isinstance(player, IPPO) and not callable(player):
@@ -133,13 +134,14 @@ class _Table:
             check_spaces(self._setup, team)
             if team.groups != self._groups:
                 raise ConfigurationError(f"the teams have different groups: {dict(self._groups)}, {dict(team.groups)}")
+        if len(player_sides(self._groups)) < 2:
+            raise ConfigurationError(f"the groups are {dict(self._groups)}; allowed in games are two sides or more")
         self._spaces = env.single_action_spaces
         self._has_chance: bool | None = None
         """None before the first game between teams."""
 
     def play(self, first: Player, second: Player, games: int) -> Games:
-        if not isinstance(games, int) or games < 1:
-            raise ConfigurationError(f"games={games!r} must be at least 1")
+        games = count_of("games", games)
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
         sides = player_sides(self._groups)
         with ExitStack() as stack:

@@ -27,8 +27,8 @@ def check_minari() -> None:
 def write_minari(path: Path, trajectories: Sequence[Any], spec: EnvSpec | None, agent: Any) -> None:
     """Write trajectories as the dataset `path.name` in the folder `path.parent`.
 
-    Log-probability, value, agent and generation are infos of each step; the seed belongs to the episode. `spec`
-    describes the env, from which `recover_environment` makes it.
+    Log-probability, value, agent, generation and, of an env with instances, their number are infos of each step; the
+    seed belongs to the episode. `spec` describes the env, from which `recover_environment` makes it.
 
     Raises:
         ConfigurationError: the name is not one of a dataset, or the dataset exists.
@@ -50,6 +50,7 @@ def write_minari(path: Path, trajectories: Sequence[Any], spec: EnvSpec | None, 
                 "value": one.values,
                 "agent": np.full(len(one), one.agent),
                 "generation": np.full(len(one), one.generation),
+                **({} if one.instance is None else {"instance": np.full(len(one), one.instance)}),
             },
         )
         for number, one in enumerate(trajectories)

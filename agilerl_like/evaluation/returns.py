@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +37,13 @@ def evaluate(
     another one is reset and used itself. `max_steps` truncates longer episodes.
 
     Raises:
-        ConfigurationError: `episodes` is below 1, `sampling` is unknown or does not suit the actions, or an agent was
-            made for other spaces.
+        ConfigurationError: `episodes` or `max_steps` is below 1, `seed` is below 0, `sampling` is unknown or does not
+            suit the actions, or an agent was made for other spaces.
     """
     players, sampling = agents_of(agents), Sampling.parse(sampling)
-    if not isinstance(episodes, int) or episodes < 1:
-        raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
-    seeds = integers(episodes, fresh_seed() if seed is None else seed, Purpose.CONFIRMATION_ENVS)
+    episodes = count_of("episodes", episodes)
+    max_steps = None if max_steps is None else count_of("max_steps", max_steps)
+    seeds = integers(episodes, seed_of(seed), Purpose.CONFIRMATION_ENVS)
     with evaluation_env_of(env, min(episodes, EVALUATION_ENVS), players[0]) as adapter:
         played = [play(agent, adapter, seeds, sampling, max_steps=max_steps) for agent in players]
     returns, lengths, lost, infos = (
@@ -50,6 +52,22 @@ def evaluate(
     names = played[0].returns_by_agent
     by_agent = {name: np.concatenate([one.returns_by_agent[name] for one in played]) for name in names}
     return Episodes(returns, lengths, lost, infos, by_agent)
+
+
+def count_of(name: str, value: Any) -> int:
+    """Return an argument that is a whole number from 1; ConfigurationError if it is something else."""
+    if not isinstance(value, Integral) or value < 1:
+        raise ConfigurationError(f"{name}={value!r:.100} must be at least 1")
+    return int(value)
+
+
+def seed_of(seed: Any) -> int:
+    """Return an argument `seed`, or a fresh one for None; ConfigurationError unless it is a whole number from 0."""
+    if seed is None:
+        return fresh_seed()
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ConfigurationError(f"seed={seed!r:.100}; allowed are whole numbers from 0")
+    return int(seed)
 
 
 def agents_of(agents: EvolvableAlgorithm | Iterable[EvolvableAlgorithm]) -> list[EvolvableAlgorithm]:

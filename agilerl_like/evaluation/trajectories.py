@@ -21,9 +21,9 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of, single_env_spec_of
 from agilerl_like.evaluation.minari_dataset import check_minari, write_minari
 from agilerl_like.evaluation.policies import SampledPolicy, SeededEpisodes, play_with
-from agilerl_like.evaluation.returns import agents_of
+from agilerl_like.evaluation.returns import agents_of, count_of, seed_of
 from agilerl_like.networks.sampling import Sampling
-from agilerl_like.seeding import Purpose, fresh_seed, integers
+from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.durable_io import make_folder, replace_file
 
 Format = Literal["npz", "minari"]
@@ -33,12 +33,14 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode of T steps; `env.reset(seed=seed)` and its actions give it again."""
+    """One episode of T steps; `env.reset(seed=seed)` of its instance and its actions give it again."""
 
     seed: int
     agent: int
     """The agent's index."""
     generation: int
+    instance: int | None
+    """The number of the env's instance; None if the env has no instances."""
     observations: Any  # [T + 1, …]
     actions: np.ndarray  # [T, …]
     rewards: np.ndarray  # [T]
@@ -70,17 +72,16 @@ def export_trajectories(
 
     `format="npz"` writes numpy arrays: of each step `observations`, `next_observations` (of a Dict or Tuple
     `observations/NAME`), `actions`, `rewards`, `terminated`, `truncated`, `log_probs`, `values`, `episode` (a number)
-    and `step`; of each episode `episode_seed`, `episode_agent`, `episode_generation`, `episode_length` and
-    `episode_return`. `format="minari"` writes the dataset `path.name`, such as "cartpole/evolved-v0", into the folder
-    `path.parent`, which `MINARI_DATASETS_PATH` names when it is loaded; it needs the extra `minari`.
+    and `step`; of each episode `episode_seed`, `episode_agent`, `episode_generation`, `episode_length`,
+    `episode_return` and, of an env with instances, `episode_instance` (their number). `format="minari"` writes the
+    dataset `path.name`, such as "evolved-v0", into the folder `path.parent`, which `MINARI_DATASETS_PATH` names when it
+    is loaded; it needs the extra `minari`.
 
     Raises:
         ConfigurationError: an argument is out of its range, or an agent is a team.
     """
     players, sampling, path = agents_of(agents), Sampling.parse(sampling), Path(path)
-    for name, value in (("steps", steps), ("num_envs", num_envs)):
-        if not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"{name}={value!r} must be at least 1")
+    steps, num_envs = count_of("steps", steps), count_of("num_envs", num_envs)
     if format not in get_args(Format):
         raise unknown_name("format", format, get_args(Format))
     if format == "npz" and path.suffix != ".npz":
@@ -92,14 +93,14 @@ def export_trajectories(
     generations = [generation] * len(players) if isinstance(generation, int) else list(generation)
     if len(generations) != len(players):
         raise ConfigurationError(f"generation has {len(generations)} entries; allowed is one for each agent")
-    seed = fresh_seed() if seed is None else seed
+    seed = seed_of(seed)
     with evaluation_env_of(env, num_envs, players[0]) as adapter:
         found = [
             trajectory
             for agent, its_generation in zip(players, generations, strict=True)
             for trajectory in _played(agent, adapter, seed, steps, sampling, its_generation)
         ]
-        spec = single_env_spec_of(adapter)
+        spec = single_env_spec_of(adapter) if format == "minari" else None
     if format == "npz":
         data = io.BytesIO()
         np.savez_compressed(data, **cast(Any, as_arrays(found)))
@@ -139,7 +140,7 @@ class _Step:
     """What happened in one step of N rows."""
 
     def __init__(self, actions: Any, transition: Any, to_numpy: Any) -> None:
-        self.actions = np.array(to_numpy(actions))
+        self.actions = np.array(actions.cpu() if isinstance(actions, Tensor) else actions)
         reward, terminated, truncated, lost = map(
             to_numpy, (transition.reward, transition.terminated, transition.truncated, transition.lost)
         )
@@ -180,6 +181,7 @@ class Recorder(SeededEpisodes):
         steps = self._steps[:length]
         if any(step.lost[row] for step in steps):
             return None
+        instances = num_instances(self.env)
         truncated = np.array([step.truncated[row] for step in steps])
         terminated = np.array([step.terminated[row] for step in steps])
         truncated[-1] |= not terminated[-1]
@@ -188,6 +190,7 @@ class Recorder(SeededEpisodes):
             seed=self.seeds[row],
             agent=self._agent,
             generation=self._generation,
+            instance=row % instances if instances > 1 else None,
             observations=tree_map(lambda *leaves: np.stack(leaves), *observations),
             actions=np.stack([step.actions[row] for step in steps]),
             rewards=np.array([step.reward[row] for step in steps], np.float32),
@@ -211,7 +214,7 @@ class RecordedPolicy(SampledPolicy):
 
 def as_arrays(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
     """Return the arrays that `format="npz"` writes."""
-    count = len(trajectories)
+    count, instances = len(trajectories), [one.instance for one in trajectories]
     per_step = {
         name: np.concatenate([getattr(one, name) for one in trajectories])
         for name in ("actions", "rewards", "terminated", "truncated", "log_probs", "values")
@@ -227,6 +230,7 @@ def as_arrays(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
         "episode_generation": np.array([one.generation for one in trajectories]),
         "episode_length": np.array([len(one) for one in trajectories]),
         "episode_return": np.array([one.rewards.sum(dtype=np.float64) for one in trajectories]),
+        **({} if None in instances else {"episode_instance": np.array(instances)}),
     }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
+from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
@@ -17,7 +18,7 @@ from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_
 from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
-from agilerl_like.envs.wrapper_specs import changes_reward
+from agilerl_like.envs.wrapper_specs import changes_reward, refuse_shared_envs
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, Opponent
@@ -165,6 +166,17 @@ def _changed_rewards(env_config: Any) -> Iterator[Finding]:
                 f"wrappers: {wrapper!r} changes the reward that fitness is computed from",
                 "in training_wrappers it changes the reward of training only",
             )
+
+
+def check_separate(training_env: Any, eval_env: Any) -> None:
+    """Raise ConfigurationError if a new vector env for evaluations steps an env in which members train."""
+    vectors = [getattr(getattr(env, "vector", env), "unwrapped", None) for env in (training_env, eval_env)]
+    if all(isinstance(vector, SyncVectorEnv) for vector in vectors):
+        cores = [single.unwrapped for vector in vectors for single in cast(SyncVectorEnv, vector).envs]
+        is_team = hasattr(training_env, "vector")  # whose single envs are packed
+        refuse_shared_envs(
+            [cast(Any, core).env for core in cores] if is_team else cores, f"a function of env={training_env}"
+        )
 
 
 def check_whole_sets(env: Any, envs: int) -> None:

@@ -49,7 +49,7 @@ from agilerl_like.training.checkpoint_manager import (
     newest_checkpoint,
     take_experience,
 )
-from agilerl_like.training.env_setup import EnvSetup
+from agilerl_like.training.env_setup import EnvSetup, check_separate
 from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import (
@@ -365,14 +365,15 @@ class ProcessRun:
         training_env = env_setup.make_training_env(len(members.population), shard.parts, shard.part)
         if training_env is not env_setup.env:
             open_envs.callback(training_env.close)
-        eval_env = env_setup.adapt(self._eval_env(open_envs, len(members.population)))
+        eval_env = env_setup.adapt(self._eval_env(open_envs, len(members.population), training_env))
         return env_setup.adapt(training_env), env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps)
 
-    def _eval_env(self, stack: contextlib.ExitStack, members: int) -> Any:
+    def _eval_env(self, stack: contextlib.ExitStack, members: int, training_env: Any) -> Any:
         """Return the env for evaluations: a new one if it can be made, else the one that was given."""
         eval_setup = self.eval_setup or self.env_setup
         try:
             env = eval_setup.make_eval_env(members * eval_setup.num_eval_episodes(self.plan.training_args.eval_loop))
+            check_separate(training_env, env)
         except ConfigurationError as error:
             env = eval_setup.env
             if self.eval_setup is None:

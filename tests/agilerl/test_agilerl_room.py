@@ -11,23 +11,26 @@ from tiny_team import Meeting
 from torch import nn
 
 import agilerl_like
-from agilerl_like import ConfigurationError
+from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
+from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
-from agilerl_like.agilerl.modules import EvolvableCNN
+from agilerl_like.agilerl.modules import EvolvableCNN, EvolvableMLP
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
 from agilerl_like.agilerl.utils.utils import (
     create_population,
+    print_hyperparams,
     run_selection_and_mutation,
     save_population_checkpoint,
 )
 from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
+from agilerl_like.hpo import Choice
 from agilerl_like.reporting import Callback
 from agilerl_like.training.sharding import SerializedAgent, deserialize
 
@@ -361,3 +364,57 @@ def test_agents_without_an_observation_neither_act_nor_learn():
     assert list(active) == ["a_0"]
     assert list(team.get_action({"a_0": half, "b_0": np.full((2, 3), np.nan)})[0]) == ["a_0"]
     assert list(team.get_action({"a_0": seen, "b_0": seen})[0]) == ids
+
+
+def test_other_names_are_unknown_as_python_has_it():
+    """`hasattr` and pickle ask modules for names of other packages."""
+    assert not hasattr(agilerl_like.agilerl, "expit")
+    with pytest.raises(ImportError, match="cannot import name 'expit'"):
+        exec("from agilerl_like.agilerl.utils.utils import expit")
+
+
+def test_empty_ranges_are_not_replaced_by_default_ones():
+    assert len(agent_of(hp_config=HyperparameterConfig()).hp_config) == 0
+
+
+def test_a_network_without_hidden_layers():
+    assert EvolvableMLP(4, 2, [])(torch.zeros(1, 4)).shape == (1, 2)
+
+
+def test_choices_are_printed(capsys):
+    ranges = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), lr_schedule=Choice(["linear", "cosine"]))
+    print_hyperparams([agent_of(lr=3e-4, lr_schedule="linear", hp_config=ranges)])
+    assert "lr=0.0003, lr_schedule=linear; mutation" in capsys.readouterr().out
+
+
+def test_unknown_arguments_of_make_evolvable_are_named():
+    network, x = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2)), torch.zeros(1, 4)
+    MakeEvolvable(network, x, output_vanish=True)
+    with pytest.raises(ConfigurationError, match="argument='max_mlp_node' is unknown; did you mean 'max_mlp_nodes'"):
+        MakeEvolvable(network, x, max_mlp_node=128)
+
+
+def test_an_empty_rollout_buffer_is_named():
+    buffer = RolloutBuffer(2, BOX, DISCRETE)
+    for call in (buffer.get, buffer.content, lambda: buffer.compute_returns_and_advantages(0.0, 0.0)):
+        with pytest.raises(ConfigurationError, match="the rollout buffer is empty"):
+            call()
+
+
+def test_returns_are_there_once_they_are_computed():
+    buffer, zeros = RolloutBuffer(3, BOX, DISCRETE, gamma=0.5), np.zeros((1, 3), np.float32)
+    for _ in range(2):
+        buffer.add(zeros, [0], [1.0], [0.0], [0.0], [0.0], zeros)
+    assert not {"returns", "advantages"} & buffer.get().keys()
+    buffer.compute_returns_and_advantages([0.0], [0.0])
+    assert len(buffer.get()["returns"]) == 2
+    buffer.add(zeros, [0], [1.0], [0.0], [0.0], [0.0], zeros)
+    assert "returns" not in buffer.get()
+
+
+def test_every_step_may_begin_an_episode():
+    buffer, zeros = RolloutBuffer(3, BOX, DISCRETE), np.zeros((1, 3), np.float32)
+    for start in (None, 1.0, None):
+        buffer.add(zeros, [0], [1.0], [0.0], [0.0], [0.0], zeros, episode_start=start)
+    starts = buffer.content().experiences[4]
+    assert [float(start[0]) for start in starts] == [1.0, 1.0, 0.0]

@@ -222,3 +222,12 @@ class Unsendable(FailingEnv):
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0], {"event": lambda: None}
+
+
+class UnmadeOnce(FailingEnv):
+    """Cannot be made, once, if a file exists."""
+
+    def __init__(self, file):
+        if os.path.exists(file):
+            os.remove(file)
+            raise ConnectionRefusedError("the simulator is not up yet")

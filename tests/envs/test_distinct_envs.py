@@ -151,5 +151,26 @@ def test_copies_from_a_config_are_equal_and_new_envs_are_compared():
     assert num_distinct_envs(env) == 1
 
 
+class Simulator(Level):
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+def test_envs_that_the_functions_already_hold_stay_open():
+    made = []
+
+    def new():
+        made.append(Simulator(2))
+        return made[-1]
+
+    one, other = Simulator(0), Simulator(1)
+    assert num_distinct_envs(SyncVectorEnv([lambda: one, lambda: other, new])) == 3
+    assert one.is_open
+    assert other.is_open
+    assert [its.is_open for its in made] == [True, False]  # the row's own, and the one for the comparison
+
+
 def test_round_up_to_sets():
     assert [round_up_to_sets(count, 3) for count in (1, 3, 4, 7)] == [3, 3, 6, 9]

@@ -149,6 +149,16 @@ DEFECTS = {
         r"warning: .*observation\[0\]=4.0 is outside -1.* to 3",
     ),
     "missing key": (Keyed, r"error: .*\['time'\] and not a dict of \['left', 'time'\]"),
+    "below a box that is open above": (
+        sound_but(
+            observation_space=Box(0, np.inf, (2,)), see=lambda self: np.array([-5 * (self.time == 6), 0], np.float32)
+        ),
+        r"warning: .*\[0\]=-5.0 is outside -9.9.*e-06 to inf; widen",
+    ),
+    "above a box that is open below": (
+        sound_but(observation_space=Box(-np.inf, 5, (2,))),
+        r"warning: .*\[0\]=6.0 is outside -inf to 5.00005.*; widen",
+    ),
     "space of another kind": (
         sound_but(observation_space=Graph(Discrete(2), None)),
         "error: observation_space=.* is a Graph; allowed",

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import failing_envs
@@ -617,6 +618,18 @@ def test_a_failure_before_the_first_reset_is_not_retried(env_of, second, message
     env = env_of([failing_envs.FailingEnv, second], num_workers=1)
     with pytest.raises(EnvStepError, match=f"(?s){message}"):
         env.reset(seed=5)
+
+
+def test_a_restarted_worker_whose_env_is_not_made_at_once_is_restarted_again(env_of, tmp_path):
+    env = env_of([partial(failing_envs.UnmadeOnce, tmp_path / "down")], num_workers=1)
+    env.reset(seed=5)
+    (tmp_path / "down").touch()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert env.step(np.array([failing_envs.IS_KILLED]))[3].tolist() == [True]
+    assert ["SIGKILL" in str(caught[0].message), "not up yet" in str(caught[1].message)] == [True, True]
+    assert "(restart 2, allowed are 3 in a row)" in str(caught[1].message)
+    assert env.step(np.array([0]))[1].tolist() == [1.0]
 
 
 def test_one_env_returned_twice_is_refused(env_of):

@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL, Records
 
 from agilerl_like import (
@@ -350,6 +352,16 @@ def test_rows_of_a_given_eval_env_must_be_divisible():
     mine, env = Mine([lambda: gymnasium.make("CartPole-v1")] * 4), make_vect_envs("CartPole-v1", 2)
     with pytest.raises(ConfigurationError, match=r"eval_env=.*num_envs=4, which cannot be divided among 3 members"):
         train_on_policy(env, pop=population_of(env, num_envs=2), eval_env=mine, max_steps=200, verbose=False)
+
+
+@pytest.mark.parametrize("make", [lambda one: SyncVectorEnv([lambda: one]), lambda one: make_vect_envs(lambda: one, 1)])
+def test_no_evaluation_is_played_in_the_env_that_trains(make):
+    env = make(CartPoleEnv())
+    agent, budget = population_of(env, 1), {"max_steps": 64, "evo_steps": 64, "eval_loop": 1, "verbose": False}
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+        train_on_policy(env, pop=agent, **budget)
+    train_on_policy(env, pop=agent, eval_env=env, **budget)  # itself, whose training episodes are then reset
+    train_on_policy(env, pop=agent, eval_env=make(CartPoleEnv()), **budget)
 
 
 WRONG = {

@@ -24,6 +24,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.cli import main
+from agilerl_like.envs.multi_agent.pettingzoo import single_env_vector
 from agilerl_like.envs.multi_agent.scripted import random_moves
 from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
@@ -343,6 +344,16 @@ def test_players_that_cannot_play_are_named(first, games_, message):
         play_games(first, random_moves, env, games_)
 
 
+class Alone(Duel):
+    possible_agents = ("red_0",)
+
+
+def test_games_need_two_sides():
+    env = make_multi_agent_vect_envs(Alone, 1, backend="sync")
+    with pytest.raises(ConfigurationError, match="allowed in games are two sides or more"):
+        play_games(zero, zero, env, 1)
+
+
 def test_a_team_of_other_critics_is_refused_as_opponent():
     env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
     other = population(env, 1, groups=BOTH, critic_observation="joint")[0]
@@ -385,3 +396,12 @@ def test_random_moves_need_masks():
     env = make_multi_agent_vect_envs(Duel, 1, backend="sync")
     with pytest.raises(ConfigurationError, match="needs action masks"):
         play_games(random_moves, zero, env, 1)
+
+
+def test_team_envs_that_were_made_without_a_config_are_trained_in():
+    envs = [single_env_vector(Duel()) for _ in range(2)]
+    teams, budget = population(envs[0], 1), {"max_steps": 128, "evo_steps": 128, "eval_loop": 1, "verbose": False}
+    train_multi_agent_on_policy(envs[0], pop=teams, eval_env=envs[1], **budget)
+    assert envs[0].env_config is None
+    with pytest.raises(ConfigurationError, match="returned one and the same env twice"):
+        train_multi_agent_on_policy(envs[0], pop=teams, **budget)

@@ -16,7 +16,10 @@ __getattr__ = absent_from(__name__)
 
 
 class Transition:
-    """Observations, actions, rewards, next observations and flags of a step, `[B, …]` each, on a device."""
+    """Observations, actions, rewards, next observations and flags of a step, `[B, …]` each, on a device.
+
+    `batch_size` has no effect.
+    """
 
     def __init__(
         self, obs: Any, action: Any, next_obs: Any, reward: Any, done: Any, batch_size: Any = (), device: Any = None

@@ -21,7 +21,10 @@ __getattr__ = absent_from(__name__)
 
 
 class ReplayBuffer:
-    """The last `max_size` transitions that were added; `seed` names the random stream of its samples."""
+    """The last `max_size` transitions that were added; `seed` names the random stream of its samples.
+
+    `dtype` has no effect: tensors keep their types.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,10 @@ class ReplayBuffer:
 
 
 class MultiStepReplayBuffer(ReplayBuffer):
-    """States the `n_step` of returns for `train_off_policy(n_step_memory=…)`, whose own replay computes them."""
+    """States the `n_step` of returns for `train_off_policy(n_step_memory=…)`, whose own replay computes them.
+
+    `gamma` and `dtype` have no effect: the discount is that of the agent.
+    """
 
     def __init__(
         self,

@@ -145,18 +145,21 @@ class RolloutBuffer:
         Raises:
             ConfigurationError: nothing is in it, or what the last step led to is missing.
         """
-        if not self._rows:
-            raise ConfigurationError("the rollout buffer is empty: call collect_rollouts(agent, env) before learn()")
+        self._check_filled("learn")
         if self._next_obs is None:
             raise ConfigurationError("the last step in the rollout buffer was added without next_obs; pass it to add")
         rows = self._rows
-        starts = [rows[0].episode_start, *(row.done for row in rows[:-1])]
+        starts = [row.episode_start for row in rows]
         columns = ([getattr(row, name) for row in rows] for name in ("obs", "action", "log_prob", "reward"))
         values = [row.value for row in rows]
         some_masked = any(row.action_mask is not None for row in rows)
         masks = [self._mask_of(row) for row in rows] if some_masked else None
         experiences: Any = (*columns, starts, values, self._next_obs, rows[-1].done)
         return Content(experiences, masks, [row.acting for row in rows], self._first_state)
+
+    def _check_filled(self, use: str) -> None:
+        if not self._rows:
+            raise ConfigurationError(f"the rollout buffer is empty: call collect_rollouts(agent, env) before {use}()")
 
     def _mask_of(self, row: Row) -> np.ndarray:
         if row.action_mask is not None:
@@ -168,7 +171,11 @@ class RolloutBuffer:
 
         `last_value` is that of what the last step led to. The step knows by itself whether it ended an episode, so
         `last_done` may only add to that.
+
+        Raises:
+            ConfigurationError: nothing is in it.
         """
+        self._check_filled("compute_returns_and_advantages")
         values = torch.tensor(np.stack([row.value for row in self._rows]))
         ended = torch.tensor(np.stack([row.done for row in self._rows]))
         ended[-1] = torch.maximum(ended[-1], torch.tensor(self._numbers(last_done)))
@@ -185,7 +192,14 @@ class RolloutBuffer:
         self.advantages, self.returns = advantages.numpy(), (advantages + values).numpy()
 
     def get(self, batch_size: int | None = None) -> dict[str, Any]:
-        """Its arrays `[T E, …]` by AgileRL's names, or the first `batch_size` rows of them."""
+        """Its arrays `[T E, …]` by AgileRL's names, or the first `batch_size` rows of them.
+
+        `returns` and `advantages` are among them if they were computed after the last step was added.
+
+        Raises:
+            ConfigurationError: nothing is in it.
+        """
+        self._check_filled("get")
         table = {
             "observations": tree_map(lambda *parts: np.concatenate(parts), *(row.obs for row in self._rows)),
             "actions": np.concatenate([row.action for row in self._rows]),
@@ -193,9 +207,9 @@ class RolloutBuffer:
                 f"{name}s": np.concatenate([getattr(row, name) for row in self._rows])
                 for name in ("reward", "done", "value", "log_prob")
             },
-            "returns": self.returns.reshape(-1),
-            "advantages": self.advantages.reshape(-1),
         }
+        if len(self.returns) == self.pos:
+            table |= {"returns": self.returns.reshape(-1), "advantages": self.advantages.reshape(-1)}
         return table if batch_size is None else tree_map(lambda part: part[:batch_size], table)
 
     def get_tensor_batch(self, batch_size: int | None = None, device: str | None = None) -> dict[str, Any]:

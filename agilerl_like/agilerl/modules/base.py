@@ -41,8 +41,8 @@ def spec_from(kind: type[SpecT], arguments: Mapping[str, Any]) -> SpecT:
     for limit, size in SIZES.items():
         if f"min_{limit}" in given:
             sizes = np.ravel(given[size]).tolist()
-            given[f"min_{limit}"] = min(given[f"min_{limit}"], *sizes)
-            given[f"max_{limit}"] = max(given[f"max_{limit}"], *sizes)
+            given[f"min_{limit}"] = min([given[f"min_{limit}"], *sizes])
+            given[f"max_{limit}"] = max([given[f"max_{limit}"], *sizes])
     return kind(**given)
 
 

@@ -69,7 +69,9 @@ class EvolvableCNN(modules.EvolvableCNN):
     def change_kernel(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
         self, kernel_size: Any = None, hidden_layer: int | None = None
     ) -> dict[str, Any]:
-        """Change the kernel of a hidden layer to a size; what is not given is drawn.
+        """Change the kernel of a hidden layer to a size, or both to drawn ones.
+
+        With `hidden_layer` alone the size is drawn; with `kernel_size` alone it is the first layer that may have it.
 
         Raises:
             ConfigurationError: no layer may get a kernel of this size.

@@ -15,7 +15,10 @@ __getattr__ = absent_from(__name__)
 
 
 class EvolvableMLP(modules.EvolvableMLP):
-    """`num_inputs -> hidden_size -> num_outputs`; `name` has nothing to do, and `random_seed` draws the weights."""
+    """`num_inputs -> hidden_size -> num_outputs`; `random_seed` draws the weights.
+
+    `name` and `output_vanish` have no effect: the weights of the output layer are not scaled down.
+    """
 
     def __init__(
         self,

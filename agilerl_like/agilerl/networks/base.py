@@ -18,7 +18,10 @@ __getattr__ = absent_from(__name__)
 
 
 class EvolvableNetwork:
-    """A network's description: `net_config` and whether it is `recurrent`."""
+    """A network's description: `net_config` and whether it is `recurrent`.
+
+    `encoder_name`, `device` and `random_seed` have no effect: the agent has the device, and its seed draws the weights.
+    """
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import gymnasium
@@ -94,6 +95,8 @@ def create_population(
 ) -> list[Any]:
     """A list of agents, whose settings are the upper-case keys of `INIT_HP`, and `algo_kwargs`.
 
+    `torch_compiler` has no effect.
+
     Raises:
         ConfigurationError: another algorithm than PPO, IPPO and DQN, or a key of `INIT_HP` that is no setting.
     """
@@ -140,7 +143,8 @@ def run_selection_and_mutation(
 ) -> Any:
     """Select parents, mutate the members that selection lets change, and save the elite if `save_elite` is set.
 
-    Without a selection strategy the population stays as it is. The elite is saved as `elite_file` has it.
+    Without a selection strategy the population stays as it is. The elite is saved as `elite_file` has it. `accelerator`
+    and `language_model` have no effect.
     """
     if selection_strategy is None:
         return population
@@ -166,14 +170,17 @@ def tournament_selection_and_mutation(
     accelerator: Any = None,
     language_model: bool | None = False,
 ) -> Any:
-    """`run_selection_and_mutation` in the older order."""
+    """`run_selection_and_mutation` in the older order; `accelerator` and `language_model` have no effect."""
     return run_selection_and_mutation(tournament, population, mutation, env_name, algo, elite_path, save_elite)
 
 
 def save_population_checkpoint(
     population: Sequence[Any], save_path: str, overwrite_checkpoints: bool, accelerator: Any = None
 ) -> None:
-    """Save each agent to a folder of its own: `save_path`, its place, its steps unless overwritten, and ".pt"."""
+    """Save each agent to a folder of its own: `save_path`, its place, its steps unless overwritten, and ".pt".
+
+    `accelerator` has no effect.
+    """
     for place, agent in enumerate(population):
         steps = "" if overwrite_checkpoints else f"_{int(np.ravel(agent.steps)[-1])}"
         agent.save_checkpoint(f"{save_path}_{place}{steps}.pt")
@@ -184,10 +191,14 @@ def print_hyperparams(pop: Sequence[Any]) -> None:
     for agent in pop:
         tested = [float(np.sum(score)) for score in agent.fitness]
         fitness = f"{np.mean(tested[-5:]):.2f}" if tested else "not tested"
-        changing = ", ".join(f"{name}={value:.4g}" for name, value in agent.hyperparameters.items())
+        changing = ", ".join(f"{name}={_short(value)}" for name, value in agent.hyperparameters.items())
         sys.stdout.write(
             f"agent {agent.index}: mean fitness of the last 5 tests {fitness}; {changing}; mutation {agent.mut}\n"
         )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, Real) and not isinstance(value, bool) else str(value)
 
 
 def calculate_vectorized_scores(

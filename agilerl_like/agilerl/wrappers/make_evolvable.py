@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 
 __getattr__ = absent_from(__name__)
+
+LIMITS = ("min_hidden_layers", "max_hidden_layers", "min_mlp_nodes", "max_mlp_nodes")
+IGNORED = frozenset(
+    {"secondary_input_tensor", "num_atoms", "min_cnn_hidden_layers", "max_cnn_hidden_layers", "min_channel_size"}
+    | {"max_channel_size", "output_vanish", "init_layers", "support", "rainbow", "accelerator"}
+)
+"""Arguments of AgileRL's wrapper for networks of other kinds, which are not taken, and for initial weights."""
 
 
 def MakeEvolvable(  # noqa: N802  # AgileRL's name
@@ -27,10 +34,14 @@ def MakeEvolvable(  # noqa: N802  # AgileRL's name
 ) -> EvolvableMLP:
     """An `EvolvableMLP` that computes what `network` computes: linear layers with one activation between them.
 
+    AgileRL's other arguments (`IGNORED`) have no effect.
+
     Raises:
-        ConfigurationError: the network has other layers; whole networks of any kind go into
+        ConfigurationError: an argument is unknown; the network has other layers; whole networks of any kind go into
             `PPO(actor_network=…, critic_network=…)`, where all but their architecture evolves.
     """
+    for name in more.keys() - IGNORED:
+        raise unknown_name("argument", name, [*IGNORED, "device", *LIMITS])
     layers = [layer for layer in network.modules() if not [*layer.children()]]
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     between = [type(layer).__name__ for layer in layers[:-1] if not isinstance(layer, nn.Linear)]

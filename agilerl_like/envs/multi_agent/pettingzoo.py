@@ -23,7 +23,14 @@ from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrappe
 
 from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import Aggregate, VecEnvConfig, episode_wrappers, joined_kwargs, with_num_envs
+from agilerl_like.envs.factory import (
+    Aggregate,
+    VecEnvConfig,
+    env_config_or_none,
+    episode_wrappers,
+    joined_kwargs,
+    with_num_envs,
+)
 from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
@@ -222,9 +229,9 @@ class MultiAgentVectorEnv:
         return MultiAgentVectorEnv(_check_equal_spaces(lambda: make_eval_env(self.vector, num_envs)))
 
     @property
-    def env_config(self) -> VecEnvConfig:
-        """The config it was made from; others can be made from it."""
-        return cast(Any, self.vector).env_config
+    def env_config(self) -> VecEnvConfig | None:
+        """The config it was made from, from which others can be made; None of an env that was made without one."""
+        return env_config_or_none(self.vector)
 
     @property
     def agents(self) -> list[str]:

@@ -128,7 +128,7 @@ class WorkerHandle:
         self._read_failure()
         log = os.pread(self._log.fileno(), 10_000, 0).decode(errors="replace")
         failure = self._failure or ReportedException("", _innermost_line(log), log)
-        is_fatal = self._failure is not None and not (self._has_reset and self.is_ready)
+        is_fatal = self._failure is not None and not self._has_reset
         self.release()
         limit = f"{self._allowed_seconds:g} s{' (step_timeout)' if self._allowed_seconds == self.timeout else ''}"
         cause = f"gave no answer for {limit}" if hangs else _describe_exit(self.process.returncode)

@@ -116,7 +116,9 @@ def default_ranges(
     hp_config: HyperparameterConfig | None, lr: float, batch_size: int, learn_step: int
 ) -> HyperparameterConfig:
     """The ranges that were given, or AgileRL's default ones: learning rate, minibatch and rollout."""
-    return hp_config or make_default_hp_config(lr=float(lr), batch_size=batch_size, learn_step=learn_step)
+    if hp_config is not None:
+        return hp_config
+    return make_default_hp_config(lr=float(lr), batch_size=batch_size, learn_step=learn_step)
 
 
 def fitting_batch(batch_size: int, learn_step: int, rows: int) -> int:
