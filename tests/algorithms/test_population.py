@@ -215,6 +215,21 @@ def test_evolve_replaces_members_by_offspring():
     assert doomed.index == 0
 
 
+def test_a_mutation_hook_changes_the_child_alone():
+    parent = population_of(1)[0]
+    kept = flat(parent).clone()
+
+    @torch.no_grad()
+    def clear(agent):
+        for parameter in agent.network.parameters():
+            parameter.zero_()
+
+    parent.register_mutation_hook(clear)
+    child, _ = parent.make_offspring(Offspring(1, 0, 1, 0, 0, parent.genome))
+    assert not flat(child).any()
+    assert torch.equal(flat(parent), kept)
+
+
 def test_the_elite_survives_selection_and_mutation_untouched():
     population = train(population_of(4))
     for place, agent in enumerate(population):
