@@ -453,6 +453,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent to a folder: JSON and safetensors, whole or not at all.
 
+        A loaded agent continues to the bit, but for one step of a hand-written loop: the noise of its first action is
+        not correlated with the last one before (`action_noise_correlation`).
+
         Raises:
             CheckpointError: the folder cannot be written; an earlier checkpoint there is untouched.
             ConfigurationError: an attribute or a network was set by hand to what `load` would refuse.
