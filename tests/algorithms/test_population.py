@@ -296,6 +296,10 @@ def test_pre_training_noise_is_small_for_initial_members():
                 assert 0.9 <= float(cosine) <= (0.999 if name.startswith("actor") else 1.001), name
 
 
+def test_drawn_members_keep_the_label_that_is_given():
+    assert [agent.mut for agent in population_of(2, sample_hyperparameters=True, mut="mine")] == ["mine"] * 2
+
+
 def test_initial_hyperparameters_are_drawn_on_request():
     drawn = population_of(4, sample_hyperparameters=True)
     assert len({agent.lr for agent in drawn}) == 4
