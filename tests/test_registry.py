@@ -1,17 +1,20 @@
 """One registry of names: errors for unknown and doubled names, entry points of installed packages."""
 
 import sys
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from scripts import own_registrations
 
-from agilerl_like import ConfigurationError, make_vect_envs, register, registry
+from agilerl_like import PPO, ConfigurationError, make_vect_envs, register, registry
 from agilerl_like.cli import main
 from agilerl_like.envs.factory import describe_backend, with_num_envs
+from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.networks.architecture import ENCODERS, EncoderKind
 from agilerl_like.registry import Registry
 from agilerl_like.reporting import Callback
@@ -83,6 +86,18 @@ def test_a_kind_of_network_needs_a_spec_of_its_own():
             register("encoder", "mine", EncoderKind(built_in.spec, Ranks, "vectors"))
         assert "mine" not in ENCODERS
         register("encoder", "again", built_in)
+
+
+def test_an_encoder_of_vectors_alone_cannot_read_images():
+    @dataclass(frozen=True)
+    class OwnSpec(MLPSpec):
+        """A spec of its own."""
+
+    spaces = gymnasium.spaces.Box(0, 255, (3, 16, 16), np.uint8), gymnasium.spaces.Discrete(2)
+    with own_registrations():
+        register("encoder", "mine", EncoderKind(OwnSpec, EvolvableMLP, "vectors"))
+        with pytest.raises(ConfigurationError, match=r"encoder='mine' cannot read Box.*; allowed are mlp, simba, cnn"):
+            PPO(*spaces, net_config={"encoder": "mine"})
 
 
 def test_a_class_that_is_defined_again_replaces_the_earlier_one(selections):

@@ -211,6 +211,9 @@ def split_by_group(
             raise ConfigurationError(
                 f"{name}={dict(given)} and group_factors both give values by group; pass one of them"
             )
+        for group in given:
+            if group not in groups:
+                raise unknown_name(f"{name} group", group, groups)
         preset = PRESETS[check_preset(settings.get("preset", DEFAULT_PRESET))]
         usual = preset.values().get(name, getattr(PPOConfig, name))
         for value in given.values():

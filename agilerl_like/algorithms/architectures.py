@@ -61,7 +61,9 @@ def read_architecture(
     """
     if config["encoder"] != "custom":
         of_critic = encoding.critic.leaves if config.get("critic_config") else None
-        return NetworkSpec.from_net_config(config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic)
+        return NetworkSpec.from_net_config(
+            config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic, evolved=True
+        )
     if networks is None:
         raise ConfigurationError("it has networks of the user's own; pass them as actor_network and critic_network")
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))

@@ -256,7 +256,7 @@ def evaluate(
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
         return _play_round(groups, env, some, members, max_steps, with_infos, guard, openings)
 
-    returns, lengths, lost, infos = in_rounds(play, seeds, envs)
+    returns, lengths, lost, infos = in_rounds(play, seeds, envs, instances)
     by_agent = dict(zip(env.agent_ids, returns, strict=True))
     return Episodes(returns.sum(0), lengths, lost, infos, by_agent)
 
@@ -269,11 +269,11 @@ def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence
     return [*seeds, *integers(missing, seeds[0], Purpose.EVALUATION_ENVS, 0, len(seeds))]
 
 
-def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int) -> Played:
+def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int, instances: int = 1) -> Played:
     """Play an episode for each of `seeds`, as many at a time as a member has envs.
 
     A member whose episodes were all lost with their worker processes has no result, so it plays again on other seeds,
-    at most `MAX_RETRIES` times.
+    at most `MAX_RETRIES` times. Each seed is repeated for so many `instances`.
     """
 
     def all_of(seeds: Sequence[int]) -> Played:
@@ -285,7 +285,8 @@ def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], env
         all_lost = played[LOST].all(axis=-1, keepdims=True)
         if not all_lost.any():
             break
-        others = all_of(integers(len(seeds), seeds[0], Purpose.EVALUATION_ENVS, attempt))
+        drawn = integers(len(seeds) // instances, seeds[0], Purpose.EVALUATION_ENVS, attempt)
+        others = all_of([seed for seed in drawn for _ in range(instances)])
         played = tuple(np.where(all_lost, new, old) for new, old in zip(others, played, strict=True))
     return played
 

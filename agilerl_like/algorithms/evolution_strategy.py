@@ -66,15 +66,17 @@ class EvolutionStrategyLearner(Learner):
         return self.algorithm.num_envs
 
     @property
-    def fewest_steps(self) -> int:
-        return self.algorithm.num_envs * CHECK_EVERY
+    def longest_wait(self) -> int:
+        """Steps of its envs after which the member learns at the latest."""
+        host = self.host
+        return 2**62 if host.learn_step is None else max(1, host.learn_step // host.num_envs)
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
-        if max_steps < self.fewest_steps:
+        steps, envs = min(CHECK_EVERY, self.longest_wait), self.algorithm.num_envs
+        if max_steps < steps * envs:
             raise ConfigurationError(
-                f"max_steps={max_steps} is less than {self.fewest_steps}, the {CHECK_EVERY} steps of "
-                f"num_envs={self.algorithm.num_envs} after which {self.algo} first looks for finished episodes; no "
-                "member would learn"
+                f"max_steps={max_steps} is less than {steps * envs}, the {steps} steps of num_envs={envs} after which "
+                f"{self.algo} first looks for finished episodes; no member would learn"
             )
 
     @property
@@ -186,14 +188,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
 
     def steps_until_update(self, since: Sequence[int]) -> list[int]:
         left = [CHECK_EVERY - steps % CHECK_EVERY for steps in since]
-        return [
-            min(its, self._longest(place) - steps) for place, (its, steps) in enumerate(zip(left, since, strict=True))
-        ]
-
-    def _longest(self, place: int) -> int:
-        """Return after how many steps of its envs a member learns at the latest."""
-        host = self[place].host
-        return 2**62 if host.learn_step is None else max(1, host.learn_step // host.num_envs)
+        return [min(its, learner.longest_wait - steps) for learner, its, steps in zip(self, left, since, strict=True)]
 
     def due(self, since: Sequence[int]) -> list[int]:
         wanted = torch.tensor([[learner.host.episodes] for learner in self], device=self.device)
@@ -201,7 +196,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         return [
             place
             for place, steps in enumerate(since)
-            if (steps and steps % CHECK_EVERY == 0 and not unfinished[place]) or steps >= self._longest(place)
+            if (steps and steps % CHECK_EVERY == 0 and not unfinished[place]) or steps >= self[place].longest_wait
         ]
 
     def learn(self, places: Sequence[int], experience: EpisodeReturns) -> dict[int, TensorDict]:

@@ -330,12 +330,20 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's hyperparameters and apply mutations to weights and moments; return those that were applied."""
+        done = self._take_genome(genome, changes)
+        self._run_hooks()
+        return done
+
+    def _take_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+        """Do what `apply_genome` does before the hooks."""
         self._set_hyperparameters(genome.hyperparameters)
         done = tuple(self._mutate_learner(change) for change in changes)
         self.mut = ", ".join(change.label for change in done) or "None"
+        return done
+
+    def _run_hooks(self) -> None:
         for hook in self._hooks:
             hook(self)
-        return done
 
     # -- copies
 
@@ -354,13 +362,14 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def make_offspring(self: AlgorithmT, offspring: Offspring) -> tuple[AlgorithmT, tuple[Mutation, ...]]:
         """Return the child that `offspring` describes, and the mutations that were applied to it."""
         child = self._copy(offspring.uid)
-        done = child.apply_genome(offspring.genome, offspring.mutations)
+        done = child._take_genome(offspring.genome, offspring.mutations)
         if offspring.start is not None:
             for learner in child.learners.values():
                 learner.mix_initial_weights(offspring.start.parent, offspring.start.initial)
             if offspring.start.is_fresh:
                 child.fitness, child.scores, child._steps = [], [], StepCounts([0])
         child._own_networks()
+        child._run_hooks()  # which may change its weights, so these must not be the parent's any more
         return child, done
 
     def _copy(self: AlgorithmT, index: int) -> AlgorithmT:
@@ -443,6 +452,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent to a folder: JSON and safetensors, whole or not at all.
+
+        A loaded agent continues to the bit, but for one step of a hand-written loop: the noise of its first action is
+        not correlated with the last one before (`action_noise_correlation`).
 
         Raises:
             CheckpointError: the folder cannot be written; an earlier checkpoint there is untouched.

@@ -444,8 +444,9 @@ class IPPO(OnPolicyAlgorithm):
         self.fitness.append(float(episodes.mean[0]))
         if sum_scores:
             return self.fitness[-1]
-        by_agent = episodes.returns_by_agent
-        return np.array([sum(by_agent[agent].mean() for agent in ids) for ids in self.groups.values()])
+        by_agent = episodes.returns_by_agent  # without those that were lost, as in `mean`
+        means = {agent: episodes._replace(returns=returns).mean[0] for agent, returns in by_agent.items()}
+        return np.array([sum(means[agent] for agent in ids) for ids in self.groups.values()])
 
     def _check_env(self, env: MultiAgentVecEnvAdapter) -> None:
         check_agents(env, self.agent_groups.values())

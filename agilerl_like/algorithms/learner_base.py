@@ -106,6 +106,8 @@ class LearnerBase:
         self.variations = 0
         self.env_steps = 0
         """Env steps of all rollouts so far, including those that were not learned from."""
+        self.updates_without_learning = 0
+        """Rollouts that count in `updates`, of which random streams are named, but were not learned from."""
         self._random_steps_taken = 0  # in a hand-written loop, since its last rollout
         self.return_statistics = ReturnStatistics.new()
         """The scale by which rewards are divided with `normalize_reward`."""
@@ -179,11 +181,6 @@ class LearnerBase:
         """Names of the settings that a schedule changes during the run."""
         host = self.algorithm
         return tuple(dict.fromkeys((*host.active_schedules, *([] if host.lr_schedule is None else ["lr"]))))
-
-    @property
-    def fewest_steps(self) -> int:
-        """Env steps of the shortest run in which the member may learn."""
-        return 1
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         """Raise ConfigurationError if a run of `max_steps` env steps of each member is illegal with the settings.
@@ -429,7 +426,9 @@ class LearnerBase:
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
         copy.env_steps, copy.return_statistics = self.env_steps, self.return_statistics
-        copy._last_noise = self._last_noise if copy.index == self.index else None
+        copy.updates_without_learning = self.updates_without_learning
+        if copy.index == self.index:  # it continues the steps of a hand-written loop
+            copy._last_noise, copy._random_steps_taken = self._last_noise, self._random_steps_taken
         return copy
 
     def own_network(self) -> None:

@@ -67,8 +67,13 @@ class StoredLearner(LearnerBase):
             "action_space": space_to_json(self.action_space),
             "learned_with_masks": self.learned_with_masks,
         }
-        if self.env_steps:
-            document["env_steps"] = self.env_steps
+        for name, count in (
+            ("env_steps", self.env_steps),
+            ("updates_without_learning", self.updates_without_learning),
+            ("random_steps_taken", self._random_steps_taken),
+        ):
+            if count:
+                document[name] = count
         return to_builtin(document)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -146,7 +151,10 @@ class StoredLearner(LearnerBase):
         self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
         self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
         weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
-        self.env_steps = read_count(document, "env_steps") if "env_steps" in document else 0
+        self.env_steps, self.updates_without_learning, self._random_steps_taken = (
+            read_count(document, name) if name in document else 0
+            for name in ("env_steps", "updates_without_learning", "random_steps_taken")
+        )
         network = self._unfilled(self.architecture)
         self._check_facts(safe_folder.tensor_infos(tensors), network, weights_only=weights_only)
         check_finite(tensors)

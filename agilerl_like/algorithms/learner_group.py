@@ -104,11 +104,6 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
         return self._population.gradient_sync
 
     @property
-    def seed(self) -> int:
-        """The seed of the learners' random streams."""
-        return self[0].seed
-
-    @property
     def device(self) -> torch.device:
         """The device of all tensors."""
         return self[0].device

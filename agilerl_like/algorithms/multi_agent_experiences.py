@@ -47,8 +47,9 @@ def get_action_by_agent(
             check_mapping(f"infos[{agent!r}]", info)
         masks = [None if (mask := info.get("action_mask")) is None else np.atleast_2d(mask) for info in agent_infos]
         batch = tree_map(lambda *parts: np.concatenate(parts), *rows)
-        its_masks = _concatenate_masks(masks, len(learner.encode(batch)) // len(present))
-        actions, log_probs, *others = learner.get_action(batch, its_masks)
+        envs = len(learner.encode(batch)) // len(present)
+        its_masks = _concatenate_masks(masks, envs)
+        actions, log_probs, *others = learner.get_action(batch, its_masks, envs=envs)
         defined = [info.get("env_defined_actions") for info in agent_infos]
         if any(given is not None for given in defined):
             parts = zip(np.split(actions, len(present)), defined, strict=True)

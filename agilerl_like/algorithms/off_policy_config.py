@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Count, NonNegative, Positive, Schedules, Share, number_range
+from agilerl_like.algorithms.settings import STRICT, Count, NonNegative, Positive, Schedules, Share, largest
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -165,12 +165,6 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
     for name in settings["schedules"]:
         if name != "lr":
             raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
-
-
-def largest(settings: dict[str, Any], hp_config: HyperparameterConfig, name: str) -> int:
-    """Return the largest value that a count may have as it evolves."""
-    range_ = number_range(hp_config, name)
-    return settings[name] if range_ is None else int(range_.max)
 
 
 def check_budget(

@@ -13,7 +13,8 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.off_policy_config import check_budget, largest
+from agilerl_like.algorithms.off_policy_config import check_budget
+from agilerl_like.algorithms.settings import largest
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
@@ -62,10 +63,6 @@ class OffPolicyLearner(Learner):
     def footprint(self) -> int:
         rows = self.host.memory_size * replay_row_bytes(self.encoding, self.distribution.size)
         return (WEIGHT_BYTES + WEIGHT_BYTES // 4) * self.parameter_count + rows
-
-    @property
-    def fewest_steps(self) -> int:
-        return self.host.learning_starts + 1
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
@@ -197,10 +194,10 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates
                 learner.count_updates(steps)
+                learner.learned_with_masks |= experience.masks is not None
                 if not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY:
                     reports[place] = metrics[i : i + 1].cpu()
                     learner.recent_observations = experience.latest(place, RECENT)[-RECENT:].cpu().clone()
-                    learner.learned_with_masks |= experience.masks is not None
         return reports
 
     def kind_of(self, learner: OffPolicyLearnerT) -> tuple[Any, ...]:

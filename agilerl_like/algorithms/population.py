@@ -523,8 +523,9 @@ def make_members(
     agents = [first, *(make(observation_space, action_space, index=i, **settings) for i in range(1, size))]
     if sample:
         for agent, draw in zip(agents[1:], founder_draws(first.hp_config, size - 1, first.seed), strict=True):
-            genome = agent.genome
+            genome, given = agent.genome, agent.mut
             agent.apply_genome(genome.replace(hyperparameters=agent.repair({**genome.hyperparameters, **draw})), ())
+            agent.mut = given or agent.mut
     return agents
 
 

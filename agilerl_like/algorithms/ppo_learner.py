@@ -17,7 +17,7 @@ from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
-from agilerl_like.algorithms.settings import number_range, validated
+from agilerl_like.algorithms.settings import largest, number_range, validated
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
@@ -73,20 +73,32 @@ class PPOLearner(Learner):
         settings = self.algorithm.settings()
         return UpdateModes(**{name: settings[name] for name in UpdateModes._fields})
 
-    @property
-    def cut(self) -> SequenceSplit:
-        """The sequences into which a rollout is split."""
+    def cut_of(self, steps: int) -> SequenceSplit:
+        """Return the sequences into which a rollout of this many steps of each env is split."""
         if not self.recurrent:
             return SINGLE_STEP
         settings = self.settings()
-        return SequenceSplit.of_kind(settings["bptt_sequence_type"], settings["max_seq_len"] or self.rollout_steps)
+        return SequenceSplit.of_kind(settings["bptt_sequence_type"], settings["max_seq_len"] or steps)
+
+    def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
+        starts = largest(self.algorithm.settings(), self.algorithm.hp_config, "learning_starts")
+        if starts >= self.env_steps + max_steps:
+            raise ConfigurationError(
+                f"learning_starts={starts} is not below max_steps={max_steps}, so that members with it would not "
+                f"learn; allowed are at most {self.env_steps + max_steps - 1}"
+            )
 
     # -- acting
 
     def get_action(
-        self, obs: Any, action_mask: np.ndarray | None = None, hidden_state: Mapping[str, Tensor] | None = None
+        self,
+        obs: Any,
+        action_mask: np.ndarray | None = None,
+        hidden_state: Mapping[str, Tensor] | None = None,
+        *,
+        envs: int | None = None,
     ) -> tuple[Any, ...]:
-        """Act as `PPO.get_action` describes."""
+        """Act as `PPO.get_action` describes; `envs` is how many envs the rows are of, where agents are absent."""
         with torch.no_grad():
             x = self.normalize(obs)
             sequence_info = self._one_step(hidden_state, len(x))
@@ -95,7 +107,7 @@ class PPOLearner(Learner):
             noise = self.next_noise(len(x)) if self.algorithm.training else None
             taken = self.env_steps + self._random_steps_taken
             if noise is not None and taken < self.algorithm.random_steps:
-                self._random_steps_taken += len(x) // self.num_agents
+                self._random_steps_taken += len(x) // self.num_agents if envs is None else envs
                 raw = self.distribution.uniform(noise, mask)
                 entropy = self.distribution.evaluate(outputs, raw, mask)[1]
                 log_prob = self.distribution.uniform_log_prob(raw, mask)
@@ -208,6 +220,7 @@ class PPOLearner(Learner):
 
     def after_rollout(self, rollout: Rollout, row: int = 0) -> None:
         """Count a rollout, in which `row` is this learner's, and bound the standard deviation."""
+        self.updates_without_learning += not self.learns
         self.env_steps += math.prod(rollout.rewards.shape[1:]) // self.num_agents
         self._random_steps_taken = 0
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
@@ -259,7 +272,8 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             learner = self[place]
             alone = place if self.is_per_member else None
             size = learner.batch_size, learner.algorithm.num_minibatches
-            key = (learner.rollout_steps, learner.learns, size, learner.cut, learner.network.is_recurrent, alone)
+            cut = learner.cut_of(learner.rollout_steps)
+            key = (learner.rollout_steps, learner.learns, size, cut, learner.network.is_recurrent, alone)
             due.setdefault(key, []).append(place)
         for (steps, learns, *_), together in due.items():
             learners = [self[place] for place in together]
@@ -291,7 +305,7 @@ def update_of(
         hyperparams_of(learners),
         first.batch_size,
         shuffle_of(learners),
-        first.cut,
+        first.cut_of(rollout.rewards.shape[1]),
         precomputed,
         detailed=detailed,
         num_minibatches=first.algorithm.num_minibatches,

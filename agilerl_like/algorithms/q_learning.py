@@ -165,9 +165,9 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
         reports: dict[int, TensorDict] = {}
         for i, (place, learner) in enumerate(zip(places, learners, strict=True)):
             learner.updates += 1
+            learner.learned_with_masks |= experience.masks is not None
             if learner.updates % REPORT_EVERY == 0:
                 reports[place] = metrics[i : i + 1].cpu()
-                learner.learned_with_masks |= experience.masks is not None
         for name in {name for learner in learners for name in learner.scheduled}:
             for place, report in reports.items():
                 report.set(name, torch.tensor([self[place].learning_rate]))  # as scheduled

@@ -256,6 +256,12 @@ def number_range(hp_config: Mapping[str, Parameter], name: str) -> RLParameter |
     return parameter if isinstance(parameter, RLParameter | Choice) and parameter.is_numeric else None
 
 
+def largest(settings: Mapping[str, Any], hp_config: Mapping[str, Parameter], name: str) -> int:
+    """Return the largest value that a count may have as it evolves."""
+    range_ = number_range(hp_config, name)
+    return settings[name] if range_ is None else int(range_.max)
+
+
 def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
     """Return the ranges with dtype int for settings that are integers, and choices with values of the setting's type.
 

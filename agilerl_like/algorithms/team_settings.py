@@ -97,7 +97,7 @@ class TeamSettings:
             },
             "rewards": self.rewards,
             "agent_id_one_hot": self.agent_id_one_hot,
-            **({} if self.rewards == "individual" else {"death": self.death}),
+            **({} if (self.rewards, self.death) == ("individual", "continue") else {"death": self.death}),
             **({"frozen_groups": list(self.frozen_groups)} if self.frozen_groups else {}),
             **({"group_factors": self.group_factors} if self.group_factors else {}),
             **({} if self.state_space is None else {"state_space": space_to_json(self.state_space)}),

@@ -54,7 +54,8 @@ class EpisodeReturns:
     """The mean return of each env's episodes since its member's policies changed, `[P, E]`.
 
     An episode counts if it began under the current policies, and has ended. The envs are not reset when policies
-    change: the rest of a running episode counts for nothing. The observations of the last `recent` steps are stored.
+    change, and the rest of a running episode does not count. Where none counts, the return is the rewards so far of the
+    episode that is running, or of its rest. The observations of the last `recent` steps are stored.
     """
 
     def __init__(

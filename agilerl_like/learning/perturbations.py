@@ -19,6 +19,7 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.optimizer import DEFAULT_BETAS, OptimizerName, RowRule, StepRule
 from agilerl_like.learning.population_learner import PopulationLearner
+from agilerl_like.learning.ppo_update import FADE_UPDATES
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -134,6 +135,7 @@ class ReturnsUpdate:
         """Change weights and statistics in place; return metrics `[Q]`."""
         metrics = dict(self.take_step(stacked))
         for rows, stack in stacked.parts:
+            stack.module.advance_fades_(1 / FADE_UPDATES)
             norm = stack.module.observation_norm
             if isinstance(norm, RunningNorm):  # of a row's floats, which its subclass would select again
                 RunningNorm.update_(norm, self.observations[rows], self.counts[rows])

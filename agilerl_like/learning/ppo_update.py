@@ -274,7 +274,8 @@ class PPOUpdate:
         """Return the next `count` steps of the optimizer."""
         lr, lr_critic, stacked = self.hyperparams.lr, self.hyperparams.lr_critic, self.stacked
         if self.any_adaptive:
-            lr, lr_critic = self.adapted_lr, lr_critic * (self.adapted_lr / lr)
+            adapted = lr_critic * (self.adapted_lr / lr)
+            lr, lr_critic = self.adapted_lr, torch.where(self.is_adaptive, adapted, lr_critic)  # a fixed lr may be 0
         rule = StepRule(
             self.row_rules,
             self.modes.optimizer,

@@ -52,7 +52,8 @@ class CNNSpec(ImageSpec):
     """The architecture of an `EvolvableCNN`; the four lists have an entry for each convolution.
 
     An entry of `kernel_size`, `stride_size` or `padding` is one number, or a list of one for each axis of the image.
-    A configuration that gives none of the four lists gets the convolutions that suit the image (`default_convs`).
+    A configuration that gives none of the four lists gets the convolutions that suit the image
+    (`default_conv_layers`).
     """
 
     channel_size: tuple[int, ...] = (32, 32)

@@ -88,10 +88,17 @@ def draw_weights_(weight: Tensor, gain: float, generator: torch.Generator, *, or
     Uniform weights are within +-gain/sqrt(columns), with a gain of at most 1.
     """
     if orthogonal:
-        nn.init.orthogonal_(weight, gain, generator=generator)
+        draw_(weight, nn.init.orthogonal_, gain, generator=generator)
     else:
         bound = min(gain, 1.0) * weight[0].numel() ** -0.5
-        nn.init.uniform_(weight, -bound, bound, generator=generator)
+        draw_(weight, nn.init.uniform_, -bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def draw_(tensor: Tensor, init: Callable[..., Tensor], *arguments: float, generator: torch.Generator) -> None:
+    """Fill a tensor by a function of `nn.init`, drawn on the generator's device: torch refuses to draw on another."""
+    drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=generator.device)
+    tensor.copy_(init(drawn, *arguments, generator=generator))
 
 
 class ActiveBlock(NamedTuple):

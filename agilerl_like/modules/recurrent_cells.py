@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agilerl_like.modules.layers import affine, default_weights
+from agilerl_like.modules.layers import affine, default_weights, draw_
 
 HiddenState = tuple[Tensor, ...]
 """The state of a layer, vectors `[P, S, H]`; the first is also the layer's output."""
@@ -76,9 +76,9 @@ class Cell(nn.Module):
         bound = self.gates.bias.shape[-1] ** -0.5
         for matrix in self.matrices():
             if orthogonal:
-                nn.init.orthogonal_(matrix, generator=generator)
+                draw_(matrix, nn.init.orthogonal_, generator=generator)
             else:
-                nn.init.uniform_(matrix, -bound, bound, generator=generator)
+                draw_(matrix, nn.init.uniform_, -bound, bound, generator=generator)
         self.reset_bias_()
 
     def matrices(self) -> tuple[Tensor, ...]:
@@ -159,7 +159,7 @@ class MinGRUCell(Cell):
     @torch.no_grad()
     def reset_(self, generator: torch.Generator, *, orthogonal: bool) -> None:
         super().reset_(generator, orthogonal=orthogonal)
-        nn.init.uniform_(self.conv, -(self.WIDTH**-0.5), self.WIDTH**-0.5, generator=generator)
+        draw_(self.conv, nn.init.uniform_, -(self.WIDTH**-0.5), self.WIDTH**-0.5, generator=generator)
 
     @torch.no_grad()
     def reset_bias_(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.evolvable_module import UnitAxes
 from agilerl_like.modules.history_lstm import EvolvableHistoryLSTM, HistoryLSTMSpec
-from agilerl_like.modules.layers import Linear
+from agilerl_like.modules.layers import Linear, draw_
 from agilerl_like.modules.recurrent import LSTMSpec, Sequences
 
 
@@ -58,7 +58,7 @@ class EvolvableWords(EvolvableHistoryLSTM):
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; embeddings of words have a length of about 1."""
         super().reset_(generator, output_gain=output_gain)
-        nn.init.normal_(self.embedding.weight, std=self.inputs**-0.5, generator=generator)
+        draw_(self.embedding.weight, nn.init.normal_, 0.0, self.inputs**-0.5, generator=generator)
         nn.init.zeros_(self.embedding.bias)
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # needs no state

@@ -248,18 +248,20 @@ class NetworkSpec(CompositeSpec):
         *,
         recurrent: bool = False,
         critic_leaves: Sequence[Leaf] | None = None,
+        evolved: bool = False,
     ) -> NetworkSpec:
         """Return the spec of AgileRL's `net_config` for observations with these leaves; without leaves, for one vector.
 
         Its keys are `encoder` (a name in `ENCODERS`; by default the kind that fits the observations), `encoder_config`,
         `memory_config`, `head_config`, `latent_dim`, `min_latent_dim`, `max_latent_dim`; None means the default. The
         encoder's output activation is its hidden one unless given. Convolutions that are not configured are chosen for
-        the image's size (see `modules.default_convs`).
+        the image's size (see `modules.cnn_defaults.default_conv_layers`).
 
         `critic_config` has the keys that differ for the critic, also within `encoder_config` and `head_config`, and
         `evolves`: "alike" (each mutation that both allow changes both) or "apart" (each mutation changes one of them).
         The memory is the same in both. `critic_leaves` are those of the critic's observations, if they are not the
-        actor's.
+        actor's. A critic with the actor's architecture that evolves alike is no critic of its own, unless the
+        architecture has `evolved`: mutations may have made them equal.
 
         Raises:
             ConfigurationError: a key is unknown (near ones are named) or a value illegal.
@@ -272,7 +274,9 @@ class NetworkSpec(CompositeSpec):
         of_critic = dict(_mapping("critic_config", config.pop("critic_config", {})))
         if of_critic or critic_leaves is not None:
             own = cls.from_net_config(config, leaves, recurrent=recurrent)
-            return _with_critic(own, config, of_critic, leaves if critic_leaves is None else critic_leaves)
+            spec = _with_critic(own, config, of_critic, leaves if critic_leaves is None else critic_leaves)
+            is_own = evolved or spec.critic_evolves != "alike" or spec.critic != own.evolve(memory=EmptySpec())
+            return spec if is_own else own
         default = "simba" if config.pop("simba", False) else default_encoder(leaves)
         name = config.pop("encoder", default)
         check_encoder_name(name)
@@ -347,8 +351,6 @@ def _with_critic(
         critic = NetworkSpec.from_net_config({**inherited, **own, "encoder": kind}, leaves)
     except ConfigurationError as error:
         raise ConfigurationError(f"critic_config: {error}") from error
-    if evolves == "alike" and critic == actor.evolve(memory=EmptySpec()):
-        return actor
     return actor.evolve(critic=critic, critic_evolves=evolves)
 
 
@@ -460,11 +462,16 @@ def make_encoder(spec: NetworkSpec, encoding: ObservationEncoder, branch: Branch
     if isinstance(spec.encoder, CustomSpec):
         return EvolvableCustom(spec.encoder, (encoding, branch), num_outputs)
     name, kind = next((name, kind) for name, kind in ENCODERS.items() if kind.spec is type(spec.encoder))
-    forms = _input_forms(encoding.leaves)
-    if kind.input_form not in forms:
-        allowed = [name for name, kind in ENCODERS.items() if kind.input_form in forms]
-        raise ConfigurationError(f"encoder={name!r} cannot read {encoding.space}; allowed are {', '.join(allowed)}")
-    module = kind.flat if kind.flat and any(leaf.kind == "image" for leaf in encoding.leaves) else kind.module
+    forms, has_image = _input_forms(encoding.leaves), any(leaf.kind == "image" for leaf in encoding.leaves)
+    modules = {
+        name: kind.flat if has_image and kind.input_form == "vectors" else kind.module
+        for name, kind in ENCODERS.items()
+        if kind.input_form in forms
+    }
+    module = modules.get(name)
+    if module is None:
+        allowed = ", ".join(name for name, module in modules.items() if module is not None)
+        raise ConfigurationError(f"encoder={name!r} cannot read {encoding.space}; allowed are {allowed}")
     return module(spec.encoder, forms[kind.input_form], spec.latent_dim)
 
 

@@ -176,7 +176,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         other = type(self)(self.spec, self.inputs, self.num_outputs)
         other.leaves = self.leaves
         fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
-        now = {id(new): memo.get(id(old), old) for new, old in zip(fresh, own, strict=True)}
+        now = {id(new): copy.deepcopy(old, memo) for new, old in zip(fresh, own, strict=True)}
         other.net = copy.deepcopy(other.net, now)
         return other.train(self.training)
 

@@ -127,8 +127,11 @@ class ShardedPopulation:
         )
 
     def most_updates(self) -> int:
-        """Return the updates of the member that has made the most; collective."""
-        own = max(learner.updates for learner in self.population.all_learners())
+        """Return the updates of the member that has made the most; collective.
+
+        Rollouts before `learning_starts` do not count.
+        """
+        own = max(its.updates - its.updates_without_learning for its in self.population.all_learners())
         return max(self.process_group.all_gather(own))
 
     def _info_to_json(self, info: MemberInfo) -> Any:

@@ -110,6 +110,20 @@ def test_lost_episodes_are_retried_a_limited_number_of_times():
     assert (still == lost).all()
 
 
+def test_instances_of_a_retry_share_their_seeds():
+    tries = []
+
+    def run_episodes(seeds):
+        tries.append(list(seeds))
+        return np.zeros((1, 4)), np.zeros((1, 4)), np.ones((1, 4), bool)
+
+    in_rounds(run_episodes, [3, 3, 4, 4], 4, instances=2)
+    assert len(tries) == 1 + MAX_RETRIES
+    for first, second, third, fourth in tries:
+        assert (first, third) == (second, fourth)
+        assert first != third
+
+
 def test_mean_is_nan_if_all_episodes_were_lost():
     initial_hidden_state = Episodes(np.ones((2, 2)), np.ones((2, 2), int), np.array([[True, True], [True, False]]))
     np.testing.assert_array_equal(initial_hidden_state.mean, [np.nan, 1.0])

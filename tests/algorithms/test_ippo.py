@@ -21,6 +21,7 @@ from agilerl_like import (
 )
 from agilerl_like.agilerl.algorithms import ippo as agilerl_ippo
 from agilerl_like.algorithms.agent_groups import group_of
+from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import genome_from_json, genome_to_json
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.ppo_config import PPOConfig
@@ -194,6 +195,7 @@ def test_a_saved_and_loaded_team_continues_bit_identically(tmp_path):
         ({"net_config": 8}, "net_config=8 must be a mapping"),
         ({"learning_rate": 1.0}, "learning_rate"),
         ({"lr": -1.0}, "lr=-1.0"),
+        ({"lr": {"speakr": 3e-3}}, "^lr group='speakr' is unknown; did you mean 'speaker'"),
     ],
 )
 def test_invalid_arguments_are_named(arguments, message):
@@ -257,6 +259,18 @@ def test_groups_may_have_networks_of_the_user(tmp_path):
     torch.testing.assert_close(loaded.actors["listener"].encoder.net(seen), team.actors["listener"].encoder.net(seen))
     with pytest.raises(CheckpointError, match="networks of the user"):
         IPPO.load(tmp_path / "team")
+
+
+def test_returns_of_groups_are_means_of_the_episodes_that_were_not_lost(monkeypatch):
+    team = IPPO(OBSERVED, ACTED, seed=0)
+    lost = np.array([[False, True, False]])
+    by_agent = {agent: np.array([[1.0, 50.0, 2.0]]) * (i + 1) for i, agent in enumerate(OBSERVED)}
+    episodes = Episodes(sum(by_agent.values()), np.ones((1, 3), int), lost, returns_by_agent=by_agent)
+    monkeypatch.setattr(team, "_run_test", lambda *arguments: episodes)
+    monkeypatch.setattr("agilerl_like.algorithms.ippo.MultiAgentVecEnvAdapter", lambda env: env)
+    monkeypatch.setattr("agilerl_like.algorithms.ippo.single_env_vector", lambda env: env)
+    wanted = [1.5 * sum([*OBSERVED].index(agent) + 1 for agent in agents) for agents in team.groups.values()]
+    assert team.test(None, sum_scores=False).tolist() == wanted
 
 
 def test_agilerls_ippo_takes_networks_by_agent():

@@ -52,6 +52,13 @@ def test_a_loaded_team_keeps_the_order_of_its_agents(tmp_path):
             np.testing.assert_array_equal(mine[agent], theirs[agent])
 
 
+@pytest.mark.parametrize("rewards", ["individual", "sum"])
+@pytest.mark.parametrize("death", ["continue", "end"])
+def test_a_loaded_team_has_its_death(tmp_path, rewards, death):
+    team = a_team(rewards=rewards, death=death)
+    assert IPPO.load(team.save_checkpoint(tmp_path / "team")).death == death
+
+
 def test_load_checkpoint_needs_a_team_of_the_same_agents(tmp_path):
     team, path = a_team(), a_team(rewards="sum").save_checkpoint(tmp_path / "team")
     team.load_checkpoint(path)

@@ -215,6 +215,21 @@ def test_evolve_replaces_members_by_offspring():
     assert doomed.index == 0
 
 
+def test_a_mutation_hook_changes_the_child_alone():
+    parent = population_of(1)[0]
+    kept = flat(parent).clone()
+
+    @torch.no_grad()
+    def clear(agent):
+        for parameter in agent.network.parameters():
+            parameter.zero_()
+
+    parent.register_mutation_hook(clear)
+    child, _ = parent.make_offspring(Offspring(1, 0, 1, 0, 0, parent.genome))
+    assert not flat(child).any()
+    assert torch.equal(flat(parent), kept)
+
+
 def test_the_elite_survives_selection_and_mutation_untouched():
     population = train(population_of(4))
     for place, agent in enumerate(population):
@@ -279,6 +294,10 @@ def test_pre_training_noise_is_small_for_initial_members():
             if tensor.dim() > 1:
                 cosine = torch.nn.functional.cosine_similarity(tensor.flatten(), old[name].flatten(), dim=0)
                 assert 0.9 <= float(cosine) <= (0.999 if name.startswith("actor") else 1.001), name
+
+
+def test_drawn_members_keep_the_label_that_is_given():
+    assert [agent.mut for agent in population_of(2, sample_hyperparameters=True, mut="mine")] == ["mine"] * 2
 
 
 def test_initial_hyperparameters_are_drawn_on_request():

@@ -387,6 +387,7 @@ def test_noise_on_a_table_moves_the_values_of_states_that_were_visited():
 @pytest.mark.parametrize("masks", [False, True])
 def test_a_table_is_exported_as_numpy(tmp_path, masks):
     (agent,) = collected(members(1), [0], mode="NEXT_STEP", masked=masks)[0]
+    assert agent.learner.learned_with_masks == masks
     (path,) = agent.export(tmp_path / "policy.py", masks=masks)
     policy = load_numpy_policy(path)
     places = np.arange(10) + 3

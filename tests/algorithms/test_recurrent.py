@@ -446,6 +446,13 @@ def test_learn_in_mid_episode_warns_without_hidden_state():
     assert not torch.equal(weights[0], weights[1])
 
 
+def test_without_max_seq_len_a_hand_written_rollout_is_one_sequence():
+    short, whole = (agent_of(learn_step=2 * ENVS, batch_size=8, **more) for more in ({}, {"max_seq_len": STEPS}))
+    assert short.settings()["max_seq_len"] is None
+    losses = [agent.learn(experiences_of(agent)) for agent in (short, whole)]
+    assert losses[0] == losses[1]
+
+
 def test_a_hidden_state_that_does_not_fit_is_an_error_of_learn():
     agent = agent_of()
     experiences, hidden = loop_by_hand(agent)
@@ -479,7 +486,7 @@ def test_clones_and_loaded_agents_continue_bit_identically(tmp_path):
         assert [other.learn(experiences_of(other, seed)) for other in others] == [loss] * 3
     for other in others:
         assert other.settings() == agent.settings()
-        assert other.learner.cut == agent.learner.cut == SequenceSplit(5, 2)
+        assert other.learner.cut_of(8) == agent.learner.cut_of(8) == SequenceSplit(5, 2)
         assert all(
             torch.equal(*pair)
             for pair in zip(agent.to_documents()[1].values(), other.to_documents()[1].values(), strict=True)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agilerl_like import OpenAIES
+from agilerl_like.hpo import Mutation
 from agilerl_like.learning.perturbations import (
     GradientUpdate,
     antithetic_pairs,
@@ -149,3 +150,13 @@ def test_equal_returns_move_nothing_but_the_decay():
     )
     after = torch.cat([x.detach().flatten() for x in agent.network.parameters()])
     assert torch.equal(before, after)
+
+
+def test_an_activation_fades_in_over_four_updates():
+    agent = member()
+    agent.learner.mutate(Mutation("activation", "change_activation", {"activation": "GELU"}))
+    left = [agent.network.fade_left()]
+    for _ in range(4):
+        agent.learner.cohort.learn([0], update_of(agent, [9.0, 1.0, 5.0, 3.0]))
+        left.append(agent.network.fade_left())
+    assert left == [1.0, 0.75, 0.5, 0.25, 0.0]

@@ -250,3 +250,12 @@ def test_the_critics_rate_adapts_by_the_same_factor():
     update.adapt_lr_(torch.tensor([0.1], dtype=torch.float64))
     (step,) = update.prepare_steps(1)
     assert [rate.item() for _, rate, _ in step.blocks] == pytest.approx([1e-3 / 1.5, 3e-3 / 1.5])
+
+
+def test_a_fixed_rate_of_zero_beside_an_adaptive_one_leaves_the_critics():
+    cohort = PopulationLearner(*zip(member(0), member(1), strict=True))
+    values = values_of(2, lr=[1e-3, 0.0], lr_critic=[3e-3, 2e-3], kl_threshold=[0.008, math.inf])
+    (step,) = PPOUpdate(cohort.stacked, values, cohort.execution).prepare_steps(1)
+    (_, actor, _), (_, critic, _) = step.blocks
+    assert actor.flatten().tolist() == pytest.approx([1e-3, 0.0])
+    assert critic.flatten().tolist() == pytest.approx([3e-3, 2e-3])  # not 2e-3 * 0 / 0

@@ -11,6 +11,7 @@ from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import ParamStack
+from agilerl_like.modules.conv_layers import Conv, Geometry
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
     SKIP,
@@ -21,6 +22,9 @@ from agilerl_like.modules.layers import (
     RunningNorm,
     check_activation,
 )
+from agilerl_like.modules.recurrent_cells import LSTMCell, MinGRUCell
+from agilerl_like.modules.transformer import QKVProjection
+from agilerl_like.modules.words import EvolvableWords, WordsSpec
 
 
 def scramble_(module, seed):
@@ -44,6 +48,35 @@ def test_linear_is_orthogonal_with_its_gain():
     # orthonormal rows times the gain: W W' = gain^2 I
     torch.testing.assert_close(layer.weight @ layer.weight.T, 4.0 * torch.eye(3))
     assert torch.equal(layer.bias, torch.zeros(3))
+
+
+RESETS = {
+    "linear": lambda **how: Linear(3, 4).to("meta").reset_(1.0, **how),
+    "convolution": lambda **how: Conv(3, 4, Geometry((3,), (1,), (0,))).to("meta").reset_(1.0, **how),
+    "attention": lambda **how: QKVProjection(4, 2, 2).to("meta").reset_(**how),
+    "LSTM": lambda **how: LSTMCell(3, 4).to("meta").reset_(**how),
+    "minGRU": lambda **how: MinGRUCell(3, 4).to("meta").reset_(**how),
+    "words": lambda generator, orthogonal: (
+        EvolvableWords(WordsSpec(init_layers=orthogonal), (3, 5)).to("meta").reset_(generator, output_gain=1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+@pytest.mark.parametrize("kind", RESETS)
+def test_weights_on_an_accelerator_are_drawn_on_the_generators_device(kind, orthogonal, monkeypatch):
+    """On CUDA torch refuses a generator of the CPU; "meta" stands for an accelerator."""
+
+    def checked(init):
+        def drawn(tensor, *arguments, generator, **named):
+            assert tensor.device == generator.device
+            return init(tensor, *arguments, generator=generator, **named)
+
+        return drawn
+
+    for name in ("orthogonal_", "uniform_", "normal_"):
+        monkeypatch.setattr(torch.nn.init, name, checked(getattr(torch.nn.init, name)))
+    RESETS[kind](generator=torch.Generator().manual_seed(0), orthogonal=orthogonal)
 
 
 def test_linear_uniform_weights_fill_their_bound():

@@ -62,6 +62,14 @@ def test_an_equal_critic_that_evolves_alike_is_the_shared_architecture():
     assert spec_of({"evolves": "apart"}).critic is not None
 
 
+def test_a_critic_that_mutations_made_equal_is_loaded_as_a_critic_of_its_own(tmp_path):
+    agent = PPO(SPACE, gymnasium.spaces.Discrete(3), net_config=SMALL, critic_config={"latent_dim": 24}, seed=0)
+    spec = agent.architecture
+    equal = spec.evolve(critic=spec.critic.evolve(latent_dim=16))
+    assert equal.critic == NetworkSpec.from_net_config(SMALL)
+    assert agent.learner.read_architecture(json.loads(json.dumps(equal.to_config()))) == equal
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -1,5 +1,7 @@
 """Networks supplied by the user: any module, and one that evolves."""
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -443,3 +445,16 @@ def test_a_clone_has_current_weights_and_the_supplied_other_state():
     for mine, its in zip(agent.network.parameters(), child.network.parameters(), strict=True):
         assert torch.equal(mine, its)
         assert mine.data_ptr() != its.data_ptr()
+
+
+def test_the_policy_and_a_deep_copy_have_tensors_of_their_own():
+    agent = agent_of()
+    before = [(parameter.requires_grad, parameter.data_ptr()) for parameter in agent.network.parameters()]
+    policy, copied = agent.policy, copy.deepcopy(agent.actor)
+    own = {id(parameter) for parameter in agent.network.parameters()}
+    assert own.isdisjoint(id(parameter) for net in (policy, copied) for parameter in net.parameters())
+    assert [(parameter.requires_grad, parameter.data_ptr()) for parameter in agent.network.parameters()] == before
+    agent.learn(experiences(agent))
+    kept = dict(copied.named_parameters())
+    for name, parameter in agent.actor.named_parameters():
+        assert not torch.equal(parameter, kept[name])

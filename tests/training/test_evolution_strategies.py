@@ -135,6 +135,13 @@ def test_a_run_without_an_update_is_refused():
         train_on_policy(cartpole(), pop=pop, max_steps=40, evo_steps=40, verbose=False)
 
 
+def test_a_run_with_a_learn_step_of_fewer_steps_may_be_as_short():
+    (agent,) = population(size=1, learn_step=12)
+    agent.learner.check_run(12, None, 1)
+    with pytest.raises(ConfigurationError, match="max_steps=11 is less than 12, the 2 steps of num_envs=6"):
+        agent.learner.check_run(11, None, 1)
+
+
 def test_odd_pairs_of_an_environment_are_refused():
     with pytest.raises(ConfigurationError, match="num_envs=5 is odd"):
         train_on_policy(cartpole(5), pop=population(size=1), max_steps=400, evo_steps=400, verbose=False)

@@ -17,7 +17,9 @@ from pettingzoo import ParallelEnv
 from agilerl_like import (
     IPPO,
     PPO,
+    HyperparameterConfig,
     Population,
+    RLParameter,
     RolloutBuilder,
     make_multi_agent_vect_envs,
     make_vect_envs,
@@ -200,11 +202,16 @@ def test_a_frozen_group_acts_by_its_policy_from_the_first_step():
     env.close()
 
 
+def prefer_one_action_(actor):
+    """Move a new policy away from the uniform one."""
+    with torch.no_grad():
+        actor.head.get_parameter("linears.1.bias")[1] += 1
+
+
 def test_a_hand_written_loop_acts_randomly_and_waits():
     agent = PPO(FourActions.observation_space, FourActions.action_space, seed=0, num_envs=ENVS, learn_step=8,
                 batch_size=8, random_steps=8, learning_starts=8)  # fmt: skip
-    with torch.no_grad():  # else a new policy is uniform, too
-        agent.network.actor.head.get_parameter("linears.1.bias")[1] += 1
+    prefer_one_action_(agent.actor)
     log_probs, before = [], weights(agent)
     for _ in range(2):
         states, steps = [np.zeros((ENVS, 2), np.float32)] * 2, []
@@ -221,11 +228,58 @@ def test_a_hand_written_loop_acts_randomly_and_waits():
     assert not np.isclose(log_probs[1], -math.log(4)).any()
 
 
+def test_a_copy_and_a_loaded_agent_take_as_many_random_steps(tmp_path):
+    settings = {"num_envs": ENVS, "learn_step": 16, "batch_size": 16, "random_steps": 8}
+    agent = PPO(FourActions.observation_space, FourActions.action_space, seed=0, **settings)
+    prefer_one_action_(agent.actor)
+    agent.get_action(np.zeros((ENVS, 2)))
+    copies = [agent.clone(), PPO.load(agent.save_checkpoint(tmp_path / "agent"))]
+    for is_random in (True, False):
+        for one in (agent, *copies):
+            *_, log_prob, _, _ = one.get_action(np.zeros((ENVS, 2)))
+            assert np.allclose(log_prob, -math.log(4)) == is_random
+    assert agent.clone(index=1).learner._random_steps_taken == 0
+
+
+def test_random_steps_of_a_team_count_where_agents_are_absent():
+    names = ["a_0", "a_1", "a_2"]
+    spaces = dict.fromkeys(names, FourActions.observation_space), dict.fromkeys(names, FourActions.action_space)
+    team = IPPO(*spaces, seed=0, num_envs=2, learn_step=16, batch_size=16, random_steps=4)
+    prefer_one_action_(team.actors["a"])
+    for is_random in (True, True, False):
+        _, log_probs, *_ = team.get_action({"a_1": np.zeros((2, 2))})
+        assert np.allclose(log_probs["a_1"], -math.log(4)) == is_random
+
+
+def test_a_run_that_ends_before_learning_starts_is_refused():
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    (agent,) = population_of(env, learning_starts=80)
+    agent.learner.check_run(81, None, 1)
+    with pytest.raises(ConfigurationError, match=r"learning_starts=80 is not below max_steps=80.*at most 79"):
+        train_on_policy(env, pop=Population([agent]), max_steps=80, evo_steps=40, eval_loop=1, verbose=False)
+    agent.learner.env_steps = 40  # in earlier runs
+    agent.learner.check_run(41, None, 1)
+    (agent,) = population_of(env, learning_starts=8, hp_config=HyperparameterConfig(learning_starts=RLParameter(0, 90)))
+    with pytest.raises(ConfigurationError, match="learning_starts=90 is not below max_steps=80"):
+        agent.learner.check_run(80, None, 1)
+    env.close()
+
+
+def test_rollouts_before_learning_starts_are_no_updates_of_max_updates(tmp_path):
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    limits = {"max_steps": 400, "evo_steps": 40, "eval_loop": 1, "max_updates": 2, "verbose": False}
+    (agent,), _ = train_on_policy(env, pop=population_of(env, learning_starts=120), **limits)
+    env.close()
+    assert (agent.learner.updates, agent.learner.env_steps) == (5, 200)  # 3 rollouts of 40 env steps before
+    loaded = PPO.load(agent.save_checkpoint(tmp_path / "agent"))
+    assert loaded.learner.updates_without_learning == agent.clone().learner.updates_without_learning == 3
+
+
 def test_random_runs_resume_to_the_bit(tmp_path):
     def run(folder, *stages):
         for max_steps in stages:
             env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
-            settings = {"random_steps": 100, "learning_starts": 80, "normalize_reward": True, "lr_schedule": "kl"}
+            settings = {"random_steps": 100, "learning_starts": 60, "normalize_reward": True, "lr_schedule": "kl"}
             population = population_of(env, 2, target_kl=0.1, **settings)
             resume = {"resume": folder} if folder.exists() else {"run_dir": folder}
             population, _ = train_on_policy(
