@@ -30,6 +30,8 @@ class EnvSetup(ABC):
 
     population: ClassVar[type[BasePopulation]]
     """The class of populations that act in these envs."""
+    train_function: ClassVar[str] = "train_on_policy"
+    """Name of the function that trains in these envs."""
     env: Any
 
     @classmethod

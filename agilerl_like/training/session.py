@@ -302,7 +302,8 @@ class ProcessRun:
             if before is not None and before != selection:
                 self.callbacks.on_warning(
                     f"selection={selection}: this run was started with {before}; it continues with {selection}. A "
-                    "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
+                    "strategy of a script's own needs that script: "
+                    f"{self.env_setup.train_function}(…, selection_strategy=…, resume=…)"
                 )
             if missing := left_out(saved, identity):
                 self.callbacks.on_warning(f"the run continues with {missing}: pass what is to stay as it was")
