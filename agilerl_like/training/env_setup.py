@@ -59,7 +59,7 @@ class EnvSetup(ABC):
         """Return a vector env with part number `part` of each member's copies of `env`; it may be `env` itself."""
 
     def num_eval_episodes(self, count: int) -> int:
-        """Round up the number of evaluation episodes to a multiple of the distinct envs."""
+        """Return the episodes of each member's evaluation: `count` on each instance, in whole sets of distinct envs."""
         return count
 
     def check(self) -> tuple[Finding, ...]:

@@ -203,13 +203,21 @@ class ProcessRun:
             stack.callback(self.callbacks.close)
             if self.output_paths.run_dir is not None:
                 stack.enter_context(RunLock(self.output_paths.run_dir))
-            try:
-                result = self._run_once(resume=resume)
-            except RetryFromCheckpoint as end:  # raised on all processes
-                result = self._run_once(resume=True, diverged=end)
-            if self.callbacks.failure is not None:
+            result = self._run_or_end(resume=resume)
+            if isinstance(result, RunResult) and self.callbacks.failure is not None:
                 raise self.callbacks.failure
-            return result
+        if isinstance(result, RunFinished):
+            raise result
+        return result
+
+    def _run_or_end(self, *, resume: bool) -> RunResult | RunFinished:
+        """Run, and once again if all members diverge; an exception would be a failure of this process to the others."""
+        try:
+            return self._run_once(resume=resume)
+        except RetryFromCheckpoint as end:  # raised on all processes
+            return self._run_once(resume=True, diverged=end)
+        except RunFinished as end:  # likewise
+            return end
 
     def _run_once(self, *, resume: bool, diverged: RetryFromCheckpoint | None = None) -> RunResult:
         """Run from the start or a checkpoint; `diverged` is the error of the attempt before."""

@@ -12,6 +12,7 @@ from small_runs import SMALL
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.cli import main
 from agilerl_like.distributed import process_group
+from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.distributed.process_group import (
     COLLECTIVE_TIMEOUT,
     MultiProcess,
@@ -25,7 +26,8 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
-from agilerl_like.training.session import check_processes
+from agilerl_like.training.checkpoint_manager import RunFinished
+from agilerl_like.training.session import ProcessRun, check_processes
 
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 
@@ -148,6 +150,25 @@ def test_replicas_wait_for_each_other_as_long_as_all_processes_do(backend):
     backend.setattr(MultiProcess, "_make_monitor", lambda self, describe_exit: self.monitor)
     MultiProcess(Joined()).gradient_sync(shard_members([None], 2))
     assert made == [([0, 1], COLLECTIVE_TIMEOUT)]
+
+
+def test_the_end_of_a_run_that_is_resumed_is_no_failure_of_a_process(monkeypatch):
+    """A slower process, which still closes its trackers, would report it as one and exit with 75."""
+    errors = []
+
+    class Watched(NullMonitor):
+        def leave(self, error=""):
+            errors.append(error)
+
+    def finished(run, *, resume):
+        raise RunFinished("run has ended: budget spent", None, ["max_steps"])
+
+    monkeypatch.setattr(ProcessRun, "_run_once", finished)
+    group = SingleProcess()
+    group.monitor = Watched()
+    with pytest.raises(RunFinished, match="budget spent"):
+        ProcessRun(group, None, None, None, None).run(resume=True)
+    assert errors == [""]
 
 
 def noted(agent):
