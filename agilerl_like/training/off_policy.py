@@ -91,7 +91,7 @@ def train_off_policy(
         for agent, saved in zip(agents, _saved_eps_shares(options.get("resume"), len(agents)), strict=True):
             if "eps_share" not in agent.config.__dataclass_fields__:
                 raise ConfigurationError(f"eps_decay={eps_decay!r} is no setting of {agent.algo}; leave it out")
-            steps = _decay_steps(eps_decay, agent.eps_start, agent.eps_end)
+            steps = _decay_steps(eps_decay, cast(Any, agent).eps_start, cast(Any, agent).eps_end)
             _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps) if saved is None else saved})
     return train_on_policy(env, env_name, algo, members, **options)
 
@@ -111,8 +111,9 @@ def _saved_eps_shares(resume: Any, members: int) -> list[float | None]:
         checkpoint = newest_checkpoint(OutputPaths(run_dir=Path(resume)), lambda warning: None)  # warned of later
     section = {} if checkpoint is None else load_identity(checkpoint).get("algorithm", {})
     shares = section.get("eps_share")
-    is_of_each = isinstance(shares, list) and len(shares) == members
-    return list(shares) if is_of_each else [None if isinstance(shares, list) else shares] * members
+    if isinstance(shares, list):  # members had different values
+        return shares if len(shares) == members else [None] * members
+    return [shares] * members
 
 
 def _refuse_settings(**settings: Any) -> None:

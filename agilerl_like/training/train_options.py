@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 import gymnasium
 
@@ -85,6 +85,6 @@ def with_options_of(train: Callable[..., Any]) -> Callable[[F], F]:
             if one.kind is inspect.Parameter.KEYWORD_ONLY and name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shared])  # pyright: ignore[reportFunctionMemberAccess]
-        return check_argument_names(function)
+        return cast(F, check_argument_names(function))
 
     return decorate
