@@ -14,10 +14,10 @@ from agilerl_like.evaluation.trajectories import UNKNOWN
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.saved_runs import Run
 from agilerl_like.saved_runs.run import environment_config
-from agilerl_like.storage.checkpoint_folder import FOLDER, read_checkpoint
+from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, FOLDER, read_checkpoint
 from agilerl_like.storage.run_lock import is_locked
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.run_folder import BEST, CHECKPOINTS, POPULATION
+from agilerl_like.training.run_folder import BEST, POPULATION
 
 
 class Player(NamedTuple):

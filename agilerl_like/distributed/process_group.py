@@ -128,12 +128,22 @@ class ProcessGroup(ABC):
     def all_gather_dict(
         self, own: Mapping[int, T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> dict[int, T]:
-        """Return the values of all processes by slot; those of this process are returned as they are."""
+        """Return the values of all processes by slot, the same on each.
+
+        Of replicas the first process's value holds, because an env may return other numbers on each of them. A value of
+        this process that holds is returned as it is.
+        """
         if self.size == 1:
             return dict(own)
         encoded = self.all_gather({str(slot): encode(value) for slot, value in own.items()})
-        by_slot = {int(slot): value for values in encoded for slot, value in values.items()}
-        return {slot: own[slot] if slot in own else decode(by_slot[slot]) for slot in sorted(by_slot)}
+        first: dict[int, int] = {}
+        for rank, values in enumerate(encoded):
+            for slot in values:
+                first.setdefault(int(slot), rank)
+        return {
+            slot: own[slot] if rank == self.rank else decode(encoded[rank][str(slot)])
+            for slot, rank in sorted(first.items())
+        }
 
 
 class SingleProcess(ProcessGroup):
@@ -167,6 +177,7 @@ class MultiProcess(ProcessGroup):
         self._local_rank = accelerator.local_process_index
         nccl = dist.get_backend() == "nccl"
         self._transport_device = accelerator.device if nccl else torch.device("cpu")
+        self.monitor = NullMonitor()  # of the broadcast of the store's port, which may fail
         self.monitor = self._make_monitor(describe_exit)
 
     def _make_monitor(self, describe_exit: Callable[[int], str]) -> HeartbeatMonitor:
@@ -180,7 +191,8 @@ class MultiProcess(ProcessGroup):
         mine = NO_SYNC
         for slot in sorted({shard.slots for shard in shards if shard.parts > 1}):
             ranks = [rank for rank, shard in enumerate(shards) if shard.slots == slot]
-            group = dist.new_group(ranks)  # collective: all processes must call it, in the same order
+            # collective: all processes must call it, in the same order
+            group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
             if self.rank in ranks:
                 mine = ReplicaGroup(group, shards[self.rank], self._transport_device, self._diagnosed)
         return mine

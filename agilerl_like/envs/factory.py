@@ -497,6 +497,11 @@ def with_num_envs(
     )
 
 
+def can_be_made_again(env: VectorEnv) -> bool:
+    """Return whether it is known how an env was made, so that `with_num_envs` makes others like it."""
+    return _find_env_config(env) is not None or type(env) in _BUILT_FROM_ENV_FNS
+
+
 def single_env_fns_of(env: VectorEnv) -> tuple[Callable[[], gym.Env], ...]:
     """Return functions that make single envs like those of a vector env, one for each instance.
 

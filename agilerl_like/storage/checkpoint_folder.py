@@ -28,6 +28,8 @@ KIND = "checkpoint"
 INFO_DOCUMENT = "milestone"
 """Name of the document that retention reads."""
 FOLDER = re.compile(r"gen-(\d{6,})")
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints."""
 HISTORY = "history"
 """The folder of a run's history, and the document of an entry with its generation and env steps."""
 HISTORY_ENTRY = re.compile(r"steps-(\d{12,})")

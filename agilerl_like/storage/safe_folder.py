@@ -581,7 +581,10 @@ def _loader_hint(kind: Any) -> str:
         case "population":
             return ", which Population.load (MultiAgentPopulation.load, if it is multi-agent) reads"
         case "checkpoint":
-            return f", which train_on_policy(…, resume=…) of its run, {agent} (its best agent) and Population.load read"
+            return (
+                ", which train_on_policy(…, resume=…) of its run (train_multi_agent_on_policy, if it is multi-agent), "
+                f"{agent} (its best agent) and Population.load read"
+            )
         case _:
             return ""
 

@@ -39,7 +39,7 @@ class BestAgent:
     rank: int = 0
     """The process that has the agent."""
     agent: EvolvableAlgorithm | None = None
-    """The agent on process `rank`, None on all others."""
+    """The agent, on process `rank` and those with a replica of it; None on all others."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the agent as plain data."""

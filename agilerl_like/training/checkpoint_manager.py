@@ -25,14 +25,13 @@ from agilerl_like.hpo.history import History
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY, Checkpoint, Checkpoints
+from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, HISTORY, HISTORY_ENTRY, Checkpoint, Checkpoints
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, short_repr, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths
 
-CHECKPOINTS = "checkpoints"
 IDENTITY = "identity"
 """Name of the document with the settings that a run keeps (`run_settings.run_identity`)."""
 EXPERIENCE = "memory"

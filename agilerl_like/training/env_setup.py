@@ -31,6 +31,8 @@ class EnvSetup(ABC):
 
     population: ClassVar[type[BasePopulation]]
     """The class of populations that act in these envs."""
+    train_function: ClassVar[str] = "train_on_policy"
+    """Name of the function that trains in these envs."""
     env: Any
 
     @classmethod
@@ -58,7 +60,7 @@ class EnvSetup(ABC):
         """Return a vector env with part number `part` of each member's copies of `env`; it may be `env` itself."""
 
     def num_eval_episodes(self, count: int) -> int:
-        """Round up the number of evaluation episodes to a multiple of the distinct envs."""
+        """Return the episodes of each member's evaluation: `count` on each instance, in whole sets of distinct envs."""
         return count
 
     def check(self) -> tuple[Finding, ...]:

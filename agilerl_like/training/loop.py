@@ -84,6 +84,9 @@ class TrainingLoop(EvaluatingLoop):
         finally:
             for agent in self.population:  # a learning rate that has fallen would slow down further training
                 agent.run_schedules = FrozenMapping()
+            for agent in (*self.population, None if self.best is None else self.best.agent):
+                for learner in () if agent is None else agent.learners.values():
+                    learner.max_steps = None  # else a hand-written loop after the run would seem to be at its end
 
     def _run(self, stop_requests: StopRequests) -> RunResult:
         self.stop_requests = stop_requests
@@ -145,15 +148,52 @@ class TrainingLoop(EvaluatingLoop):
     # -- training
 
     def _warn_if_no_update(self) -> None:
-        """Warn if a generation is shorter than a member's rollout."""
-        name = "evo_steps" if self.training_args.evo_steps <= self.training_args.max_steps else "max_steps"
-        steps, envs = getattr(self.training_args, name), self.members.first.num_envs
+        """Warn if a member's rollout is longer than a generation, or than all steps until the envs are reset."""
+        args, envs = self.training_args, self.members.first.num_envs
+        total = max(1, args.vector_steps(envs))
+        generation = min(args.generation_steps(envs) // envs, total)
         slow = max(self.population, key=lambda agent: agent.rollout_steps)
-        if -(-steps // envs) < slow.rollout_steps:
-            length = next(iter(slow.learners.values())).rollout_length
+        if slow.rollout_steps <= generation:
+            return
+        length = next(iter(slow.learners.values())).rollout_length
+        until_checkpoint = -(-args.checkpoint_every // (generation * envs)) * generation
+        uninterrupted = min(total, generation if self._evaluates_in_training_env else until_checkpoint)
+        if slow.rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
-                f"{name}={steps} is less than learn_step={length} of member {slow.index}: it will be "
+                f"evo_steps={args.evo_steps} is less than learn_step={length} of member {slow.index}: it will be "
                 "evaluated after generations without an update"
+            )
+            return
+        reason, allowed = self._reset_reason()
+        if uninterrupted == total:
+            reason = f"the run ends (max_steps={args.max_steps}, num_envs={envs})"
+            allowed = "a larger max_steps"
+        self.callbacks.on_warning(
+            f"learn_step={length} of member {slow.index} is more than the {uninterrupted * envs} env steps after which "
+            f"{reason}: it will never learn; allowed is {allowed}, or a smaller learn_step"
+        )
+        self._warned_of_resets = True
+
+    @property
+    def _evaluates_in_training_env(self) -> bool:
+        return self.evaluator.env.env is self.collector.env.env
+
+    def _reset_reason(self) -> tuple[str, str]:
+        """Return what resets the envs, as part of a warning, and what to set for a later reset."""
+        if self._evaluates_in_training_env:
+            return "the evaluation resets the env, which it shares with training", "an eval_env of its own"
+        return f"checkpoint={self.training_args.checkpoint_every} resets the envs", "a larger checkpoint"
+
+    def _warn_if_reset_too_early(self) -> None:
+        """Warn if the first reset of the envs comes before any update, as the next ones then will; collective."""
+        if self._has_reset or self.population.keeps_experience:
+            return
+        self._has_reset = True
+        if self._updates() == 0 and not self._warned_of_resets:
+            reason, allowed = self._reset_reason()
+            self.callbacks.on_warning(
+                f"no member has learned in {self.steps} env steps, after which {reason}: what members have collected "
+                f"is discarded each time, so none will ever learn; allowed is {allowed}, or shorter episodes"
             )
 
     def _record_initial_members(self) -> None:
@@ -516,13 +556,16 @@ class TrainingLoop(EvaluatingLoop):
     def _checkpoint(self) -> None:
         """Write a checkpoint and reset the envs if one is due; reset them too if the evaluation used the same env."""
         progress = self.progress
-        if self.steps - progress.saved_at >= self.training_args.checkpoint_every:
+        is_due = self.steps - progress.saved_at >= self.training_args.checkpoint_every
+        if is_due or self._evaluates_in_training_env:
+            self._warn_if_reset_too_early()
+        if is_due:
             progress.saved_at = self.steps
             self._save(last=False, is_complete=True)
             if not self.population.keeps_experience:
                 self.members.rebalance()
             self._reset_envs()
-        elif self.evaluator.env.env is self.collector.env.env:
+        elif self._evaluates_in_training_env:
             self._reset_envs()
 
     def _is_history_due(self) -> bool:
@@ -530,6 +573,8 @@ class TrainingLoop(EvaluatingLoop):
         args, envs = self.training_args, self.members.first.num_envs
         has_ended = self.progress.outcome in (TARGET_REACHED, UPDATES_REACHED, TIME_OVER) and args.history > 0
         before, now = (total // envs // self.initial_size for total in (self._total_before, self.total_steps))
+        if self._vector_steps_left() <= 0:  # after members were removed, the last steps may not be enough for all
+            now = max(now, args.vector_steps(envs))
         return has_ended or args.is_history_due(before, now, envs)
 
     def _save_history(self) -> None:

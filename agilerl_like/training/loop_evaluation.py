@@ -31,6 +31,7 @@ from agilerl_like.training.best_agent import (
 from agilerl_like.training.checkpoint_manager import SearchState
 from agilerl_like.training.evaluator import EvalResult, deciding_returns, seed_effects, summary
 from agilerl_like.training.loop_state import LoopState
+from agilerl_like.training.sharding import MemberInfo
 
 T = TypeVar("T")
 
@@ -133,9 +134,9 @@ class EvaluatingLoop(LoopState):
             return self._separate_equals(result)
         if self.selection is None or type(self.selection).in_doubt is Selection.in_doubt:
             return result, 0
-        episodes = self.training_args.eval_loop
+        episodes, infos = self.training_args.eval_loop, self.members.member_infos()
         for turn in range(1, 1 + MAX_EVALUATION_ROUNDS):
-            doubtful = self._slots_in_doubt(self.selection, result, episodes)
+            doubtful = self._slots_in_doubt(self.selection, result, episodes, infos)
             if not doubtful:
                 break
             own = [place for place, slot in enumerate(self.members.shard.slots) if slot in doubtful]
@@ -149,7 +150,9 @@ class EvaluatingLoop(LoopState):
             episodes *= 2
         return result, 0
 
-    def _slots_in_doubt(self, selection: Selection, result: EvalResult, episodes: int) -> Sequence[int]:
+    def _slots_in_doubt(
+        self, selection: Selection, result: EvalResult, episodes: int, infos: Sequence[MemberInfo]
+    ) -> Sequence[int]:
         """Return the slots whose selection is in doubt, given the result of this process's members; collective.
 
         There are none if further `episodes` of each would exceed `eval_share`.
@@ -163,11 +166,12 @@ class EvaluatingLoop(LoopState):
         view = PopulationView(
             np.array(fitness),
             self.uids,
-            (),
+            [info.genome for info in infos],
             self.progress.generation,
             self.history,
             returns=self._returns_for_selection(SearchState(returns=list(returns))),
             generations=self._expected_generations(),
+            hp_configs=[info.hp_config for info in infos],
             train_returns=self._train_returns_for_selection(train_returns),
             state=self.search.state,
         )

@@ -44,7 +44,7 @@ def train_multi_agent_on_policy(
         EnvStepError: the env violated its contract, for example by returning NaN.
         PopulationDivergedError: no team has finite loss, weights and fitness.
     """
-    eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env)
+    eval_setup = None if eval_env is None else MultiAgentEnvSetup(eval_env, name="eval_env")
     kind: Opponents
     if isinstance(opponents, str):
         given, kind = None, cast(Opponents, opponents)

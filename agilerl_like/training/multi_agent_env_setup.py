@@ -72,10 +72,12 @@ class MultiAgentEnvSetup(EnvSetup):
     """PettingZoo envs, for populations of teams."""
 
     population: ClassVar[type[BasePopulation]] = MultiAgentPopulation
+    train_function: ClassVar[str] = "train_multi_agent_on_policy"
 
-    def __init__(self, env: MultiAgentVectorEnv, opponent: IPPO | Scripts | None = None) -> None:
+    def __init__(self, env: MultiAgentVectorEnv, opponent: IPPO | Scripts | None = None, name: str = "env") -> None:
+        """`name` is the argument that `env` was given as, for errors."""
         if not isinstance(env, MultiAgentVectorEnv):
-            raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
+            raise ConfigurationError(f"{name}={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
         self.env, self.opponent = env, opponent
 
     @classmethod

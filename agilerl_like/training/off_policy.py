@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import gymnasium
@@ -12,11 +14,13 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.q_learning import QLearning
+from agilerl_like.envs.factory import can_be_made_again
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.training.checkpoint_manager import load_identity, newest_checkpoint
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.on_policy import train_on_policy
 from agilerl_like.training.train_options import TrainOptions, with_options_of
-from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
 
 @with_options_of(train_on_policy)
@@ -45,7 +49,8 @@ def train_off_policy(
     `eps_end` their settings of these names. `eps_decay` is AgileRL's factor for each step of all envs: epsilon falls in
     a straight line and reaches `eps_end` after as many steps as it would there. `n_step_memory`, an object with an
     `n_step`, sets the members' `n_step`. A run that is resumed without `pop` keeps its settings, so all of these are
-    left out.
+    left out. With `pop`, too, a resumed run keeps the share of the run in which epsilon falls, so that a larger
+    `max_steps` makes it fall more slowly.
 
     Raises:
         ConfigurationError: before anything is trained; or a member does not learn from a replay.
@@ -65,6 +70,8 @@ def train_off_policy(
             n_step_memory=n_step_memory,
         )
         return train_on_policy(env, env_name, algo, **options)
+    if not isinstance(members, Iterable) or isinstance(members, str):
+        raise ConfigurationError(f"pop={members!r:.100}; allowed are a population, an agent, and a list of agents")
     members = members if isinstance(members, Population) else list(members)
     for agent in members:
         if not isinstance(agent, OffPolicyAlgorithm | QLearning):
@@ -75,14 +82,38 @@ def train_off_policy(
     if n_step_memory is not None and not hasattr(n_step_memory, "n_step"):
         raise ConfigurationError(f"n_step_memory={n_step_memory!r:.100}; allowed are None and an object with an n_step")
     settings |= {"eps_start": eps_start, "eps_end": eps_end, "n_step": getattr(n_step_memory, "n_step", None)}
-    for agent in cast("list[OffPolicyAlgorithm[Any]]", members):
+    agents = cast("list[OffPolicyAlgorithm[Any]]", members)
+    for agent in agents:
         _set_settings(agent, {name: value for name, value in settings.items() if value is not None})
-        if eps_decay is not None:
-            steps = _decay_steps(eps_decay, *(getattr(agent, name, 0.0) for name in ("eps_start", "eps_end")))
-            envs = getattr(getattr(env, "env", env), "num_envs", 1)
-            max_steps = options.get("max_steps", TrainingArguments.max_steps)
-            _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps)})
+    if eps_decay is not None:
+        max_steps = TrainingArguments(max_steps=options.get("max_steps", TrainingArguments.max_steps)).max_steps
+        envs = _envs_of_each(env, len(agents))
+        for agent, saved in zip(agents, _saved_eps_shares(options.get("resume"), len(agents)), strict=True):
+            if "eps_share" not in agent.config.__dataclass_fields__:
+                raise ConfigurationError(f"eps_decay={eps_decay!r} is no setting of {agent.algo}; leave it out")
+            steps = _decay_steps(eps_decay, cast(Any, agent).eps_start, cast(Any, agent).eps_end)
+            _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps) if saved is None else saved})
     return train_on_policy(env, env_name, algo, members, **options)
+
+
+def _envs_of_each(env: Any, members: int) -> int:
+    """Return the envs of each member: all of the env's, or its rows divided if it cannot be made again."""
+    vector = env.vec_env if isinstance(env, EnvSetup) else env
+    count = getattr(vector, "num_envs", 1)
+    is_vector = isinstance(vector, gymnasium.vector.VectorEnv)
+    return count // members if is_vector and members > 1 and not can_be_made_again(vector) else count
+
+
+def _saved_eps_shares(resume: Any, members: int) -> list[float | None]:
+    """Return each member's share of the run that is resumed, which a run keeps; None where there is none."""
+    checkpoint = None
+    if isinstance(resume, str | os.PathLike):
+        checkpoint = newest_checkpoint(OutputPaths(run_dir=Path(resume)), lambda warning: None)  # warned of later
+    section = {} if checkpoint is None else load_identity(checkpoint).get("algorithm", {})
+    shares = section.get("eps_share")
+    if isinstance(shares, list):  # members had different values
+        return shares if len(shares) == members else [None] * members
+    return [shares] * members
 
 
 def _refuse_settings(**settings: Any) -> None:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.population import BasePopulation, Population
+from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of
@@ -167,9 +168,13 @@ def train_on_policy(
     if env_name is not None and not isinstance(env_name, str):
         raise ConfigurationError(f"env_name={env_name!r:.200} must be text, the environment's id")
     population = _population(pop, env_setup)
-    if swap_channels:
-        for agent in cast(Population, population or ()):
+    for agent in population or () if swap_channels else ():
+        if isinstance(agent, RLAlgorithm):
             agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
+        elif not getattr(agent, "swap_channels", False):
+            raise ConfigurationError(
+                "swap_channels=True is for agents without a team; allowed is IPPO(…, swap_channels=True)"
+            )
     run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
     given = {"algo": algo, "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})}
@@ -192,7 +197,7 @@ def train_on_policy(
         mutations,
         name=name,
         settings={name: value for name, value in given.items() if value},
-        resume="" if run_dir is None else f"train_on_policy(…, resume={str(run_dir)!r})",
+        resume="" if run_dir is None else f"{env_setup.train_function}(…, resume={str(run_dir)!r})",
         log_every=log_every,
     )
     process_group = process_group_of(accelerator)

@@ -31,14 +31,14 @@ from agilerl_like.reporting.report import REPORT, HtmlReporter
 from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
+from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.training.provenance import ProvenanceReporter, is_run_document, provenance
 from agilerl_like.training.training_arguments import OutputPaths
 
 CONFIG = "config.yaml"
-CHECKPOINTS, POPULATION, BEST, EVENTS = "checkpoints", "population", "best", "tensorboard"
+POPULATION, BEST, EVENTS = "population", "best", "tensorboard"
 HEADER = "# agilerl-like "
 """First characters of every config.yaml that a run has written."""
 

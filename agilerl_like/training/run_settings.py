@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
-from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.population import BasePopulation, founder_draws
 from agilerl_like.algorithms.settings import settings_to_json
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
@@ -29,6 +29,7 @@ from agilerl_like.training.training_arguments import OF_SCRIPTS, TrainingArgumen
 
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
+"""Key of the class name of the selection strategy."""
 CHANGEABLE = "changeable"
 """Settings of a run that a resumed one may change, in its identity."""
 DEFAULTS: Mapping[str, Any] = {
@@ -36,7 +37,6 @@ DEFAULTS: Mapping[str, Any] = {
     "mutation": None,
 }
 """Those of them that have a default, which a script that resumes a run may take by mistake."""
-"""Key of the class name of the selection strategy."""
 MISSING = object()
 """Stands for a setting that is left out."""
 
@@ -268,7 +268,7 @@ def describe_run(
     members = _member_sections(population)
     environment, environment_notes = _environment_of(env_setup)
     varied = [key for key, value in members["algorithm"].items() if isinstance(value, list)]
-    is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys()
+    is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys() and _are_drawn(population)
     algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
     algorithm_notes = [f"algorithm: members begin with different values of {', '.join(varied)}"]
     network, network_notes = _network_of(members["network"], population)
@@ -288,17 +288,33 @@ def describe_run(
         "run": {"processes": processes},
         "seed": population[0].seed,
     }
+    steps = max(agent.steps[-1] for agent in population)
+    training_notes = [f"members: they had been trained for {steps} env steps before; this file makes new ones"]
     opponents = training_args.opponents
     opponent_notes = [f"training.opponents={opponents}: the script's own; resume and replay need that script"]
     notes = (
         *environment_notes,
         *(opponent_notes if opponents in OF_SCRIPTS else ()),
+        *(training_notes if steps else ()),
         *(algorithm_notes if varied and not is_drawn else ()),
         *network_notes,
         *mutation_notes,
         *selection_notes,
     )
     return RunDescription({key: value for key, value in settings.items() if value != {}}, notes)
+
+
+def _are_drawn(population: BasePopulation) -> bool:
+    """Whether all members but the first begin with what `sample_hyperparameters` draws for the seed."""
+    first, *others = population
+    draws = founder_draws(first.hp_config, len(others), first.seed)
+    start = first.genome.hyperparameters
+    wanted = [agent.repair({**start, **draw}) for agent, draw in zip(others, draws, strict=True)]
+    return all(
+        _plain(value) == _plain(its[name])
+        for agent, its in zip(others, wanted, strict=True)
+        for name, value in agent.hyperparameters.items()
+    )
 
 
 def _environment_of(env_setup: EnvSetup) -> tuple[dict[str, Any], list[str]]:

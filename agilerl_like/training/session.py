@@ -203,13 +203,21 @@ class ProcessRun:
             stack.callback(self.callbacks.close)
             if self.output_paths.run_dir is not None:
                 stack.enter_context(RunLock(self.output_paths.run_dir))
-            try:
-                result = self._run_once(resume=resume)
-            except RetryFromCheckpoint as end:  # raised on all processes
-                result = self._run_once(resume=True, diverged=end)
-            if self.callbacks.failure is not None:
+            result = self._run_or_end(resume=resume)
+            if isinstance(result, RunResult) and self.callbacks.failure is not None:
                 raise self.callbacks.failure
-            return result
+        if isinstance(result, RunFinished):
+            raise result
+        return result
+
+    def _run_or_end(self, *, resume: bool) -> RunResult | RunFinished:
+        """Run, and once again if all members diverge; an exception would be a failure of this process to the others."""
+        try:
+            return self._run_once(resume=resume)
+        except RetryFromCheckpoint as end:  # raised on all processes
+            return self._run_once(resume=True, diverged=end)
+        except RunFinished as end:  # likewise
+            return end
 
     def _run_once(self, *, resume: bool, diverged: RetryFromCheckpoint | None = None) -> RunResult:
         """Run from the start or a checkpoint; `diverged` is the error of the attempt before."""
@@ -302,7 +310,8 @@ class ProcessRun:
             if before is not None and before != selection:
                 self.callbacks.on_warning(
                     f"selection={selection}: this run was started with {before}; it continues with {selection}. A "
-                    "strategy of a script's own needs that script: train_on_policy(…, selection_strategy=…, resume=…)"
+                    "strategy of a script's own needs that script: "
+                    f"{self.env_setup.train_function}(…, selection_strategy=…, resume=…)"
                 )
             if missing := left_out(saved, identity):
                 self.callbacks.on_warning(f"the run continues with {missing}: pass what is to stay as it was")

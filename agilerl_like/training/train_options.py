@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 import gymnasium
 
+from agilerl_like.errors import check_argument_names
 from agilerl_like.hpo import Explorer, Selection
 from agilerl_like.reporting.callback import Callback, Reporter
 from agilerl_like.training.env_setup import EnvSetup
@@ -71,7 +72,8 @@ class TrainOptions(SharedOptions, total=False):
 def with_options_of(train: Callable[..., Any]) -> Callable[[F], F]:
     """Return a decorator of a function with `**options`: its `inspect.signature` has the keywords of `train` instead.
 
-    `help()`, notebooks and the API reference read that signature; editors read the annotation of `**options`.
+    `help()`, notebooks and the API reference read that signature, and an argument that is not in it is an error that
+    suggests names of it; editors read the annotation of `**options`.
     """
 
     def decorate(function: F) -> F:
@@ -83,6 +85,6 @@ def with_options_of(train: Callable[..., Any]) -> Callable[[F], F]:
             if one.kind is inspect.Parameter.KEYWORD_ONLY and name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shared])  # pyright: ignore[reportFunctionMemberAccess]
-        return function
+        return cast(F, check_argument_names(function))
 
     return decorate

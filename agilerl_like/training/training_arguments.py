@@ -78,6 +78,10 @@ class TrainingArguments:
         is_info = isinstance(self.fitness, str) and self.fitness.startswith(INFO) and self.fitness != INFO
         if self.fitness not in get_args(Fitness) and not is_info:
             raise unknown_name("fitness", self.fitness, (*get_args(Fitness), "info.NAME"))
+        if not isinstance(self.opponents, str):
+            raise ConfigurationError(
+                f"opponents={self.opponents!r:.100}; allowed is 'self', and in train_multi_agent_on_policy others"
+            )
         if self.opponents not in get_args(Opponents):
             raise ConfigurationError(
                 f"opponents={self.opponents!r} is unknown; allowed are 'self', 'past', 'population', a team and "

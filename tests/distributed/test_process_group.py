@@ -2,6 +2,7 @@
 
 import math
 import socket
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +11,23 @@ from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.cli import main
-from agilerl_like.distributed.process_group import Shard, Transfer, device_of_rank, plan_transfers, shard_members
+from agilerl_like.distributed import process_group
+from agilerl_like.distributed.heartbeat import NullMonitor
+from agilerl_like.distributed.process_group import (
+    COLLECTIVE_TIMEOUT,
+    MultiProcess,
+    Shard,
+    SingleProcess,
+    Transfer,
+    device_of_rank,
+    plan_transfers,
+    shard_members,
+)
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
-from agilerl_like.training.session import check_processes
+from agilerl_like.training.checkpoint_manager import RunFinished
+from agilerl_like.training.session import ProcessRun, check_processes
 
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 
@@ -84,6 +97,78 @@ def test_more_processes_than_members_make_replicas():
 def test_members_are_transferred_once_and_only_where_missing():
     shards = (Shard((0, 1)), Shard((2, 3)))
     assert plan_transfers([(0, 0), (0, 1), (0, 1), (3, 1), (2, 0)], shards) == [Transfer(0, 0, 1), Transfer(2, 1, 0)]
+
+
+class ReplicaOf(SingleProcess):
+    """One of several processes, of which the others' documents are known."""
+
+    def __init__(self, rank, documents):
+        super().__init__()
+        self.rank, self.size, self.documents = rank, len(documents), documents
+
+    def all_gather(self, document):
+        assert document == self.documents[self.rank]
+        return self.documents
+
+
+def test_replicas_decide_by_the_value_of_the_first():
+    """An env that ignores its seeds gives each replica other returns; each deciding by its own would end the run."""
+    documents = [{"0": "1.5"}, {"0": "2.5"}, {"1": "4.0"}, {"1": "3.0"}]
+    for rank in range(4):
+        own = {int(slot): float(value) for slot, value in documents[rank].items()}
+        gathered = ReplicaOf(rank, documents).all_gather_dict(own, encode=str, decode=float)
+        assert list(gathered.items()) == [(0, 1.5), (1, 4.0)]
+
+
+class Joined:
+    """An Accelerator's process."""
+
+    process_index, num_processes, local_process_index, device = 0, 2, 0, torch.device("cpu")
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """A process group whose processes cannot be reached."""
+
+    def fail(*_):
+        raise RuntimeError("connection closed")
+
+    monkeypatch.setattr(process_group, "open_store", lambda *_: SimpleNamespace(port=1))
+    monkeypatch.setattr(process_group.dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(process_group.dist, "all_gather", fail)
+    return monkeypatch
+
+
+def test_a_connection_that_breaks_at_the_start_is_the_error(backend):
+    with pytest.raises(RuntimeError, match="connection closed"):
+        MultiProcess(Joined())
+
+
+def test_replicas_wait_for_each_other_as_long_as_all_processes_do(backend):
+    made = []
+    backend.setattr(process_group.dist, "new_group", lambda ranks, timeout=None: made.append((ranks, timeout)))
+    backend.setattr(MultiProcess, "_make_monitor", lambda self, describe_exit: self.monitor)
+    MultiProcess(Joined()).gradient_sync(shard_members([None], 2))
+    assert made == [([0, 1], COLLECTIVE_TIMEOUT)]
+
+
+def test_the_end_of_a_run_that_is_resumed_is_no_failure_of_a_process(monkeypatch):
+    """A slower process, which still closes its trackers, would report it as one and exit with 75."""
+    errors = []
+
+    class Watched(NullMonitor):
+        def leave(self, error=""):
+            errors.append(error)
+
+    def finished(run, *, resume):
+        raise RunFinished("run has ended: budget spent", None, ["max_steps"])
+
+    monkeypatch.setattr(ProcessRun, "_run_once", finished)
+    group = SingleProcess()
+    group.monitor = Watched()
+    with pytest.raises(RunFinished, match="budget spent"):
+        ProcessRun(group, None, None, None, None).run(resume=True)
+    assert errors == [""]
 
 
 def noted(agent):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_runs import SMALL, CopyFolder
+from small_runs import SMALL, CopyFolder, Records, StopAfter
 
 from agilerl_like import (
     IPPO,
@@ -99,6 +99,29 @@ def test_single_agent_envs_are_refused():
     env = make_vect_envs("CartPole-v1", num_envs=2)
     with pytest.raises(ConfigurationError, match="make_multi_agent_vect_envs"):
         train_multi_agent_on_policy(env, pop=None)
+
+
+def small_team(**settings):
+    env = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["EarlyDeath"].make, 4, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    return env, IPPO.population(1, *spaces, num_envs=4, learn_step=16, batch_size=8, net_config=SMALL, **settings)
+
+
+def test_arguments_of_single_agents_are_refused_by_name():
+    env, teams = small_team()
+    with pytest.raises(ConfigurationError, match=r"swap_channels=True is .*; allowed is IPPO\(…, swap_channels=True\)"):
+        train_multi_agent_on_policy(env, pop=teams, swap_channels=True)
+    single = make_vect_envs("CartPole-v1", num_envs=4)
+    with pytest.raises(ConfigurationError, match=r"eval_env=.* is not multi-agent; make_multi_agent_vect_envs makes"):
+        train_multi_agent_on_policy(env, pop=teams, eval_env=single)
+
+
+def test_the_command_that_resumes_a_team_names_its_function(tmp_path):
+    env, teams = small_team()
+    memory, run = Records(), tmp_path / "run"
+    options = {"eval_loop": 1, "eval_steps": 2, "verbose": False, "reporters": [memory], "callbacks": [StopAfter(1)]}
+    train_multi_agent_on_policy(env, pop=teams, max_steps=128, evo_steps=16, run_dir=run, **options)
+    assert memory.summary.resume == f"train_multi_agent_on_policy(…, resume={str(run)!r})"
 
 
 def test_multi_agent_envs_are_refused_by_train_on_policy():

@@ -1,5 +1,6 @@
 """`train_off_policy` with DQN: runs, exact resume with a saved memory, refilling without, arguments, configurations."""
 
+import math
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from small_runs import SMALL, StopAfter
 from agilerl_like import (
     DQN,
     PPO,
+    TD3,
     HyperparameterConfig,
     Mutations,
     Population,
@@ -253,6 +255,10 @@ def space_limited():
     return make_vect_envs("CartPole-v1", num_envs=4)
 
 
+class FixedEnvs(gymnasium.vector.VectorWrapper):
+    """Envs that cannot be made again."""
+
+
 class Filled(SimpleNamespace):
     """A replay of another system, with transitions."""
 
@@ -269,11 +275,41 @@ class Filled(SimpleNamespace):
         ({"n_step_memory": "foo"}, "n_step_memory='foo'; allowed are None and an object with an n_step"),
         ({"eps_decay": 1.0}, "eps_decay=1.0; allowed are numbers between 0 and 1"),
         ({"learning_delay": 10**6}, "learning_starts=1000000 is more than memory_size=200"),
+        ({"eps_decay": 0.9, "max_steps": 0}, "max_steps=0 must be a positive integer"),
+        ({"pop": 5}, "pop=5; allowed are a population, an agent, and a list of agents"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
-        train_off_policy(make(), pop=population(), **RUN, **arguments)
+        train_off_policy(make(), **{"pop": population(), **RUN, **arguments})
+
+
+def test_an_algorithm_without_epsilon_refuses_its_decay():
+    actions = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    pop = TD3.population(1, Countdown.observation_space, actions, net_config=SMALL, num_envs=4)
+    with pytest.raises(ConfigurationError, match=r"eps_decay=0\.995 is no setting of TD3; leave it out"):
+        train_off_policy(make(), pop=pop, eps_decay=0.995, **RUN)
+
+
+def test_epsilon_falls_by_the_envs_of_each_member():
+    """The rows of an env that cannot be made again are divided among the members."""
+    shares = []
+    for env, size in ((make(), 2), (FixedEnvs(make()), 1), (FixedEnvs(make()), 2)):
+        pop = population(size, num_envs=env.num_envs)
+        options = {"eval_env": make(), "eps_start": 1.0, "eps_end": 0.5, "eps_decay": 0.9}
+        train_off_policy(env, pop=pop, **{**RUN, "max_steps": 80, "checkpoint": None}, **options)
+        shares.append(pop[0].eps_share)
+    decay = math.log(0.5) / math.log(0.9)
+    assert shares == pytest.approx([decay * 4 / 80, decay * 4 / 80, decay * 2 / 80])
+
+
+def test_a_run_with_decay_continues_with_a_larger_budget(tmp_path):
+    options = {"eps_start": 1.0, "eps_end": 0.5, "eps_decay": 0.9}
+    train_off_policy(make(), run_dir=tmp_path / "run", **{**RUN, **options, "pop": population(), "max_steps": 160})
+    resumed = {**RUN, **options, "pop": population(), "max_steps": 240}
+    pop, _ = train_off_policy(make(), resume=tmp_path / "run", **resumed)
+    assert pop[0].steps[-1] == 240
+    assert pop[0].eps_share == pytest.approx(math.log(0.5) / math.log(0.9) * 4 / 160)
 
 
 @pytest.mark.parametrize(

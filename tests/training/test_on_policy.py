@@ -3,6 +3,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from agilerl_like import (
     EnvStepError,
     HyperparameterConfig,
     Mutations,
+    OpenAIES,
     Population,
     PopulationDivergedError,
     RLParameter,
@@ -436,9 +438,50 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
         "evo_steps=252 is less than learn_step=256 of member 1"
     ]
     _, _, memory = run(population=population_of(env, learn_step=128, hp_config=None), max_steps=100, evo_steps=200)
-    assert ["max_steps=100 is less than learn_step=128" in text for text in memory.warnings] == [True]
+    assert ["is more than the 100 env steps after which the run ends" in text for text in memory.warnings] == [True]
     _, _, memory = run(population=population_of(env, learn_step=199, hp_config=None))  # both are 50 ticks
     assert memory.warnings == []
+
+
+class EnvOfAScript(gymnasium.vector.SyncVectorEnv):
+    """A vector env that cannot be made again, because it is unknown how it was made."""
+
+
+@pytest.mark.parametrize(
+    ("options", "shares_env", "expected"),
+    [
+        ({"checkpoint": 32, "checkpoint_path": "pop"}, False, "32 env steps after which checkpoint=32 resets the envs"),
+        ({}, True, "32 env steps after which the evaluation resets the env, which it shares .* is an eval_env"),
+        (
+            {"max_steps": 63, "evo_steps": 63},
+            False,
+            "60 env steps after which the run ends .max_steps=63, num_envs=4.:",
+        ),
+    ],
+)
+def test_a_member_that_can_never_learn_is_a_warning(options, shares_env, expected, empty_folder):
+    env = EnvOfAScript([lambda: gymnasium.make("CartPole-v1")] * 4)
+    eval_env = env if shares_env else make_vect_envs("CartPole-v1", num_envs=4, backend="sync")
+    memory = Records()
+    population = population_of(env, 1, hp_config=None)
+    settings = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 4, "verbose": False}
+    train_on_policy(env, pop=population, eval_env=eval_env, reporters=[memory], **{**settings, **options})
+    assert population[0].learner.updates == 0
+    (warning,) = [text for text in memory.warnings if "never learn" in text]
+    assert re.search(f"learn_step=64 of member 0 is more than the {expected}", warning)
+
+
+def test_an_evolution_strategy_whose_episodes_never_end_before_a_checkpoint_is_a_warning(empty_folder):
+    memory = Records()
+    env = make_vect_envs("Pendulum-v1", num_envs=2, backend="sync")
+    population = OpenAIES.population(1, env.single_observation_space, env.single_action_space, num_envs=2, seed=1)
+    options = {"checkpoint": 32, "checkpoint_path": "pop", "verbose": False, "reporters": [memory]}
+    train_on_policy(env, pop=population, max_steps=96, evo_steps=32, eval_loop=1, eval_steps=2, **options)
+    (warning,) = [text for text in memory.warnings if "learn" in text]
+    assert warning == (
+        "no member has learned in 32 env steps, after which checkpoint=32 resets the envs: what members have collected "
+        "is discarded each time, so none will ever learn; allowed is a larger checkpoint, or shorter episodes"
+    )
 
 
 def test_mutation_without_a_selection_warns_that_it_has_no_effect():

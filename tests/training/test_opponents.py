@@ -249,6 +249,8 @@ def test_opponents_that_cannot_play_are_refused():
     agents = PPO.population(1, single.single_observation_space, single.single_action_space, batch_size=16)
     with pytest.raises(ConfigurationError, match="opponents='past' is for teams; allowed is 'self'"):
         train_on_policy(single, pop=agents, opponents="past", verbose=False)
+    with pytest.raises(ConfigurationError, match=r"opponents=IPPO.*; allowed is 'self', and in train_multi_agent_on_"):
+        train_on_policy(single, pop=agents, opponents=stranger, verbose=False)
 
 
 def test_frozen_groups_act_but_neither_learn_nor_mutate(tmp_path):

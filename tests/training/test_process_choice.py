@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like import PPO, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like import PPO, OpenAIES, QLearning, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting import Reporter
@@ -208,6 +208,16 @@ def test_measuring_gives_a_rate_for_each_layout_and_changes_nothing(two_cores):
     assert after[0] == before[0]
     assert all(torch.equal(its, after[1][name][key]) for name, of in before[1].items() for key, its in of.items())
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(("algorithm", "env"), [(OpenAIES, "CartPole-v1"), (QLearning, "FrozenLake-v1")])
+def test_algorithms_without_rollouts_are_measured(algorithm, env, two_cores, monkeypatch):
+    monkeypatch.setattr(process_choice, "SAMPLE_SECONDS", 0.0)
+    envs = make_vect_envs(env, num_envs=2, backend="sync")
+    population = algorithm.population(2, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
+    choice = choose_layout(SingleAgentEnvSetup(envs), population, long_plan())
+    assert choice.rates.keys() == {ONE, WIDE, TWO}, choice.reason
+    assert choice.line
 
 
 def test_slow_environments_are_measured_with_one_member(two_cores, monkeypatch):

@@ -440,6 +440,9 @@ def test_a_function_sees_the_progress_of_the_run():
     population = population_of(env, 2, reward_transform=halved)
     train_on_policy(env, pop=population, max_steps=80, evo_steps=80, eval_loop=1, verbose=False)
     assert seen == [((10, 2, ENVS), 0, 80), ((10, 2, ENVS), 40, 80)]
+    for agent in (*population, population.best):  # a hand-written loop after the run is not at its end for ever
+        learned_rewards([agent.learner], rollout_of([[[1.0]]]))
+        assert seen[-1] == ((1, 1, 1), agent.learner.env_steps, None)
     env.close()
 
 

@@ -104,6 +104,19 @@ def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     assert of_all == [0, *watch.steps]
 
 
+def test_the_last_generation_is_in_the_history_where_the_steps_left_cannot_be_divided(tmp_path):
+    """25 steps of each of 3 envs: 6 with three members, and 57 are left for two, which take 56."""
+    env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    pop = PPO.population(3, *spaces, num_envs=ENVS, seed=1, learn_step=12, batch_size=12, net_config=SMALL)
+    pop, _ = train_on_policy(
+        env, pop=pop, max_steps=50, evo_steps=12, eval_loop=1, eval_steps=2, history=5, verbose=False,
+        selection_strategy=WorseHalfRemoved(least=2), run_dir=tmp_path / "run",
+    )  # fmt: skip
+    assert len(pop) == 2
+    assert Run.open(tmp_path / "run").history()[-1].env_steps == pop[0].steps[-1] == 2 * (6 + 28)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("copied", [2, 3])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, copied):

@@ -223,6 +223,22 @@ def test_sampled_hyperparameters_are_described_as_sampled(tmp_path):
     assert founders(tmp_path / "again") == founders(tmp_path / "mine")
 
 
+def test_what_a_file_does_not_repeat_is_a_note(tmp_path):
+    """Values chosen by hand are no draws, although there are ranges; and weights that were trained are in no file."""
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
+        settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 7}
+        pop = PPO.population(2, *spaces, hp_config=RANGES, **settings)
+        pop[1].lr = 5e-3
+        for name in ("first", "second"):
+            train_on_policy(envs, pop=pop, run_dir=tmp_path / name, verbose=False, **SCHEDULE)
+    first, second = ((tmp_path / name / "config.yaml").read_text() for name in ("first", "second"))
+    assert "# not in this file: algorithm: members begin with different values of lr" in first
+    assert "sample_hyperparameters: false" in first
+    assert "trained" not in first
+    assert "# not in this file: members: they had been trained for 64 env steps before; this file makes new" in second
+
+
 def test_settings_of_a_search_are_described(tmp_path):
     for name, selection in (("plain", AutoSelection()), ("own", AutoSelection(halve_at=(), warm_up=0.0))):
         script(tmp_path / name, options={"selection_strategy": selection, "mutation": AutoExplorer()})

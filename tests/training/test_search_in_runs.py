@@ -307,6 +307,7 @@ class OfNumpy(Selection):
     """Returns arrays, and notes numbers of numpy."""
 
     def in_doubt(self, view):
+        assert len(view.genomes) == len(view.hp_configs) == len(view)
         return np.array([0, 2])
 
     def removed(self, view):

@@ -49,3 +49,7 @@ def test_a_functions_own_keyword_comes_before_the_shared_one():
 def test_an_unknown_keyword_is_refused():
     with pytest.raises(ConfigurationError, match="argument='evo_stepz' is unknown; did you mean 'evo_steps'"):
         train_off_policy(None, evo_stepz=3)
+    with pytest.raises(ConfigurationError, match="argument='eps_strat' is unknown; did you mean 'eps_start'"):
+        train_off_policy(None, eps_strat=0.5)
+    with pytest.raises(ConfigurationError, match="argument='sum_score' is unknown; did you mean 'sum_scores'"):
+        train_multi_agent_on_policy(None, sum_score=True)
