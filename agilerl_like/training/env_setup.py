@@ -18,7 +18,7 @@ from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_
 from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
-from agilerl_like.envs.wrapper_specs import changes_reward, refuse_shared_envs
+from agilerl_like.envs.wrapper_specs import changes_reward
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, Opponent
@@ -175,10 +175,13 @@ def check_separate(training_env: Any, eval_env: Any) -> None:
     vectors = [getattr(getattr(env, "vector", env), "unwrapped", None) for env in (training_env, eval_env)]
     if all(isinstance(vector, SyncVectorEnv) for vector in vectors):
         cores = [single.unwrapped for vector in vectors for single in cast(SyncVectorEnv, vector).envs]
-        is_team = hasattr(training_env, "vector")  # whose single envs are packed
-        refuse_shared_envs(
-            [cast(Any, core).env for core in cores] if is_team else cores, f"a function of env={training_env}"
-        )
+        if hasattr(training_env, "vector"):  # of a team, whose single envs are packed
+            cores = [cast(Any, core).env for core in cores]
+        if len({id(core) for core in cores}) < len(cores):
+            raise ConfigurationError(
+                f"a function of env={training_env} returned the env in which members train for evaluations, too; it "
+                "must make new ones; allowed is also eval_env=env, by which each evaluation resets the training"
+            )
 
 
 def check_whole_sets(env: Any, envs: int) -> None:

@@ -360,7 +360,7 @@ def test_rows_of_a_given_eval_env_must_be_divisible():
 def test_no_evaluation_is_played_in_the_env_that_trains(make):
     env = make(CartPoleEnv())
     agent, budget = population_of(env, 1), {"max_steps": 64, "evo_steps": 64, "eval_loop": 1, "verbose": False}
-    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
+    with pytest.raises(ConfigurationError, match=r"in which members train .*; allowed is also eval_env=env"):
         train_on_policy(env, pop=agent, **budget)
     train_on_policy(env, pop=agent, eval_env=env, **budget)  # itself, whose training episodes are then reset
     train_on_policy(env, pop=agent, eval_env=make(CartPoleEnv()), **budget)
