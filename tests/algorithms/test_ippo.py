@@ -349,7 +349,7 @@ def test_hyperparameters_may_differ_by_group():
     same = a_team(group_factors={"lr": {"speaker": 10.0}, "ent_coef": {"listener": 5.0}})
     assert found(same) == {group: pytest.approx(its) for group, its in wanted.items()}
     for wrong, message in (
-        ({"lr": {"singer": 1e-3}}, "group_factors.lr group='singer' is unknown"),
+        ({"lr": {"singer": 1e-3}}, "^lr group='singer' is unknown"),
         ({"lr": {"speaker": -1.0}}, "lr=-1.0"),
         ({"gamma": {"speaker": 0.9}}, "gamma=.*values by group are allowed for lr, ent_coef"),
         ({"group_factors": {"gamma": {"speaker": 0.9}}}, "group_factors key='gamma' is unknown"),

@@ -403,5 +403,5 @@ def test_team_envs_that_were_made_without_a_config_are_trained_in():
     teams, budget = population(envs[0], 1), {"max_steps": 128, "evo_steps": 128, "eval_loop": 1, "verbose": False}
     train_multi_agent_on_policy(envs[0], pop=teams, eval_env=envs[1], **budget)
     assert envs[0].env_config is None
-    with pytest.raises(ConfigurationError, match="returned one and the same env twice"):
+    with pytest.raises(ConfigurationError, match="returned the env in which members train"):
         train_multi_agent_on_policy(envs[0], pop=teams, **budget)
