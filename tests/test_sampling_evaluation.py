@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from small_runs import SMALL
 
-from agilerl_like import PPO, ConfigurationError, evaluate, make_vect_envs
+from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli.evaluate import _write_result
 from agilerl_like.errors import EnvStepError
@@ -170,3 +170,12 @@ def test_lost_episodes_are_not_in_the_printed_mean(capsys):
     )
     with pytest.raises(EnvStepError, match="all 3 episodes were lost"):
         _write_result("", Episodes(np.ones((1, 3)), np.ones((1, 3), int), np.ones((1, 3), bool)), seed=7)
+
+
+def test_an_id_is_that_of_an_env_of_several_agents_for_a_team():
+    name = "mpe2.simple_spread_v3"
+    env = make_multi_agent_vect_envs(name, 2)
+    team = IPPO(env.single_observation_spaces, env.single_action_spaces, num_envs=2, seed=0)
+    by_id, by_env = (evaluate(team, its, 2, seed=1, max_steps=5).returns for its in (name, env))
+    env.close()
+    assert np.array_equal(by_id, by_env)

@@ -12,8 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 from agilerl_like import training
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.envs.env_errors import env_errors, env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of, env_config_or_none
+from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 
@@ -29,7 +31,7 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
         ConfigurationError: the agent was made for other spaces.
     """
     with contextlib.ExitStack() as stack:
-        setup = setup_of(env)
+        setup = setup_of(env, agent)
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
@@ -59,10 +61,12 @@ def single_env_spec_of(adapter: EvalEnv) -> EnvSpec | None:
         return None
 
 
-def setup_of(env: EvaluationEnv) -> EnvSetup:
-    """Return the setup of an env."""
+def setup_of(env: EvaluationEnv, agent: EvolvableAlgorithm) -> EnvSetup:
+    """Return the setup of an env; an id is that of a team's env if the agent is a team."""
     if isinstance(env, EnvSetup):
         return env
+    if isinstance(env, str) and isinstance(agent, IPPO):
+        return training.MultiAgentEnvSetup(make_multi_agent_vect_envs(env, 1))
     if isinstance(env, str):
         return SingleAgentEnvSetup.from_config(VecEnvConfig(env, 1))
     if isinstance(env, gymnasium.Env):

@@ -84,7 +84,7 @@ def _rendered_env(
     env: EvaluationEnv, rows: int, agent: EvolvableAlgorithm, mode: str = MODE
 ) -> Iterator[tuple[EvalEnv, dict[str, Any]]]:
     """Give the adapter of an env like `env` with `rows` rows and a rendering mode, and its metadata."""
-    setup = setup_of(env)
+    setup = setup_of(env, agent)
     with contextlib.ExitStack() as stack:
         if isinstance(env, str):
             stack.callback(setup.env.close)
