@@ -65,8 +65,9 @@ def fail_when_somebody_falls(workers):
 
 
 def children():
-    """Those of this process, but for multiprocessing's own helper."""
-    return [one for one in psutil.Process().children() if "resource_tracker" not in " ".join(one.cmdline())]
+    """Those of this process, but for multiprocessing's own helpers, which other tests may have started."""
+    helpers = ("resource_tracker", "forkserver")
+    return [one for one in psutil.Process().children() if not any(its in " ".join(one.cmdline()) for its in helpers)]
 
 
 def test_ranks_have_their_variables_and_the_parents_are_restored(tmp_path, monkeypatch):
