@@ -217,7 +217,7 @@ class TestReplay:
         noise = replace(first, generation=1, uid=9, parent_uid=first.uid)
         other = replace(noise, generation=2, uid=10, parent_uid=9, hyperparameters={**first.hyperparameters, "lr": 0.5})
         monkeypatch.setattr(Run, "ancestry", lambda self: (first, noise, other))
-        assert run.changes == 1
+        assert run.num_changes == 1
 
     @pytest.mark.parametrize("name", ["s3", "s4"])
     def test_ends_with_the_genome_of_the_best_agent(self, runs, name):

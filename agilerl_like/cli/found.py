@@ -68,7 +68,7 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    changes, folder = formatting.number_of(run.changes, "time"), shlex.quote(str(run.folder))
+    changes, folder = formatting.number_of(run.num_changes, "time"), shlex.quote(str(run.folder))
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"

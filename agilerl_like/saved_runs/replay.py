@@ -254,7 +254,7 @@ def replay_run(
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(
         generations=generations,
-        changes=run.changes,
+        changes=run.num_changes,
         found=float(best_so_far(run.records)[-1]),
         standard_error=float(run.records.rows[-1].get("population/best_ever_standard_error", np.nan)),
         replayed=returns[:seeds],

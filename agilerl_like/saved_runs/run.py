@@ -192,7 +192,7 @@ class Run:
         return lineage.ancestry(uid)
 
     @property
-    def changes(self) -> int:
+    def num_changes(self) -> int:
         """How many records of the best agent's lineage have other hyperparameters or another architecture."""
         settings = [(birth.hyperparameters, birth.architecture) for birth in self.ancestry()]
         return sum(before != after for before, after in pairwise(settings))

@@ -278,8 +278,7 @@ def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, memb
 
 def _shorten_rounds(agent: EvolvableAlgorithm, num_envs: int) -> int:
     """Make the updates of a copy short, and return how many of them are an update of the agent."""
-    if hasattr(agent, "learning_starts"):
-        agent.learning_starts = 0
+    agent.learning_starts = 0
     if not isinstance(agent, OnPolicyAlgorithm):  # a round of these ends after `SLOWEST_ROUND` seconds at most
         return 1
     epochs, agent.update_epochs = agent.update_epochs, 1
