@@ -38,7 +38,10 @@ class Optuna:
             else optuna.pruners.HyperbandPruner(min_resource=2, max_resource=length, reduction_factor=3)
         )
         sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP_TRIALS[kind], seed=seed, constant_liar=True)
-        self.study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+        # HyperbandPruner draws a trial's bracket by the study's name, which is random unless given
+        self.study = optuna.create_study(
+            study_name=f"{kind}-{seed}", direction="maximize", sampler=sampler, pruner=pruner
+        )
         for values in first:
             self.study.enqueue_trial({name: _to_axis(ranges[name], value) for name, value in values.items()})
         self.trials: dict[int, Any] = {}
@@ -89,9 +92,10 @@ class Smac:
             low, high = _bounds(its)
             whole = its["dtype"] == "int"
             space.add(Integer(name, (int(low), int(high))) if whole else Float(name, (low, high)))
+        self.folder = tempfile.TemporaryDirectory()  # removed with this object
         scenario = Scenario(
             space, deterministic=True, n_trials=trials, min_budget=2, max_budget=length, seed=seed,
-            output_directory=tempfile.mkdtemp(),
+            output_directory=self.folder.name,
         )  # fmt: skip
         self.smac = MultiFidelityFacade(
             scenario,

@@ -136,7 +136,8 @@ def _not_worse_at_the_end(rows: Sequence[Row]) -> Goal:
 def _iqm_difference(goal: tuple[str, str], ours: stats.Scores, theirs: stats.Scores, wanted: float) -> Goal:
     if not ours:
         return Goal(*goal)
-    shown, value, _ = _with_interval(lambda one, other: stats.iqm(one) - stats.iqm(other), ours, theirs)
+    sides = stats.as_many_runs(ours, theirs)
+    shown, value, _ = _with_interval(lambda one, other: stats.iqm(one) - stats.iqm(other), *sides)
     is_decided = _has_enough(ours, theirs, tasks=TASKS)
     return Goal(*goal, f"{shown}, {len(ours)} environments", value >= wanted, is_decided)
 

@@ -183,10 +183,11 @@ def _section(
     methods = sorted(final, key=lambda name: (name not in ranks, -stats.iqm(final[name])))
     lines += [
         "Over the environments that each method has, which differ: the columns of `ours` have its values in those of "
-        "the row's method. Intervals are 95 % stratified bootstrap. Rank: the mean place by the final score among the "
-        f"methods with at least {goals.RANKED_SEEDS} runs in every environment, which stand first. P: the probability "
-        "that a run of ours is better than one of the method; p: of the difference between the mean scores, by "
-        "permutation, adjusted for the number of methods (Holm).",
+        "the row's method, with as many runs of an environment where the method has fewer. Intervals are 95 % "
+        "stratified bootstrap. Rank: the mean place by the final score among the methods with at least "
+        f"{goals.RANKED_SEEDS} runs in every environment, which stand first, over as many seeds as all of them have. "
+        "P: the probability that a run of ours is better than one of the method; p: of the difference between the "
+        "mean scores, by permutation (one-sided), adjusted for the number of methods (Holm).",
         "",
     ]
     table = []
@@ -250,7 +251,7 @@ def _probability(its: Mapping[str, stats.Scores], name: str) -> str:
 
 
 def _iqm_of_ours(its: Mapping[str, stats.Scores], name: str) -> str:
-    ours, _ = stats.in_common(its.get(OURS, {}), its[name])
+    ours, _ = stats.as_many_runs(its.get(OURS, {}), its[name])
     return "" if name == OURS or not ours else f"{stats.iqm(ours):.2f}"
 
 

@@ -41,6 +41,16 @@ def in_common(*its: Scores) -> list[Scores]:
     return [{task: side[task] for task in common} for side in its]
 
 
+def as_many_runs(*its: Scores) -> list[Scores]:
+    """Return `in_common` with as many runs in each task as all sides have, the first ones.
+
+    The interquartile mean pools runs, so that a task with fewer runs has less weight: it compares only sides with equal
+    numbers of runs.
+    """
+    sides = in_common(*its)
+    return [{task: side[task][: min(len(one[task]) for one in sides)] for task in side} for side in sides]
+
+
 def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
     """Return the probability that a run of ours is better than one of theirs in a random task; ties count half."""
     return float(np.mean([_share_better(ours[task], theirs[task]) for task in _common(ours, theirs)]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ class AskTellProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # SMAC's choices depend on the order of sets
         )
         self._request(
             op="start", kind=kind, ranges=ranges.to_json(), seed=seed, length=length, first=[*map(dict, first)],

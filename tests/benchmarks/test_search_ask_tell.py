@@ -34,22 +34,30 @@ def test_a_sampler_that_ends_is_an_error(capfd):
 
 @pytest.mark.skipif(not venvs.is_ready("search"), reason="python -m benchmarks.venvs search makes it, with pip")
 @pytest.mark.parametrize("kind", ["tpe_median", "tpe_hyperband", "smac_hyperband"])
-def test_libraries_decide(kind):
+def test_libraries_decide_by_the_seed(kind):
+    tried = tried_lengths(kind)
+    lengths = [length for _, length in tried]
+    assert max(lengths) <= 20
+    assert min(lengths) < 20  # some were stopped early
+    assert tried_lengths(kind) == tried
+
+
+def tried_lengths(kind):
+    """Return the values of twelve trials and how long each ran."""
     scheduler = AskTellProcess(venvs.interpreter("search"), kind, RANGES, 0, 20, [protocol.BAD_POINT], 160)
     try:
-        lengths = []
+        tried = []
         for _ in range(12):
             trial, values = scheduler.ask()
             RANGES.check(values)
-            if not lengths:
+            if not tried:
                 assert values == pytest.approx(protocol.BAD_POINT, rel=1e-6)
             resource, ends = 0, False
             while not ends:
                 resource += 1
                 ends = scheduler.report(trial, resource, -abs(np.log10(values["lr"] / 3e-4)))
-            lengths.append(resource)
-        assert max(lengths) <= 20
-        assert min(lengths) < 20  # some were stopped early
+            tried.append((values, resource))
         assert scheduler.report(scheduler.ask()[0], 1, None)  # a member that diverged ends
     finally:
         scheduler.close()
+    return tried

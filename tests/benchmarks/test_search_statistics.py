@@ -17,6 +17,11 @@ def test_iqm_drops_a_quarter_at_each_end(values, answer):
     assert stats.iqm({ONE: list(values)}) == answer
 
 
+def test_as_many_runs_gives_each_task_the_weight_it_has_on_the_other_side():
+    one, other = stats.as_many_runs({"a": [1, 2, 3], "b": [4, 5], "c": [6]}, {"b": [7, 8, 9], "a": [0]})
+    assert (one, other) == ({"a": [1], "b": [4, 5]}, {"a": [0], "b": [7, 8]})
+
+
 def test_iqm_pools_the_runs_of_all_tasks():
     assert stats.iqm({"a": [1, 100], "b": [2, 3]}) == 2.5
 
