@@ -1,7 +1,8 @@
 """Run every speed benchmark and write each result into its section of benchmarks/README.md.
 
 Returns at the end of training take hours: without names they are measured with `--quick` alone. `benchmarks.evolution`,
-`.mutation_effect` and `.search` are run by their own commands.
+`.mutation_effect`, `.search`, `.halving`, `.auto_parts`, `.one_update` and `.agilerl_differences` are run by their own
+commands.
 
     python -m benchmarks
     python -m benchmarks --quick                  # tiny sizes, to the terminal: does everything still run?

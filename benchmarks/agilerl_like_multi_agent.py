@@ -74,7 +74,7 @@ def described(team: IPPO) -> str:
 
 
 def learn(task: Task) -> Learned:
-    """Evolve a population and evaluate the member with the best fitness."""
+    """Evolve a population and evaluate the member that was best in the last evaluation, as AgileRL's side does."""
     env = vector(
         task.env_name, SETTINGS["num_envs"], "sync"
     )  # runs of one core each, of which some can go side by side
@@ -99,7 +99,7 @@ def learn(task: Task) -> Learned:
         verbose=False,
         reporters=[curve],
     )
-    seconds, best = time.perf_counter() - start, population.best
+    seconds, best = time.perf_counter() - start, population.fittest
     env.close()
     earned = w.mean_return(w.ENVS[task.env_name], best_actions(dict.fromkeys(best.agent_ids, best)))
     return Learned.of(PEER, task, seconds, curve.points, earned, described(best))

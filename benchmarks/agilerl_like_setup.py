@@ -1,5 +1,6 @@
 """Populations of `agilerl_like` for the work of `measurement.py`: how they are made, trained, evolved and counted."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -205,8 +206,17 @@ def flop_per_step(agent: RLAlgorithm) -> int:
     return forward * (1 + 3 * int(agent.genome.hyperparameters["update_epochs"]))
 
 
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of those that it started and that have ended, such as env workers."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 class TimedRun(NamedTuple):
-    """What a run returned, how long it took, and the returns of its best agent in fresh episodes after it."""
+    """What a run returned, how long it took, and the returns of its best agent in fresh episodes after it.
+
+    `cpu_seconds` includes those of env workers.
+    """
 
     result: RunResult
     seconds: float
@@ -220,7 +230,7 @@ def train_bundled(name: str, options: Sequence[str], *, episodes: int = 0) -> Ti
     The best agent then plays `episodes` fresh episodes without exploration.
     """
     experiment = build(find_config(name).override(options).validate())
-    start, cpu = time.perf_counter(), time.process_time()
+    start, cpu = time.perf_counter(), cpu_seconds()
     result = evolve_on_policy(
         experiment.env_setup,
         experiment.population,
@@ -228,8 +238,9 @@ def train_bundled(name: str, options: Sequence[str], *, episodes: int = 0) -> Ti
         output_paths=OutputPaths(),
         callbacks=CallbackList([]),
     )
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    seconds = time.perf_counter() - start
+    experiment.env.close()  # its workers end, and their seconds count from then on
+    used = cpu_seconds() - cpu
     best, seed = result.population.best, experiment.population.seed
     played = evaluate(best, experiment.env_setup, episodes, seed=seed) if episodes else None
-    experiment.env.close()
-    return TimedRun(result, seconds, cpu_seconds, () if played is None else played.returns[0].tolist())
+    return TimedRun(result, seconds, used, () if played is None else played.returns[0].tolist())

@@ -163,9 +163,9 @@ def births_lines(runs: Sequence[Run[Births]]) -> list[str]:
         ("select + clone + mutate + stacks, ms: median", f"{statistics.median(milliseconds):.1f}"),
         ("90 % of generations within, ms", f"{quantile_90(milliseconds):.1f}"),
         ("longest, ms", f"{max(milliseconds):.1f}"),
-        ("newcomers a generation, mean", f"{statistics.fmean(n for run in runs for n in run.result.changed):.1f}"),
+        ("offspring per generation, mean", f"{statistics.fmean(n for run in runs for n in run.result.changed):.1f}"),
         (
-            "stacks that are computed apart, mean",
+            "stacks, mean",
             f"{statistics.fmean(n for run in runs for n in run.result.stacks):.1f}",
         ),
     ]
@@ -201,13 +201,13 @@ def section(
     lines = [
         "## What evolution costs",
         "",
-        f"Births of {MEMBERS} members on {CARTPOLE} (networks as in the throughput table, at first), all kinds of "
-        f"mutation equally likely, tournaments of two, chance as fitness; {UPDATES} updates of {UPDATE_STEPS} steps in "
+        f"Offspring of {MEMBERS} members on {CARTPOLE} (networks as in the throughput table, at first), all kinds of "
+        f"mutation equally likely, tournaments of two, random fitness; {UPDATES} updates of {UPDATE_STEPS} steps in "
         f"minibatches of {MINIBATCH} at first, {ENVS_PER_MEMBER} envs a member, between two generations, not timed; "
         f"{options.generations} generations in each of {options.repetitions} processes. Below: the shipped "
         "configurations, cut to a few generations and without their target, with a run folder and no console; "
         f"evolution comes between generations, so once less often than there are. Medians of {options.runs} run(s); "
-        "`other` is what no part claims.",
+        "`other` is time outside these phases.",
         "",
         conditions([*births_runs, *shares_runs], options),
         "",

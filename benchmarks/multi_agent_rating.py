@@ -205,14 +205,14 @@ def duel(case: Case, seed: int) -> Won:
     seconds = time.perf_counter() - start
     first, _ = evolved(env, seed, 1, case.generation_steps)  # bit for bit what the run was after its first generation
     each = GAMES // 2 // w.MEMBERS
-    against_initial, against_first = (games(teams.best, others, each) for others in (initial(env, seed), first))
+    against_initial, against_first = (games(teams.fittest, others, each) for others in (initial(env, seed), first))
     env.close()
     return Won(
         env_steps=env_steps,
         seconds=round(seconds, 1),
         against_initial=against_initial,
         against_first=against_first,
-        found=described(teams.best),
+        found=described(teams.fittest),
     )
 
 

@@ -79,7 +79,7 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
     beside = PEER in {run.side for run in runs}
     how = "ours and AgileRL's without exploration (beside it AgileRL's with drawn actions, as it tests itself)"
     settings = f"AgileRL ({PEERS['agilerl'].requirements[0]}) its `ippo.yaml`, which is for simple_speaker_listener"
-    flattered = ", and in AgileRL at drawn actions" if beside else ""
+    drawn = ", and uses drawn actions in AgileRL" if beside else ""
     head = ("env", "learner", "env steps", "random to greedy", "share of the way, seed by seed")
     after = [f"{options.learning_steps * mark // MARKS:,} steps" for mark in range(1, MARKS + 1)]
     return [
@@ -98,8 +98,8 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         "",
         *markdown(head, [reached(*key, learned) for key, learned in cases.items()]),
         "",
-        "Curves: the best member's share by its own evaluation, which flatters, for it is the best of "
-        f"{MEMBERS} looks{flattered}. Median (minimum to maximum) of the seeds.",
+        "Curves: the best member's share by its own evaluation, which is biased upwards because it is the best of "
+        f"{MEMBERS}{drawn}. Median (minimum to maximum) of the seeds.",
         "",
         *markdown(
             ("env", "learner", *after),

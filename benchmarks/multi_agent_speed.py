@@ -83,8 +83,9 @@ def section(runs: Sequence[Run[Measurement]], options: argparse.Namespace) -> li
         f"have started. {ENVS_PER_MEMBER} episodes of {CYCLES} steps a member are played as evaluation after every "
         f"{GENERATION_STEPS:,} steps; no evolution. {ENVS_PER_MEMBER} envs a member, {UPDATE_STEPS:,} steps an update, "
         f"minibatch {MINIBATCH}, {EPOCHS} epochs, actor and critic of {WIDTH} + latent {WIDTH} + head of {WIDTH} each, "
-        "ReLU, no LayerNorm; agents of a group share theirs. AgileRL's members take turns, as in its own loop, and its "
-        'envs have a process each, its only backend; ours are stepped by `backend="auto"`, '
+        "ReLU, no LayerNorm; agents of a group share theirs. AgileRL's members take turns, as in its own loop, and "
+        "each of its envs has a process of its own, its only backend; ours are stepped by "
+        '`backend="auto"`, '
         "in one process or with `processes=2`. Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
         "",

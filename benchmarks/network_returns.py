@@ -161,13 +161,13 @@ def table(runs: Sequence[Run[Learned]]) -> list[str]:
                 f"{statistics.median(learned.seconds for learned in mine):.0f}",
             )
         )
-    return markdown(("env_name", "learner", "env steps, all members", "return on 100 fresh episodes", "seconds"), rows)
+    return markdown(("env", "learner", "env steps, all members", "return on 100 fresh episodes", "seconds"), rows)
 
 
 def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[str]:
     """Return the whole section."""
     return [
-        "## What other networks reach",
+        "## Returns with memory and images",
         "",
         "Whole budgets of the shipped configurations, best member by its own evaluation, 100 fresh episodes without "
         "exploration, one number a seed; seconds are medians. Stable-Baselines3 trains one agent with the steps that "

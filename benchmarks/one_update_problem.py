@@ -1,6 +1,6 @@
 """Weights and a rollout from which every side of `benchmarks.one_update` makes one update; torch and numpy alone.
 
-A problem is arrays by name: "actor.0.weight" … "critic.3.bias" and "log_std", and "observations" `[T + 1, E, 3]`,
+A problem is arrays by name: "actor.0.weight" … "critic.2.bias" and "log_std", and "observations" `[T + 1, E, 3]`,
 "actions" `[T, E, 2]`, "rewards", "starts" (1 where a step begins an episode, `[T + 1, E]`), "log_probs" and "values".
 """
 

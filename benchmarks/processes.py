@@ -54,8 +54,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Told:
-    """The run's own report."""
+class RunSpeed:
+    """Speed of a run, and what each of its generations took to evolve, as its records have them."""
 
     steps_per_second: float
     evolve_milliseconds: Sequence[float]
@@ -67,7 +67,7 @@ class Told:
         return f"{self.steps_per_second:,.0f} steps/s, births {births:.1f} ms"
 
 
-def measure(case: Case, threads: int, seed: int) -> Told:
+def measure(case: Case, threads: int, seed: int) -> RunSpeed:
     """Do the run and read its records."""
     torch.set_num_threads(threads)
     env = make_vect_envs(case.env, num_envs=ENVS_PER_MEMBER, backend=case.backend)
@@ -104,22 +104,22 @@ def measure(case: Case, threads: int, seed: int) -> Told:
     steps, seconds = ear.after_first()
     evolve = [record.seconds_by_part["evolve"] for record in ear.heard]
     spent = [1e3 * (after - before) for before, after in pairwise(evolve)]
-    return Told(round(steps / seconds, 1), [round(x, 2) for x in spent])
+    return RunSpeed(round(steps / seconds, 1), [round(x, 2) for x in spent])
 
 
-def faster(runs: Sequence[Run[Told]], backend: str) -> list[float]:
+def faster(runs: Sequence[Run[RunSpeed]], backend: str) -> list[float]:
     """How many times the speed two processes have, round by round."""
     mine = [run for run in runs if run.case == f"{SPEED}, {backend}"]
     return ratios(mine, "2", "1", lambda result: result.steps_per_second)
 
 
-def births_of(runs: Sequence[Run[Told]], side: str) -> list[float]:
+def births_of(runs: Sequence[Run[RunSpeed]], side: str) -> list[float]:
     """Milliseconds of every generation's births."""
     mine = [run for run in runs if run.case == BIRTHS]
     return [spent for run in mine if run.side == side for spent in run.result.evolve_milliseconds]
 
 
-def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]:
+def section(runs: Sequence[Run[RunSpeed]], options: argparse.Namespace) -> list[str]:
     """The whole section."""
     speeds = []
     for backend in options.backends:
@@ -132,7 +132,7 @@ def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]
             speeds.append((backend, *speed, median_and_range(faster(runs, backend), "{:.2f}x".format)))
     spent = [(side, median_and_range(found, "{:.1f} ms".format)) for side in "12" if (found := births_of(runs, side))]
     return [
-        "## More processes",
+        "## Two processes",
         "",
         f"{options.env}, P={options.members}, {ENVS_PER_MEMBER} envs a member, generations of "
         f"{options.generation_steps:,} steps a member with one evaluation episode each, no evolution, one thread a "
@@ -142,14 +142,14 @@ def section(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[str]
         "",
         *markdown(("envs stepped by", "one process", "two processes", "two / one"), speeds),
         "",
-        f"Milliseconds of one generation's births, CartPole-v1, P={options.births_members}, nets of {WIDTH}, all "
+        f"Milliseconds of one generation's offspring, CartPole-v1, P={options.births_members}, nets of {WIDTH}, all "
         f"kinds of mutation, median (minimum to maximum) of all generations.",
         "",
-        *markdown(("processes", "gather, decide, move, carry out"), spent),
+        *markdown(("processes", "gather, select, send, mutate"), spent),
     ]
 
 
-def goals(runs: Sequence[Run[Told]], options: argparse.Namespace) -> list[Goal]:
+def goals(runs: Sequence[Run[RunSpeed]], options: argparse.Namespace) -> list[Goal]:
     """Return the goals that these runs measured."""
     found = []
     for backend in options.backends:
@@ -180,16 +180,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         case = Case(**json.loads(options.one))
         print_result(measure(case, options.threads, options.seed))
         return
-    runs: list[Run[Told]] = []
+    runs: list[Run[RunSpeed]] = []
     module = "benchmarks.processes"
     for backend in options.backends if SPEED in options.parts else ():
         size = options.members, options.generations, options.generation_steps
         sides = {str(n): one(module, Case(SPEED, options.env, backend, n, *size)) for n in (1, 2)}
-        runs += interleaved(sides, Told, options, case=f"{SPEED}, {backend}")
+        runs += interleaved(sides, RunSpeed, options, case=f"{SPEED}, {backend}")
     if BIRTHS in options.parts:
         size = options.births_members, options.births_generations, 512
         sides = {str(n): one(module, Case(BIRTHS, "CartPole-v1", "auto", n, *size)) for n in (1, 2)}
-        runs += interleaved(sides, Told, options, case=BIRTHS, repetitions=1)
+        runs += interleaved(sides, RunSpeed, options, case=BIRTHS, repetitions=1)
     publish("processes", section(runs, options), runs, goals(runs, options), options)
 
 

@@ -146,6 +146,7 @@ def table(results: Results, sides: Sequence[str]) -> list[str]:
 def section(results: Results, sides: Sequence[str], options: argparse.Namespace) -> list[str]:
     """Return the whole section: what was done, on what, and the table."""
     runs = [run for its_runs in results.values() for run in its_runs]
+    compiled = ", or in one with `compile=True` (the clock starts after the compilation)" if COMPILED in sides else ""
     return [
         "## Throughput",
         "",
@@ -154,8 +155,7 @@ def section(results: Results, sides: Sequence[str], options: argparse.Namespace)
         f"{UPDATE_STEPS:,} steps an update, minibatch {MINIBATCH}, {EPOCHS} epochs, encoder {WIDTH} + latent {WIDTH} "
         f"shared by heads of {WIDTH}, ReLU, no LayerNorm; no evaluation, no evolution. AgileRL's members take turns in "
         "one process, as in its own loop; ours are in one, or with `processes=2` in two of half as many threads (the "
-        "clock starts after their first generation), or in one with `compile=True` (the clock starts after the "
-        "compilation). Median (minimum to maximum) of "
+        f"clock starts after their first generation){compiled}. Median (minimum to maximum) of "
         f"{options.repetitions}; ratios are taken within a round.",
         "",
         conditions(runs, options),

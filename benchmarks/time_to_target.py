@@ -2,7 +2,8 @@
 
 Every side is set up as its own project does it for this environment, and stops at the first evaluation after which 20
 fresh episodes of its best agent, without exploration, reach the target. Everything counts from the first env step on:
-training, evaluation, evolution. CPU seconds are those of the process, which a busy machine changes least.
+training, evaluation, evolution. CPU seconds are those of the process, which a busy machine changes least; no side has
+env workers.
 
     python -m benchmarks.time_to_target
     python -m benchmarks.time_to_target --envs CartPole-v1 --repetitions 2 --output -
@@ -36,7 +37,7 @@ OURS = "agilerl_like"
 SIDES = {OURS: OURS, "sb3": "Stable-Baselines3", "agilerl": "AgileRL"}
 CONFIGS = {  # the bundled cartpole begins with a learning rate that is bad on purpose
     "CartPole-v1": ("cartpole", "--algorithm.lr", "1e-3", "--training.max-steps", "500_000"),
-    "LunarLander-v3": ("lunar_lander", "--training.max-steps", "1_000_000"),
+    "LunarLander-v3": ("lunar_lander", "--environment.backend", "sync", "--training.max-steps", "1_000_000"),
 }
 
 

@@ -61,7 +61,7 @@ def main() -> None:
         generation += 1
         for agent in population:
             taken += train_one_turn(agent, env)
-            agent.test(env)
+            agent.test(env, loop=1)  # EVAL_LOOP of ppo.yaml
         elite, population, _ = tournament.select(population)
         seed = TEST_SEED + 10_000 * options.seed + EPISODES * generation
         score = float(episode_returns(elite, most_probable_action, options.env, EPISODES, seed).mean())
