@@ -33,8 +33,8 @@ class TrainingBatch(TensorClass):
     actions: Tensor  # [P, S, L, A], raw
     old_log_probs: Tensor  # [P, S, L], of the actions under the policy that took them
     advantages: Tensor  # [P, S, L], normalised over the rollout, or not yet
-    returns: Tensor  # [P, S, L], in the critic's normalised units
-    old_values: Tensor  # [P, S, L], in the same units
+    returns: Tensor  # [P, S, L], in the critic's normalised units, after the update of its statistics
+    old_values: Tensor  # [P, S, L], the critic's outputs before the first gradient step
     weight: Tensor  # [P, S, L], 0 for steps that do not count
     masks: Tensor | None  # [P, S, L, choices]
     starts: Tensor | None  # [P, S, L], 1 where an episode begins; None without recurrence
@@ -121,6 +121,7 @@ def compute_advantages(
     advantages = _by_member(estimator.advantages(own, by_time, next_values(network, rollout, by_time, policy.states)))
     returns = advantages + policy.values
     explained = _explained_variance(policy.values, returns, weight)
+    old_values = network.value_norm(policy.values.unsqueeze(-1)).squeeze(-1)  # by the statistics that acted
     network.value_norm.update_(returns.unsqueeze(-1), weight)
     norm.update_(raw, weight * (1 - first))
     if estimator.standardise:
@@ -131,7 +132,7 @@ def compute_advantages(
         "old_log_probs": policy.log_probs,
         "advantages": advantages,
         "returns": network.value_norm(returns.unsqueeze(-1)).squeeze(-1),
-        "old_values": network.value_norm(policy.values.unsqueeze(-1)).squeeze(-1),
+        "old_values": old_values,
         "masks": None if rollout.masks is None else rollout.masks.flatten(1, 2),
     }
     if network.is_recurrent:

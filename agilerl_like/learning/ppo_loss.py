@@ -29,7 +29,7 @@ class Targets(NamedTuple):
     returns: Tensor
     """Value targets, in the critic's normalised units."""
     values: Tensor
-    """Values predicted when the rollout was taken, in the same units."""
+    """The critic's outputs when the rollout was taken; clipped values are at most `clip_coef_vf` from them."""
     share: Tensor
     """Weight of each sample in the means: sums to 1 over B, and is 0 for rows in which no agent acted."""
 

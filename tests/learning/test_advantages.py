@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from learner_examples import member, rollout_of
 
-from agilerl_like.learning.advantages import standardised
+from agilerl_like.learning.advantages import AdvantageEstimator, compute_advantages, standardised
+from agilerl_like.learning.sequences import SINGLE_STEP
+from agilerl_like.modules import ParamStack
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -30,3 +34,18 @@ def test_advantages_are_standardised_over_valid_samples(mean, std):
         counted = row[its > 0]
         assert abs(float(counted.mean())) < 1e-6
         assert float(counted.std(correction=0)) == pytest.approx(1.0, abs=2e-5)
+
+
+@torch.no_grad()
+def test_old_values_are_the_outputs_of_the_critic_although_its_statistics_change():
+    """A value that is clipped begins at the value that it is compared with, before the first gradient step."""
+    module = ParamStack.of([member(seed)[0] for seed in range(2)]).module
+    estimator = AdvantageEstimator(torch.full((2,), 0.9).double(), torch.full((2,), 0.8).double())
+    for update in range(2):
+        rollout = rollout_of(2, seed=update)
+        rollout.rewards *= 10.0**update
+        before = module.value_norm.scale.clone()
+        batch, _ = compute_advantages(module, rollout, estimator, cut=SINGLE_STEP)
+        assert not torch.allclose(before, module.value_norm.scale, rtol=0.1)
+        _, values = module.evaluate(batch.observations.flatten(1, 2), NO_SEQUENCE)
+        torch.testing.assert_close(batch.old_values.flatten(1), values)
