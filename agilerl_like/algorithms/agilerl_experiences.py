@@ -66,7 +66,9 @@ def as_rollout(
     )
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
-    waiting = _waiting(valid, ended)
+    begins = torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
+    state = hidden_state_before(begins)
+    waiting = _waiting(valid, ended, state)
     total_rewards = numbers("rewards", rewards)
     if waiting is not None:  # rewards while an agent waits are added to its last step
         meanwhile = _float_array("rewards", [np.nan_to_num(np.asarray(row, np.float32)) for row in rewards], shape)
@@ -81,9 +83,7 @@ def as_rollout(
         next_observations=encode(next_state).unsqueeze(0),
         final_observations=FinalObservations.none(observations, 1),
         masks=None if action_masks is None else _mask_tensor(action_masks, shape).to(device).unsqueeze(1),
-        state=hidden_state_before(
-            torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
-        ).unsqueeze(0),
+        state=state.unsqueeze(0),
         waiting=waiting,
     )
     precomputed = Precomputed(
@@ -103,12 +103,13 @@ def _check_lengths(steps: int, parts: Mapping[str, Any]) -> None:
         raise ConfigurationError("experiences: states has no steps; at least one is needed")
 
 
-def _waiting(valid: Tensor, ended: Tensor) -> Tensor | None:
+def _waiting(valid: Tensor, ended: Tensor, state: Tensor) -> Tensor | None:
     """Return `waiting` `[2, T, 1, E]` of a rollout whose agents act where `valid` `[T, 1, E]`; None if none waits.
 
-    An agent waits between two of its own steps, unless it ended in between: its step leads to its next own step.
+    An agent waits between two of its own steps, unless it ended in between: its step leads to its next own step. Where
+    its hidden state `[E, M, K, H]` before the rollout is not zero, it acted before in its episode, too.
     """
-    started, waited = torch.zeros_like(valid[0]), torch.zeros_like(valid)
+    started, waited = state.flatten(1).any(1).to(valid).expand_as(valid[0]), torch.zeros_like(valid)
     for step in range(len(valid)):
         waited[step] = started * (1 - valid[step])
         started = torch.maximum(started, valid[step]) * (1 - ended[step])

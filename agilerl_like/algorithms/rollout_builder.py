@@ -97,8 +97,9 @@ class RolloutBuilder:
 
         `action` is that of `get_action`, not clipped. `infos` of `env.step` is needed with "SameStep", where it has
         the last observations of ended episodes. `log_prob` and `value` are those of `get_action`; None: they are
-        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken; None: it
-        follows from `autoreset`. `hidden_state` is the state that `get_action` of a recurrent agent was given.
+        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken, although
+        the episode may end there; None: it follows from `autoreset`. `hidden_state` is the state that `get_action` of a
+        recurrent agent was given.
 
         Raises:
             ConfigurationError: the last observation of a truncated episode is missing.
@@ -107,9 +108,9 @@ class RolloutBuilder:
         shape = action.shape[:1]
         ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
         skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
-        acts = ~skipped if acting is None else np.broadcast_to(np.asarray(acting, np.bool_), shape)
-        terminated, truncated = (
-            np.array(_host(flag), np.bool_).reshape(shape) & acts for flag in (terminated, truncated)
+        acts = ~skipped if acting is None else np.broadcast_to(np.asarray(acting, np.bool_), shape) & ~skipped
+        terminated, truncated = (  # an episode may end while its agent waits
+            np.array(_host(flag), np.bool_).reshape(shape) & ~skipped for flag in (terminated, truncated)
         )
         ended, cut = terminated | truncated, np.flatnonzero(truncated & ~terminated)
         if not self._steps:

@@ -429,6 +429,31 @@ def test_hand_written_loops_and_updates_compute_equal_log_probs_and_values(kind,
     torch.testing.assert_close(batch.old_values[0].T, precomputed.old_values[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_rollout_that_begins_while_agents_wait_continues_their_hidden_states():
+    agent, begins = agent_of(normalize_observation=False, normalize_value=False), np.array([0.0, 1.0, 0.0, 0.0])
+    before = agent.get_action(np.ones((ENVS, 2), np.float32), hidden_state=agent.get_initial_hidden_state(ENVS))[-1]
+    hidden = {name: state * torch.from_numpy(1 - begins).float().view(-1, 1, 1) for name, state in before.items()}
+    acting, rows = np.array([[step >= 2, True, step % 2 == 1, True] for step in range(STEPS)]), []
+    for step in range(STEPS):
+        obs = np.full((ENVS, 2), np.sin(step), np.float32)
+        action, log_prob, _, value, hidden = agent.get_action(obs, hidden_state=hidden)
+        rows.append((obs, action, log_prob, np.zeros(ENVS), np.zeros(ENVS) if step else begins, value))
+    rollout, precomputed = as_rollout(
+        (*(list(column) for column in zip(*rows, strict=True)), obs, np.zeros(ENVS)),
+        agent.learner.encode,
+        agent.learner.raw_actions,
+        hidden_state_before=lambda begins: agent.learner._state_before_rollout(before, begins),
+        acting=list(acting),
+    )
+    network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
+    batch, _ = compute_advantages(network, rollout, AdvantageEstimator(one, one), cut=SequenceSplit(STEPS, STEPS))
+    for found, expected in (
+        (batch.old_log_probs, precomputed.old_log_probs),
+        (batch.old_values, precomputed.old_values),
+    ):
+        torch.testing.assert_close(found[0].T[acting], expected[0][acting], rtol=1e-4, atol=1e-5)
+
+
 def test_learn_in_mid_episode_warns_without_hidden_state():
     agent = agent_of()
     _, hidden = loop_by_hand(agent)

@@ -171,3 +171,25 @@ def test_an_episode_begins_behind_an_ignored_step_that_ended_the_rollout():
         for step in range(4):
             builder.add(obs, [0], [1.0], [rollout == 0 and step == 2], [False], obs)
         agent.learn(builder)
+
+
+@pytest.mark.parametrize("autoreset", ["SameStep", "NextStep", "Disabled"])
+def test_an_episode_may_end_while_its_agent_waits(autoreset):
+    """It acts in steps 0 and 2, and waits in steps 1 and 3, which end in a termination and by a limit."""
+    agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **{**SETTINGS, "num_envs": 1})
+    builder, obs, last = RolloutBuilder(agent, autoreset=autoreset), np.zeros((1, 4)), np.full((1, 4), 0.5)
+    own = agent.learner
+    for terminated, truncated in ((False, False), (True, False), (False, False), (False, True)):
+        if autoreset == "NextStep" and len(builder) == 2:  # an ignored step, whatever its flags are
+            builder.add(obs, [0], [9.0], [True], [True], obs, acting=[True])
+        acts, following = not (terminated or truncated), last if truncated and autoreset != "SameStep" else obs
+        builder.add(obs, [0], [-1.0], [terminated], [truncated], following, {"final_obs": last}, acting=[acts])
+    rollout, _ = builder.rollout(own.encode, own.raw_actions, own._state_before_rollout)
+    keep = [0, 1, 3, 4] if autoreset == "NextStep" else [0, 1, 2, 3]
+    assert rollout.valid[0, keep, 0].tolist() == [1, 0, 1, 0]
+    assert rollout.valid.sum() == 2
+    assert rollout.waiting[0, 0, keep, 0].tolist() == [0, 1, 0, 1]
+    assert rollout.terminated[0, keep, 0].tolist() == [0, 1, 0, 0]
+    assert rollout.ended[0, keep, 0].tolist() == [0, 1, 0, 1]
+    assert rollout.final_observations.observations.tolist() == [[[0.5] * 4]]
+    assert builder._starts_next.tolist() == [True]
