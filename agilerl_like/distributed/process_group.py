@@ -280,7 +280,8 @@ class ReplicaGroup(GradientSync):
         steps = {name: getattr(rollout, name) for name in STEP_FIELDS}
         last = rollout.final_observations
         return rollout.replace(
-            **{name: self._all_gather_cat(x, 2) for name, x in steps.items() if x is not None},
+            **{name: self._all_gather_cat(x, 2) for name, x in steps.items() if x is not None and name != "masks"},
+            masks=self._all_gather_masks(rollout),
             next_observations=self._all_gather_cat(rollout.next_observations, 1),
             state=self._all_gather_cat(rollout.state, 1),
             waiting=self._all_gather_waiting(rollout),
@@ -291,6 +292,18 @@ class ReplicaGroup(GradientSync):
                 batch_size=last.batch_size,
             ),
         )
+
+    def _all_gather_masks(self, rollout: Rollout) -> Tensor | None:
+        """Gather the action masks; in a process whose envs have had none yet, every action was legal."""
+        masks = rollout.masks
+        has_some, choices = self.all_reduce_(
+            torch.tensor([0.0, 0.0] if masks is None else [1.0, masks.shape[-1]])
+        ).tolist()
+        if not has_some:
+            return None
+        if masks is None:
+            masks = rollout.rewards.new_ones(*rollout.rewards.shape, round(choices / has_some), dtype=torch.bool)
+        return self._all_gather_cat(masks, 2)
 
     def _all_gather_waiting(self, rollout: Rollout) -> Tensor | None:
         """Gather the flags of agents that wait; a process may have none although another one has."""

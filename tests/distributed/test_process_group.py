@@ -2,6 +2,9 @@
 
 import math
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +19,7 @@ from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.distributed.process_group import (
     COLLECTIVE_TIMEOUT,
     MultiProcess,
+    ReplicaGroup,
     Shard,
     SingleProcess,
     Transfer,
@@ -24,6 +28,7 @@ from agilerl_like.distributed.process_group import (
     shard_members,
 )
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.reporting import Reporter
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.checkpoint_manager import RunFinished
@@ -118,6 +123,59 @@ def test_replicas_decide_by_the_value_of_the_first():
         own = {int(slot): float(value) for slot, value in documents[rank].items()}
         gathered = ReplicaOf(rank, documents).all_gather_dict(own, encode=str, decode=float)
         assert list(gathered.items()) == [(0, 1.5), (1, 4.0)]
+
+
+class Exchange:
+    """The collectives of two processes that are threads; a group is a rank."""
+
+    def __init__(self):
+        self._given, self._barrier = [None, None], threading.Barrier(2, timeout=10)
+
+    def both(self, x, rank):
+        self._given[rank] = x.clone()
+        self._barrier.wait()
+        given = list(self._given)
+        self._barrier.wait()
+        assert given[0].shape == given[1].shape
+        return given
+
+    def all_reduce(self, x, group):
+        x.copy_(sum(self.both(x, group)))
+
+    def all_gather(self, parts, x, group):
+        for part, given in zip(parts, self.both(x, group), strict=True):
+            part.copy_(given)
+
+
+@pytest.mark.parametrize("masked", [(True, False), (False, True), (False, False)])
+def test_replicas_learn_together_if_only_one_of_them_has_had_action_masks(monkeypatch, masked):
+    exchange, shape = Exchange(), (4, 1, 2)
+    monkeypatch.setattr(process_group.dist, "all_reduce", exchange.all_reduce)
+    monkeypatch.setattr(process_group.dist, "all_gather", exchange.all_gather)
+
+    def gathered(rank):
+        flags, observations = torch.zeros(shape), torch.full((*shape, 5), float(rank))
+        rollout = Rollout.from_steps(
+            observations,
+            torch.zeros(*shape, 1, dtype=torch.int64),
+            *(flags, flags, flags, flags + 1),
+            observations[-1],
+            FinalObservations.none(observations, 1),
+            torch.zeros(*shape, 3, dtype=torch.bool) if masked[rank] else None,
+            torch.zeros(1, 2, 0, 0, 0),
+        )
+        return ReplicaGroup(rank, Shard((0,), rank, 2), torch.device("cpu"), nullcontext).all_gather(rollout)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(gathered, range(2))
+    assert one.next_observations[0, :, 0].tolist() == other.next_observations[0, :, 0].tolist() == [0, 0, 1, 1]
+    if not any(masked):
+        assert one.masks is None
+        assert other.masks is None
+        return
+    assert torch.equal(one.masks, other.masks)
+    assert one.masks.shape == (1, 4, 4, 3)
+    assert one.masks[0, 0, :, 0].tolist() == [not masked[0]] * 2 + [not masked[1]] * 2
 
 
 class Joined:
