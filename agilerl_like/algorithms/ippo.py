@@ -82,9 +82,9 @@ class IPPO(OnPolicyAlgorithm):
         groups: the group of each agent; None: `group_of` infers it from the name. Agents of a group share a policy and
             need equal spaces.
         rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
-            all agents' rewards.
+            all agents' rewards. It is for runs: hand-written loops pass `learn` the rewards to learn from.
         death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
-            ("continue", within a rollout), or not ("end").
+            ("continue", within a rollout), or not ("end"); in runs, as `rewards`.
         frozen_groups: groups that act, but neither learn nor mutate, and take no random steps in a run.
         group_factors: of `lr`, `ent_coef`, `vf_coef` and `clip_coef`, the factor of each group named, such as
             {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other
@@ -395,7 +395,8 @@ class IPPO(OnPolicyAlgorithm):
         `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks` and `acting`: flags `[N]` of
         the agents that were present, as `infos[agent]["acting"]` had them before the step. Without `acting` an agent is
         absent where its reward is NaN (AgileRL's placeholder), and acts everywhere else, even after its end;
-        `train_multi_agent_on_policy` takes the flags from the env.
+        `train_multi_agent_on_policy` takes the flags from the env. The rewards are learned from as they are given: the
+        settings `rewards` and `death` have no effect here, so add up a team's rewards in the loop.
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
