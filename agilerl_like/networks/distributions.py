@@ -385,7 +385,9 @@ def mean_log_det_jacobian(mean: Tensor, std: Tensor) -> Tensor:
     """
     points = torch.linspace(-5.0, 5.0, 21, dtype=mean.dtype, device=mean.device)  # made there: CUDA graphs copy nothing
     weights = torch.softmax(-0.5 * points.square(), 0)
-    return tanh_log_det_jacobian(mean.unsqueeze(-1) + std.unsqueeze(-1) * points) @ weights
+    terms = tanh_log_det_jacobian(mean.unsqueeze(-1) + std.unsqueeze(-1) * points)
+    with torch.autocast(mean.device.type, enabled=False):  # which would round the terms of this product, too
+        return terms @ weights
 
 
 def make_distribution(

@@ -260,6 +260,14 @@ def test_the_squashed_entropy_is_that_of_its_actions(log_std, tolerance):
     assert abs(float(-log_prob.detach().mean()) - float(entropy[0].detach())) < 3 * tolerance + 4 * error
 
 
+def test_the_squashed_entropy_is_exact_where_networks_are_bfloat16():
+    distribution, outputs = make_distribution(Box(-2, 3, (3,)), squash=True), normal(50, 3).float()
+    exact = distribution.evaluate(outputs, outputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = distribution.evaluate(outputs, outputs)
+    assert all(torch.equal(x, its) for x, its in zip(found, exact, strict=True))
+
+
 def test_a_wider_squashed_policy_has_less_entropy_once_its_actions_gather_at_the_bounds():
     gradients = []
     for log_std in (-2.0, 0.0, 1.0, 2.0):
