@@ -83,8 +83,9 @@ class IPPO(OnPolicyAlgorithm):
             need equal spaces.
         rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
             all agents' rewards. It is for runs: hand-written loops pass `learn` the rewards to learn from.
-        death: of shared rewards, whether an agent that has ended is credited with what its team earns afterwards
-            ("continue", within a rollout), or not ("end"); in runs, as `rewards`.
+        death: of shared rewards, whether an agent that has terminated is credited with what its team earns afterwards
+            ("continue", within a rollout), or not ("end"); in runs, as `rewards`. One that is truncated has the value
+            of its last observation instead.
         frozen_groups: groups that act, but neither learn nor mutate, and take no random steps in a run.
         group_factors: of `lr`, `ent_coef`, `vf_coef` and `clip_coef`, the factor of each group named, such as
             {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other

@@ -77,16 +77,19 @@ class AdvantageEstimator(NamedTuple):
             bootstrap=None if self.bootstrap is None else self.bootstrap[rows],
         )
 
+    def own_time(self, rollout: Rollout) -> OwnTime:
+        """Return rewards and flags of a rollout in each agent's own time."""
+        return own_time(
+            rollout, self.gamma.unsqueeze(1), None if self.bootstrap is None else self.bootstrap.unsqueeze(1)
+        )
+
     def advantages(self, own: OwnTime, values: Tensor, next_values: Tensor) -> Tensor:
         """Return advantages `[T, P, E]`, not standardised, from the values of each step and of its next state."""
-        is_last = own.terminated
-        if self.bootstrap is not None:
-            is_last = torch.where(self.bootstrap.unsqueeze(1) > 0, is_last, own.ended)
         return gae(
             own.rewards,
             values,
             own.at_next_step(next_values),
-            terminated=is_last,
+            terminated=own.terminated,
             ended=own.ended,
             valid=own.valid,
             gamma=self.gamma.unsqueeze(1),
@@ -110,7 +113,7 @@ def compute_advantages(
     the samples are normalised, because the policy acted with the old ones; only the first rollout, collected without
     statistics, is normalised by its own.
     """
-    own = own_time(rollout, estimator.gamma.unsqueeze(1))
+    own = estimator.own_time(rollout)
     weight = _by_member(own.valid)  # [P, N]
     raw, norm = rollout.observations.flatten(1, 2), network.observation_norm  # raw: [P, N, D]
     first = norm.is_new  # [P, 1]

@@ -2,8 +2,9 @@
 
 The successor of an agent's step is its next own step: the reward is the sum of its rewards until then, and the
 bootstrapped value is that of the next own step. The step ends the episode if the agent ends while it waits. Rewards
-after an agent's end (with `death="continue"`, those of its team) are added to its last step, discounted by one gamma
-for each env step, because the other agents' time continues.
+after an agent's termination (with `death="continue"`, those of its team) are added to its last step, discounted by one
+gamma for each env step, because the other agents' time continues. An agent that is truncated is not paid for what
+follows: the bootstrapped value of its last observation is an estimate of that already.
 
 A step of an agent that still waits when the rollout ends has no known outcome and is excluded from the update. Its
 value is still the bootstrap value of the step before it. The same holds where an opponent takes over the row of an
@@ -40,17 +41,23 @@ class OwnTime(NamedTuple):
         return discounted_suffix_sum_((1 - self.waits) * next_values, self.waits.clone())
 
 
-def own_time(rollout: Rollout, gamma: Tensor) -> OwnTime:
-    """Return rewards and flags of a rollout in each agent's own time; `gamma` broadcasts over `[T, P, E]`."""
+def own_time(rollout: Rollout, gamma: Tensor, bootstrap: Tensor | None = None) -> OwnTime:
+    """Return rewards and flags of a rollout in each agent's own time.
+
+    `gamma` and `bootstrap` broadcast over `[T, P, E]`; where `bootstrap` is 0, truncation counts as termination.
+    """
     rewards, terminated, ended, valid = (
         x.transpose(0, 1) for x in (rollout.rewards, rollout.terminated, rollout.ended, rollout.valid)
     )
+    if bootstrap is not None:
+        terminated = torch.where(bootstrap > 0, terminated, ended)
     if rollout.waiting is None:
         return OwnTime(rewards, terminated, ended, valid)
     waited, waits = rollout.waiting.permute(1, 2, 0, 3)
-    acts_next = torch.cat([valid[1:], torch.ones_like(valid[:1])])
-    is_cut = ended * (1 - valid) * (1 - waited)  # of an agent that did nothing: others act in its row from now on
-    after_end = (1 - waits) * (1 - acts_next) * (1 - is_cut)
+    inside = valid + waited  # 0 where the agent has ended, or has not begun
+    inside_next = torch.cat([inside[1:], torch.ones_like(inside[:1])])
+    is_over = torch.where(inside > 0, terminated, 1 - ended)  # outside, `ended` means that others act in its row now
+    after_end = (1 - inside_next) * is_over
     rewards = discounted_suffix_sum_(rewards.clone(), waits + gamma * after_end)
     terminated, ended = (discounted_suffix_sum_(flags.clone(), waits.clone()) for flags in (terminated, ended))
     still_waits = torch.zeros_like(waits)

@@ -188,10 +188,11 @@ class RolloutBuffer:
         self.successors.enlarge(by_age, self.observations)
         self.length, self.cursor = length, self.length
 
-    def end_rows(self, rows: np.ndarray) -> None:
+    def end_rows(self, rows: np.ndarray, never_bootstraps: np.ndarray) -> None:
         """End the rollout of some rows `[E]` bool of all members with the last step, because others act in them now.
 
-        Where an agent waits there, the outcome of its last own step will not be known, so that step becomes invalid.
+        Where an agent waits there, the outcome of its last own step will not be known, so that step becomes invalid. So
+        does the last step of the members `never_bootstraps` `[P]` bool, for whom the end would be a termination.
         """
         last = (self.cursor - 1) % self.length
         if self.waiting is not None:
@@ -200,7 +201,9 @@ class RolloutBuffer:
                 valid = self.outcomes[by_age, member, 3, env]
                 self.outcomes[by_age[np.argmax(valid)], member, 3, env] = 0.0
             self.waiting[last, :, 1, torch.from_numpy(rows)] = 0.0
-        self.outcomes[last, :, 2, rows] = 1.0
+        ended, valid = self.outcomes[last, :, 2], self.outcomes[last, :, 3]  # [P, E]
+        valid[np.outer(never_bootstraps, rows) & (ended == 0)] = 0.0
+        ended[:, rows] = 1.0
 
     def part(self, columns: slice) -> BufferPart:
         """Return views of some envs of every member."""

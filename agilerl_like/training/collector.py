@@ -291,7 +291,9 @@ class GroupCollector:
         self.opponents, before = opponents, self._opponent_rows
         self._opponent_rows = torch.from_numpy(rows).to(self.population.device)
         if len(before):
-            cast(Any, self._buffer).end_rows((self._opponent_rows & ~before).cpu().numpy())  # a RolloutBuffer's method
+            taken = (self._opponent_rows & ~before).cpu().numpy()
+            never_bootstraps = np.array([not learner.algorithm.bootstrap_truncated for learner in self.population])
+            cast(Any, self._buffer).end_rows(taken, never_bootstraps)  # a RolloutBuffer's method
             passed = before & ~self._opponent_rows
             if self.state.numel():
                 self.state[:, passed] = 0.0

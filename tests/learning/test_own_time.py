@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agilerl_like.learning.advantages import AdvantageEstimator
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
@@ -92,7 +93,9 @@ def reference(rows, paid, terminated, truncated, waits, values, next_values, dec
         if end is None and until == len(rows) and waits:
             found[t] = None
             continue
-        reward = sum(paid[t : last + 1]) + sum(GAMMA ** (s - last) * paid[s] for s in range(last + 1, until))
+        reward = sum(paid[t : last + 1])
+        if end is None or terminated[end]:  # else the bootstrap value is an estimate of what follows
+            reward += sum(GAMMA ** (s - last) * paid[s] for s in range(last + 1, until))
         if end is not None:
             after = 0.0 if terminated[end] else next_values[end]
             deltas = []
@@ -134,6 +137,23 @@ def test_two_players_by_hand():
 def test_what_a_team_earns_after_an_end_is_discounted_for_every_env_step():
     own = own_time(rollout_of("aa...", [1, 2, 0, 10, 5], [0, 1, 0, 0, 0], [0] * 5, waits=False), torch.tensor(0.5))
     assert own.rewards.view(-1)[:2].tolist() == [1, 2 + 0.25 * 10 + 0.125 * 5]
+
+
+def test_a_truncated_agent_is_credited_with_its_bootstrap_value_alone():
+    """It stops in row 1, and its team earns 10 and 5 afterwards: 2 + 0.5 x V with V = 8, not 2 + 4 + 2.5 + 0.625."""
+    rollout = rollout_of("aa...", [1, 2, 0, 10, 5], [0] * 5, [0, 1, 0, 0, 0], waits=False)
+    half, zeros = torch.full((1, 1), 0.5), torch.zeros(5, 1, 1)
+    for bootstrap, expected in ((1.0, 2 + 0.5 * 8), (0.0, 2 + 0.25 * 10 + 0.125 * 5)):
+        estimator = AdvantageEstimator(half[0], half[0], bootstrap=torch.full((1,), bootstrap))
+        found = estimator.advantages(estimator.own_time(rollout), zeros, zeros + 8)
+        assert found[1].item() == expected
+
+
+def test_a_step_without_a_known_outcome_is_not_paid_for_in_the_one_before():
+    """The agent of rows 0 and 2 waits in row 3, where an opponent takes over: its step in row 2 does not count."""
+    rollout = rollout_of("aw.w..", [1, 2, 4, 8, 0, 0], [0] * 6, [0, 0, 0, 1, 0, 0], waits=False)
+    rollout.waiting[0, 1, 2:4, 0] = torch.tensor([1.0, 0.0])
+    assert own_time(rollout, torch.tensor(0.5)).rewards[0].item() == 1 + 2
 
 
 def test_recurrent_state_continues_while_an_agent_waits():

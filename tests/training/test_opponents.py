@@ -233,6 +233,27 @@ def test_a_rollout_ends_where_an_opponent_takes_over():
     assert {*own.rewards[own.valid > 0].tolist()} == {-1.0, 0.0, 1.0}
 
 
+@pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+@pytest.mark.parametrize("bootstraps", [True, False])
+def test_a_takeover_by_an_opponent_is_no_termination(bootstraps):
+    """Its value is bootstrapped, or, where a truncation counts as a termination, that step is left out."""
+    env = make_multi_agent_vect_envs(partial(Duel, steps=40), 3, backend="sync")
+    groups = {"red_0": "player", "blue_0": "player"}
+    teams, others = (population(env, 1, seed, groups=groups, bootstrap_truncated=bootstraps) for seed in (1, 2))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    for turn in range(2):  # of three envs with two sides, all sides are switched
+        collector.set_opponents(others, turn, everywhere=True)
+        collector.collect(4)
+    env.close()
+    was, now = (opponent_rows(teams[0], 3, turn, everywhere=True)["player"] for turn in (0, 1))
+    rollout = collector.groups["player"].experience([0], 8)
+    assert rollout.ended[0, 3].tolist() == (now & ~was).tolist()
+    assert rollout.terminated[0, 3].tolist() == [0] * 6
+    assert rollout.valid[0, 2].tolist() == (~was).tolist()
+    assert rollout.valid[0, 3].tolist() == (~was & (bootstraps | ~now)).tolist()
+
+
 def test_opponents_that_cannot_play_are_refused():
     env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
     other = make_multi_agent_vect_envs(games.Nim, 4, backend="sync")
