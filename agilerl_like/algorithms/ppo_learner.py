@@ -324,13 +324,13 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
     if not any(its.reward_transform is not None or its.normalize_reward or its.reward_clip for its in settings):
         return rollout
     rewards = rollout.rewards.clone()
-    transforms = {id(its.reward_transform): its.reward_transform for its in settings}
-    for name, transform in transforms.items():
-        rows = [row for row, its in enumerate(settings) if id(its.reward_transform) == name]
-        first = learners[rows[0]]
-        limit = first.max_steps
-        steps = first.env_steps if limit is None else round(first.algorithm.progress * limit)
-        changed = transformed(rewards[rows].transpose(0, 1), transform, steps, limit)
+    calls: dict[tuple[int, int, int | None], list[int]] = {}  # rows with one function at one place of the run
+    for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):
+        limit = learner.max_steps
+        steps = learner.env_steps if limit is None else round(its.progress * limit)
+        calls.setdefault((id(its.reward_transform), steps, limit), []).append(row)
+    for (_, steps, limit), rows in calls.items():
+        changed = transformed(rewards[rows].transpose(0, 1), settings[rows[0]].reward_transform, steps, limit)
         raw, acted = rewards[rows], rollout.valid[rows] > 0
         rewards[rows] = torch.where(acted | (raw != 0), changed.transpose(0, 1), 0.0)
     for row, (learner, its) in enumerate(zip(learners, settings, strict=True)):

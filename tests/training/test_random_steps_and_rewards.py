@@ -446,6 +446,15 @@ def test_a_function_sees_the_progress_of_the_run():
     env.close()
 
 
+def test_a_function_that_members_share_sees_the_steps_of_each():
+    def counted(rewards, steps, max_steps):
+        return rewards + steps
+
+    _, learners = learners_of({"reward_transform": counted}, {"reward_transform": counted}, {})
+    learners[1].env_steps = 50
+    assert learned_rewards(learners, rollout_of([[[1.0]] * 3])).rewards.flatten().tolist() == [1.0, 51.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
