@@ -16,6 +16,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, check_members_fit, in_ranges
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.presets import with_preset
@@ -35,7 +36,6 @@ from agilerl_like.config.schema import (
     TrainingConfig,
     ranges_of,
 )
-from agilerl_like.config.search_space import with_exploration
 from agilerl_like.distributed.process_group import check_shared_device
 from agilerl_like.envs.array_backend import resolve_device
 from agilerl_like.envs.critic_observation import POLICY

@@ -10,12 +10,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
-
+from agilerl_like.algorithms.exploration_ranges import EXPLORATION, is_continuous
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.settings import evolvable_settings
-from agilerl_like.hpo import HyperparameterConfig, RLParameter
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
 
 SMALLEST_ROLLOUT = 64
@@ -34,36 +32,8 @@ RANGES: Mapping[str, Mapping[str, Any]] = {
     "batch_size": {"min": 32, "max": 1024, "scale": "power_of_two"},
     "learn_step": {"min": SMALLEST_ROLLOUT, "max": 4096, "scale": "power_of_two"},
 }
-CONTINUOUS: Mapping[str, Mapping[str, Any]] = {
-    "ent_coef": {"min": 1e-6, "max": 1e-2, "scale": "log"},
-    "action_std_init": {"min": -2.0, "max": 0.5, "scale": "linear"},
-    "action_noise_correlation": {"min": 0.0, "max": 0.95, "scale": "linear"},
-}
+CONTINUOUS: Mapping[str, Mapping[str, Any]] = {"ent_coef": {"min": 1e-6, "max": 1e-2, "scale": "log"}, **EXPLORATION}
 """Further ranges for continuous actions. The entropy of a normal distribution has no bound, so its bonus is smaller."""
-
-
-EXPLORATION = {name: range_ for name, range_ in CONTINUOUS.items() if name != "ent_coef"}
-"""Strength and duration of the noise of continuous actions."""
-
-
-def with_exploration(
-    settings_class: type[Any], action_space: Any, given: Mapping[str, Any], ranges: HyperparameterConfig
-) -> HyperparameterConfig:
-    """Return ranges with those of exploration added, for continuous actions; each includes the value given."""
-    known = evolvable_settings(settings_class) if is_continuous(action_space) else ()
-    added = {}
-    for name, range_ in EXPLORATION.items():
-        if name in known and name not in ranges:
-            low, high = min(range_["min"], given[name]), max(range_["max"], given[name])
-            added[name] = RLParameter(low, high, scale=range_["scale"])
-    return HyperparameterConfig(**{**ranges, **added})
-
-
-def is_continuous(space: Any) -> bool:
-    """Whether actions, or those of some agent, are continuous."""
-    if isinstance(space, gymnasium.spaces.Dict | Mapping):
-        return any(map(is_continuous, space.values()))
-    return isinstance(space, gymnasium.spaces.Box)
 
 
 def search_space(

@@ -213,8 +213,18 @@ def train_on_policy(
     processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
     described = None
     if population is not None:
+        several = processes > 1 or (process_group is not None and process_group.size > 1)
+        device = population.device.type if several else str(population.device)
+        run = {"processes": processes, "device": device, "log_every": log_every}
+        logs = _logs(trackers, tensorboard=tensorboard, log_dir=tensorboard_log_dir, wb=wb, wandb_kwargs=wandb_kwargs)
         described = describe_run(
-            env_setup, population, plan.training_args, plan.selection, plan.mutations, processes=processes
+            env_setup,
+            population,
+            plan.training_args,
+            plan.selection,
+            plan.mutations,
+            run={**run, **logs},
+            observers=len(callbacks) + len(reporters),
         )
         plan = replace(plan, settings={**described.settings, **plan.settings})
     own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
@@ -341,6 +351,19 @@ def _run_dir(
         raise ConfigurationError(f"overwrite=True would remove the run of resume={str(resume)!r}; pass one of them")
     folder = run_dir if resume is None else resume
     return None if folder is None else Path(folder)
+
+
+def _logs(
+    trackers: Iterable[str | Mapping[str, Any]], *, tensorboard: bool, log_dir: Any, wb: bool, wandb_kwargs: Any
+) -> dict[str, Any]:
+    """Return the settings of trackers as a configuration has them: TensorBoard and W&B by a flag or with options."""
+    with_options: list[str | Mapping[str, Any]] = []
+    if tensorboard and log_dir is not None:
+        with_options.append({"name": "tensorboard", "log_dir": os.fspath(log_dir)})
+    if wb and wandb_kwargs:
+        with_options.append({"name": "wandb", **wandb_kwargs})
+    flags = {"tensorboard": bool(tensorboard) and log_dir is None, "wandb": bool(wb) and not wandb_kwargs}
+    return {**flags, "trackers": [*with_options, *trackers]}
 
 
 def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:

@@ -12,17 +12,21 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, cast
 
+import torch
+
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
+from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, founder_draws
 from agilerl_like.algorithms.settings import settings_to_json
 from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.envs.factory import VecEnvConfig, env_config_of
+from agilerl_like.envs.factory import TENSOR_BACKENDS, VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
 from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
 from agilerl_like.registry import registered
+from agilerl_like.reporting.trackers import TRACKERS, Package
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.training_arguments import OF_SCRIPTS, TrainingArguments
@@ -30,6 +34,8 @@ from agilerl_like.training.training_arguments import OF_SCRIPTS, TrainingArgumen
 SettingPath = tuple[str, ...]
 SELECTION = "selection"
 """Key of the class name of the selection strategy."""
+DEVICE = "device"
+"""Argument of envs that step tensors."""
 CHANGEABLE = "changeable"
 """Settings of a run that a resumed one may change, in its identity."""
 DEFAULTS: Mapping[str, Any] = {
@@ -44,7 +50,10 @@ MISSING = object()
 
 
 def environment_section(env_setup: EnvSetup) -> dict[str, Any]:
-    """Return the section `environment`, without values that a file cannot hold; `name` is for display."""
+    """Return the section `environment`, without values that a file cannot hold; `name` is for display.
+
+    The device of envs that step tensors is no part of it: a run may be resumed on another.
+    """
     section: dict[str, Any] = {"name": env_name_of(env_setup.vec_env)}
     try:
         env_config = env_config_of(env_setup.vec_env)
@@ -62,6 +71,8 @@ def _environment_fields(env_config: VecEnvConfig) -> dict[str, Callable[[], Any]
     kwargs: Mapping[str, Any] = env_config.env_kwargs
     source, wrappers, instances = env_config.env, env_config.wrappers, env_config.instances
     training_wrappers: Sequence[Any] = env_config.training_wrappers
+    if env_config.backend in TENSOR_BACKENDS:
+        kwargs = {name: value for name, value in kwargs.items() if name != DEVICE}
     if "source" in kwargs and "extra_wrappers" in kwargs:  # made by `multi_agent_env_config`
         source, wrappers, kwargs = kwargs["source"], tuple(kwargs["extra_wrappers"]), kwargs["env_kwargs"]
         instances = tuple(_unpacked_instance(instance, kwargs) for instance in instances)
@@ -104,9 +115,7 @@ def _differences(env_config: VecEnvConfig, instances: Sequence[Mapping[str, Any]
 def _member_sections(population: BasePopulation) -> dict[str, Any]:
     """Return the sections that describe the members; a value that differs is a list with an entry for each member."""
     first: EvolvableAlgorithm = population[0]
-    settings = [
-        {name: _plain(value) for name, value in settings_to_json(agent.settings()).items()} for agent in population
-    ]
+    settings = _settings_of_members(population)
     names = dict.fromkeys(name for its in settings for name in its)
     return {
         "algorithm": {
@@ -119,6 +128,10 @@ def _member_sections(population: BasePopulation) -> dict[str, Any]:
         "network": _common([_plain(agent.architecture.to_config()) for agent in population]),
         "seed": first.seed,
     }
+
+
+def _settings_of_members(population: BasePopulation) -> list[dict[str, Any]]:
+    return [{name: _plain(value) for name, value in settings_to_json(agent.settings()).items()} for agent in population]
 
 
 def _common(values: list[Any]) -> Any:
@@ -193,6 +206,10 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
         for section in (old, new):
             section["environment"] = {**DIFFERENCES, **section["environment"]}
     _drop_unshared(old["environment"], new["environment"])
+    for one, other in ((old, new), (new, old)):  # earlier releases stored the device of envs that step tensors
+        kwargs = one["environment"].get("kwargs", {})
+        if DEVICE in kwargs and DEVICE not in other["environment"].get("kwargs", {}):
+            one["environment"]["kwargs"] = {name: value for name, value in kwargs.items() if name != DEVICE}
     if "id" in old["environment"]:  # the name follows from it
         old["environment"].pop("name", None)
         new["environment"].pop("name", None)
@@ -225,8 +242,11 @@ def _drop_sampled(section: dict[str, Any]) -> None:
     if isinstance(section.get("network"), list):
         del section["network"]
     if "algorithm" in section:
+        sampled = section.get("hyperparameters", {})
         section["algorithm"] = {
-            name: value for name, value in section["algorithm"].items() if not isinstance(value, list)
+            name: value
+            for name, value in section["algorithm"].items()
+            if not (name in sampled and isinstance(value, list))
         }
 
 
@@ -262,20 +282,33 @@ def describe_run(
     selection: Selection | None,
     mutations: Explorer,
     *,
-    processes: int,
+    run: Mapping[str, Any],
+    observers: int = 0,
 ) -> RunDescription:
-    """Describe the run of a script."""
+    """Describe the run of a script; `run` is the section of that name, and `observers` counts the script's callbacks.
+
+    Raises:
+        ConfigurationError: a tracker in `run` is unknown.
+    """
     members = _member_sections(population)
-    environment, environment_notes = _environment_of(env_setup)
-    varied = [key for key, value in members["algorithm"].items() if isinstance(value, list)]
+    environment, environment_notes = _environment_of(env_setup, population.device)
+    begin = _settings_of_members(population)
+    varied = [key for key in members["algorithm"] if any(its.get(key) != begin[0].get(key) for its in begin)]
     is_drawn = bool(varied) and set(varied) <= members["hyperparameters"].keys() and _are_drawn(population)
-    algorithm = {key: value[0] if key in varied else value for key, value in members["algorithm"].items()}
+    algorithm = {
+        key: begin[0][key] if key in varied else value
+        for key, value in members["algorithm"].items()
+        if key not in varied or key in begin[0]
+    }
     algorithm_notes = [f"algorithm: members begin with different values of {', '.join(varied)}"]
     network, network_notes = _network_of(members["network"], population)
     choice, selection_notes = _selection_of(selection)
     mutation, mutation_notes = _mutation_of(mutations) if selection is not None else (None, [])
-    if selection == AutoSelection() and mutations == AutoExplorer():
+    first, action_space = population[0], env_setup.spaces[-1]
+    adds_ranges = with_exploration(first.config, action_space, first.settings(), first.hp_config) != first.hp_config
+    if selection == AutoSelection() and mutations == AutoExplorer() and not adds_ranges:
         choice, mutation = {"evolution": AUTO}, {}
+    trackers, tracker_notes = _trackers_of(run.get("trackers", ()))
     settings = {
         "environment": environment,
         "algorithm": algorithm,
@@ -285,8 +318,8 @@ def describe_run(
         **choice,
         "mutation": mutation,
         "training": asdict(training_args),
-        "run": {"processes": processes},
-        "seed": population[0].seed,
+        "run": {**run, "trackers": trackers},
+        "seed": first.seed,
     }
     steps = max(agent.steps[-1] for agent in population)
     training_notes = [f"members: they had been trained for {steps} env steps before; this file makes new ones"]
@@ -300,6 +333,8 @@ def describe_run(
         *network_notes,
         *mutation_notes,
         *selection_notes,
+        *tracker_notes,
+        *([f"callbacks: {observers} of the script's own"] if observers else ()),
     )
     return RunDescription({key: value for key, value in settings.items() if value != {}}, notes)
 
@@ -317,7 +352,7 @@ def _are_drawn(population: BasePopulation) -> bool:
     )
 
 
-def _environment_of(env_setup: EnvSetup) -> tuple[dict[str, Any], list[str]]:
+def _environment_of(env_setup: EnvSetup, device: torch.device) -> tuple[dict[str, Any], list[str]]:
     """Return the section `environment` with the envs of each member, or a note on an env that no file can describe."""
     section, vector = environment_section(env_setup), env_setup.vec_env
     name = section.pop("name")
@@ -327,11 +362,20 @@ def _environment_of(env_setup: EnvSetup) -> tuple[dict[str, Any], list[str]]:
             "written; `agilerl-like eval RUN --env ID` names one"
         )
         return {}, [note]
-    return {**section, "num_envs": vector.num_envs, "backend": _backend_of(vector)}, []
+    env_config = env_config_of(vector)
+    if env_config.backend in TENSOR_BACKENDS:
+        own = torch.device(cast(Any, env_config.env_kwargs).get(DEVICE, "cpu"))
+        if own != device:  # else it is that of the run
+            section["kwargs"] = {**section["kwargs"], DEVICE: str(own)}
+    more = {name: getattr(env_config, name) for name in ("num_workers", "step_timeout")}
+    changed = {name: value for name, value in more.items() if value != getattr(VecEnvConfig, name)}
+    return {**section, "num_envs": vector.num_envs, "backend": _backend_of(vector), **changed}, []
 
 
 def _network_of(network: Any, population: BasePopulation) -> tuple[dict[str, Any], list[str]]:
     """Return the section `network`, or a note on networks that no file can describe."""
+    if not population[0].group_class.has_networks:
+        return {}, []
     if isinstance(network, list) or UnsavedState.of(population[0]).networks is not None:
         return {}, ["network: members begin with different architectures, or with networks of the script's own"]
     return {"groups": network} if isinstance(population[0].architecture, MultiAgentSpec) else network, []
@@ -360,11 +404,32 @@ def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any] | None, list[str]]
     return {key: value for key, value in described.items() if value != "mutations"}, []
 
 
+def _trackers_of(given: Sequence[str | Mapping[str, Any]]) -> tuple[list[Any], list[str]]:
+    """Return `run.trackers`, and a note on each that a script registered, or whose options are no plain data."""
+    written, notes = [], []
+    for tracker in given:
+        name, options = TRACKERS.parse("tracker", tracker)
+        try:
+            is_known = isinstance(TRACKERS[name], Package)
+            written += [{"name": name, **plain("trackers", options)} if options else name] if is_known else ()
+            notes += () if is_known else [f"trackers: {name}, which is a class of the script's own"]
+        except ConfigurationError:
+            notes.append(f"trackers: {name}, whose options cannot be written")
+    return written, notes
+
+
 def _strategy_of(kind: str, strategy: Any) -> dict[str, Any] | None:
-    """Return name and settings of a registered class of this package; None for others, which need their script."""
-    name = registered(kind).name_of(type(strategy))
-    if name is None or not type(strategy).__module__.startswith("agilerl_like."):
+    """Return name and settings of a registered class of this package; None for others, which need their script.
+
+    A class of this package that is not registered is its nearest base that is: it adds what calls by hand use alone.
+    """
+    if not type(strategy).__module__.startswith("agilerl_like."):
+        return None
+    known = registered(kind)
+    its_class = next((base for base in type(strategy).__mro__ if known.name_of(base) is not None), None)
+    if its_class is None:
         return None
     omitted = {"seed", "population_size", "rand_seed", "device", "accelerator"}
-    settings = {its.name: getattr(strategy, its.name) for its in fields(strategy) if its.name not in omitted}
-    return {"name": name, **{key: _plain(value) for key, value in settings.items() if value is not None}}
+    settings = {its.name: getattr(strategy, its.name) for its in fields(its_class) if its.name not in omitted}
+    plain_settings = {key: _plain(value) for key, value in settings.items() if value is not None}
+    return {"name": known.name_of(its_class), **plain_settings}

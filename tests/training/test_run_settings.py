@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from dataclasses import fields, replace
 
 import gymnasium
 import numpy as np
@@ -17,21 +18,30 @@ from agilerl_like import (
     HyperparameterConfig,
     Mutations,
     Population,
+    QLearning,
     RLParameter,
     TournamentSelection,
     make_multi_agent_vect_envs,
     make_vect_envs,
     train_multi_agent_on_policy,
+    train_off_policy,
     train_on_policy,
 )
+from agilerl_like.agilerl.hpo.mutation import Mutations as AgileRLMutations
+from agilerl_like.agilerl.hpo.tournament import TournamentSelection as AgileRLTournament
 from agilerl_like.algorithms.ippo import MultiAgentPopulation
 from agilerl_like.cli import main
-from agilerl_like.config import load
+from agilerl_like.config import build, load
 from agilerl_like.config.multi_agent import MultiAgentEnvironmentConfig
+from agilerl_like.config.schema import NOT_SETTINGS
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
+from agilerl_like.reporting.callback import Callback
+from agilerl_like.training import on_policy
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
-from agilerl_like.training.run_settings import environment_section
+from agilerl_like.training.run_settings import _environment_of, check_identity, environment_section, run_identity
 from agilerl_like.training.training_arguments import TrainingArguments
+from agilerl_like.yaml_writer import to_yaml
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 RANGES = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))
@@ -244,6 +254,142 @@ def test_settings_of_a_search_are_described(tmp_path):
         script(tmp_path / name, options={"selection_strategy": selection, "mutation": AutoExplorer()})
         assert load(tmp_path / name / "config.yaml").strategy == selection
     assert "evolution: auto" in (tmp_path / "plain" / "config.yaml").read_text()
+
+
+def of_env(make, train, population, **options):
+    """A script with its own kind of envs and members."""
+
+    def run(folder):
+        with contextlib.closing(make()) as envs:
+            train(envs, pop=population(envs), verbose=False, run_dir=folder, **{**SCHEDULE, **options})
+
+    return run
+
+
+def ppo(env, make_env=make_vect_envs, evolution=EVOLUTION, options=None, backend="sync", **settings):
+    def members(envs):
+        defaults = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "seed": 0, "hp_config": RANGES}
+        spaces = envs.single_observation_space, envs.single_action_space
+        return PPO.population(2, *spaces, num_envs=2, **{**defaults, **settings})
+
+    return of_env(lambda: make_env(env, 2, backend=backend), train_on_policy, members, **evolution, **(options or {}))
+
+
+def tables(envs):
+    spaces = envs.single_observation_space, envs.single_action_space
+    return QLearning.population(2, *spaces, num_envs=2, seed=0, hp_config=HyperparameterConfig(lr=RLParameter(0.1, 1)))
+
+
+def teams(envs):
+    spaces = envs.single_observation_spaces, envs.single_action_spaces
+    settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0, "hp_config": RANGES}
+    return IPPO.population(2, *spaces, frozen_groups=["speaker"], critic_observation=["policy"], **settings)
+
+
+ROOM = {
+    "selection_strategy": AgileRLTournament(2, True, 2, eval_loop=1),
+    "mutation": AgileRLMutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2),
+}
+SPEAKER = "mpe2.simple_speaker_listener_v4"
+LISTS = {"betas": (0.9, 0.99), "lr_schedule": [[0, 1], [1, 0.1]]}
+SCRIPTS = {
+    "continuous actions": ppo("Pendulum-v1", evolution={"evolution": "auto"}),
+    "settings that are lists": ppo("CartPole-v1", **LISTS),
+    "tensors": ppo("CartPole-v1", backend="torch"),
+    "tables": of_env(lambda: make_vect_envs("FrozenLake-v1", 2), train_off_policy, tables, **EVOLUTION),
+    "teams": of_env(lambda: make_multi_agent_vect_envs(SPEAKER, 2), train_multi_agent_on_policy, teams, **EVOLUTION),
+    "AgileRL's names": ppo("CartPole-v1", evolution=ROOM),
+}
+
+
+class Begun(Exception):
+    """Ends a script where its run begins."""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_configuration_of_a_script_is_that_of_its_run(name, tmp_path, monkeypatch):
+    def begin(env_setup, population, plan, **_):
+        (tmp_path / "config.yaml").write_text(to_yaml(plan.settings))
+        with contextlib.closing((found := build(load(tmp_path / "config.yaml"))).env):
+            run = run_identity(env_setup, population, plan)
+            again = run_identity(found.env_setup, found.population, found.plan())
+        check_identity(run, again, "run", seed_is_drawn=False)
+        for mine, its in ((plan.selection, found.selection), (plan.mutations, found.mutations)):
+            names = {one.name for one in fields(its)} - NOT_SETTINGS
+            assert all(getattr(mine, name) == getattr(its, name) for name in names)
+        assert [agent.settings() for agent in population] == [agent.settings() for agent in found.population]
+        raise Begun
+
+    monkeypatch.setattr(on_policy, "evolve_on_policy", begin)
+    with pytest.raises(Begun):
+        SCRIPTS[name](None)
+
+
+def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_path, monkeypatch):
+    folder, seen = tmp_path / "run", {}
+
+    def written(run_dir, described):
+        seen.update(settings=described.settings, notes=described.notes)
+        raise Begun
+
+    monkeypatch.setattr(on_policy, "_config_reporter", written)
+    options = {
+        "log_every": "update",
+        "tensorboard": True,
+        "wb": True,
+        "wandb_kwargs": {"project": "poles"},
+        "trackers": ["mlflow", {"name": "trackio", "own": object()}],
+        "callbacks": [Callback()],
+    }
+
+    def make():
+        return make_vect_envs("CartPole-v1", 2, backend="workers", num_workers=1, step_timeout=9.0)
+
+    with pytest.raises(Begun):
+        script(folder, make=make, options=options)
+    (tmp_path / "config.yaml").write_text(to_yaml(seen["settings"]))
+    found = load(tmp_path / "config.yaml")
+    assert (found.environment.num_workers, found.environment.step_timeout) == (1, 9.0)
+    assert (found.run.log_every, found.run.device) == ("update", "cpu")
+    assert (found.run.tensorboard, found.run.wandb) == (True, False)
+    assert found.run.trackers == ({"name": "wandb", "project": "poles"}, "mlflow")
+    assert seen["notes"] == ("trackers: trackio, whose options cannot be written", "callbacks: 1 of the script's own")
+
+
+@pytest.mark.parametrize(("own", "written"), [({}, {"device": "cpu"}), ({"device": "meta"}, {})])
+def test_the_device_of_tensor_envs_is_written_where_it_is_not_that_of_the_run(own, written):
+    with contextlib.closing(make_vect_envs("CartPole-v1", 2, backend="torch")) as env:
+        env.env_config = replace(env.env_config, env_kwargs=own)
+        section, notes = _environment_of(SingleAgentEnvSetup(env), torch.device("meta"))
+    assert (section["kwargs"], notes) == (written, [])
+
+
+def test_a_run_of_an_earlier_release_with_a_device_of_its_envs_is_resumed():
+    old = {"environment": {"id": "CartPole-v1", "kwargs": {"device": "cuda"}}}
+    new = {"environment": {"id": "CartPole-v1", "kwargs": {}}}
+    check_identity(old, new, "run", seed_is_drawn=False)
+    check_identity(new, old, "run", seed_is_drawn=False)
+
+
+def test_settings_that_are_lists_are_compared_where_the_seed_is_drawn():
+    def identity(**settings):
+        return {"environment": {}, "algorithm": settings, "hyperparameters": {"lr": {}}}
+
+    run = identity(lr=[0.1, 0.2], betas=[0.9, 0.99])
+    check_identity(run, identity(lr=[0.3, 0.4], betas=[0.9, 0.99]), "run", seed_is_drawn=True)
+    with pytest.raises(ConfigurationError, match=r"algorithm.betas=\[0.9, 0.999\] is \[0.9, 0.99\] in this run"):
+        check_identity(run, identity(lr=[0.3, 0.4], betas=[0.9, 0.999]), "run", seed_is_drawn=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_command_continues_the_run_of_a_script_with_births(name, tmp_path):
+    SCRIPTS[name](tmp_path / "run")
+    assert "not in this file" not in (tmp_path / "run" / "config.yaml").read_text()
+    options = ("--training.max-steps", "96", "--run.plot", "false", "--run.report", "false", "--quiet")
+    assert main(["resume", str(tmp_path / "run"), *options]) == 0
+    lines = (tmp_path / "run" / "lineage.jsonl").read_text().splitlines()
+    assert [json.loads(line)["generation"] for line in lines] == [0, 0, 1, 1, 2, 2]
 
 
 def test_an_env_that_cannot_be_described_is_left_out(tmp_path, capsys):
