@@ -256,7 +256,7 @@ class TestRefusing:
             ("run: {trackers: [5]}", "run.trackers.0=5; allowed is a name, or a mapping with one"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
-            ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed is 'return'"),
+            ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5; allowed is a mapping of max_steps"),
             ("run: {plot: maybe}", "run.plot='maybe'; allowed is true or false"),

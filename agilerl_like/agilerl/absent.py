@@ -12,9 +12,9 @@ OFF_POLICY = (
     "of AgileRL's off-policy algorithms only DQN is here; agilerl_like has TD3 and DDPG with other arguments, and SAC"
 )
 REPLAY = "train_off_policy has a replay of its own, without priorities; DQN(n_step=…) sets n-step returns"
-BANDIT = "contextual bandits are not implemented; PPO and IPPO are the algorithms"
-OFFLINE = "offline learning is not implemented; PPO and IPPO are the algorithms"
-LLM = "training of language models is not implemented; PPO and IPPO are the algorithms"
+BANDIT = "contextual bandits are not implemented; PPO, IPPO and DQN are the algorithms here"
+OFFLINE = "offline learning is not implemented; PPO, IPPO and DQN are the algorithms here"
+LLM = "training of language models is not implemented; PPO, IPPO and DQN are the algorithms here"
 CLOUD = "AgileRL's cloud service has no counterpart"
 SEARCH = "AgileRL's class is not available; agilerl_like.hpo.MultiFrequencySelection, with other arguments, is"
 TRAINER = "use train_on_policy, or a YAML file and `agilerl-like train FILE`"

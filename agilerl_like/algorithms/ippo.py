@@ -81,8 +81,9 @@ class IPPO(OnPolicyAlgorithm):
         critic_config: of `PPO`, for all groups; for one group it is a key of the group's `net_config`.
         groups: the group of each agent; None: `group_of` infers it from the name. Agents of a group share a policy and
             need equal spaces.
-        rewards: the reward that each agent learns from: its own ("individual"), or the sum ("sum") or mean ("mean") of
-            all agents' rewards. It is for runs: hand-written loops pass `learn` the rewards to learn from.
+        rewards: the reward that each agent learns from: its own ("individual"), the sum of all agents' rewards ("sum"),
+            or that sum divided by the number of agents that acted in the step ("mean"). It is for runs: hand-written
+            loops pass `learn` the rewards to learn from.
         death: of shared rewards, whether an agent that has terminated is credited with what its team earns afterwards
             ("continue", within a rollout), or not ("end"); in runs, as `rewards`. One that is truncated has the value
             of its last observation instead.
@@ -417,7 +418,7 @@ class IPPO(OnPolicyAlgorithm):
         if self.central_critics:
             raise ConfigurationError(
                 f"{method} has no input for critic_observation={self.critic_observation!r}; allowed are "
-                "train_multi_agent_on_policy, and predict of team.learners[group]"
+                "train_multi_agent_on_policy, and team.predict"
             )
 
     def test(

@@ -50,7 +50,8 @@ def evaluate(
         checkpoint: Evaluate the best agent of the checkpoint of this generation.
         history: Evaluate the fittest member of each entry of the run's history; of the initial members the first.
         display: Show the episodes in a window, in the env's rendering mode "human", before the result is printed.
-        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+        trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
+            it belongs to no known package.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")

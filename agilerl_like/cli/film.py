@@ -47,7 +47,8 @@ def film(
         seed: Seed of the episode; none: a random one.
         env: Another env than the run's, as in `environment.id`.
         wandb: Add the film to the W&B run of the run, which must have ended.
-        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+        trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
+            it belongs to no known package.
     """
     trackers = Run.open(run).config.get("run", {}).get("trackers", ()) if wandb else ()
     upload = wandb_films(run, trackers) if wandb else contextlib.nullcontext()

@@ -33,7 +33,8 @@ def replay(
         seeds: Number of agents with the schedule, and of agents without it; an interval needs two.
         seed: Seed of the replay; none: a random one.
         quiet: Print the result alone.
-        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+        trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`), and
+            `algorithm.reward_transform`, although they belong to no known package.
     """
     result = replay_run(
         Run.open(run),

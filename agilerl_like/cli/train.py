@@ -123,7 +123,8 @@ class Resume:
     """Folder of the run."""
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     trust: FlagCreatePairsOff[bool] = False
-    """Import environment.id and wrappers although they belong to no known package: the folder is your own."""
+    """Import what environment names (id, instances, wrappers, training_wrappers), and algorithm.reward_transform,
+    although they belong to no known package: the folder is your own."""
     quiet: FlagCreatePairsOff[bool] = False
     """Print warnings and errors only."""
 

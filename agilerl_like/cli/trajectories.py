@@ -46,7 +46,8 @@ def trajectories(
         checkpoint: Write episodes of the best agent of the checkpoint of this generation.
         seed: Seed of the episodes; none: a random one.
         env: Another env than the run's, as in `environment.id`.
-        trust: Import the `environment.id` and `wrappers` of the run although they belong to no known package.
+        trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
+            it belongs to no known package.
     """
     players = players_of(run, checkpoint=checkpoint, history=history, population=population)
     is_best = not (history or population or checkpoint is not None)

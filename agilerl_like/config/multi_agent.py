@@ -75,6 +75,11 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
     training_wrappers: tuple[str | dict[str, Any], ...] = ()
     """Further wrappers for training only, which keep the spaces: fitness, target and eval use the environment's own
     rewards."""
+    info_keys: dict[str, str] = Field(default_factory=dict)
+    """Name -> key of the info of an episode's last step, reported as eval/info/NAME. training.fitness: info.NAME
+    selects by it. Attributes (env.KEY) are for single agents."""
+    max_total_reward: float | None = None
+    """For single agents; teams allow none."""
 
     @property
     def env_config(self) -> VecEnvConfig:

@@ -164,7 +164,10 @@ class Config(Section, frozen=True):
             if fitness.removeprefix(INFO) not in known:
                 raise unknown_name("fitness", fitness, [*self.fitness_kinds, *(f"{INFO}{name}" for name in known)])
         elif fitness not in self.fitness_kinds:
-            raise ConfigurationError(f"fitness={self.training.fitness!r} is for multi-agent runs; allowed is 'return'")
+            raise ConfigurationError(
+                f"fitness={fitness!r} is for multi-agent runs; allowed are 'return', and info.NAME of an entry of "
+                "environment.info_keys"
+            )
         if (found := self.training.opponents) not in (allowed := self.opponent_kinds):
             own = ", a script's own, which needs that script: pass them to train_multi_agent_on_policy(…, opponents=…)"
             raise ConfigurationError(

@@ -351,6 +351,10 @@ def make_vect_envs(
     `max_total_reward` terminates an episode whose return has reached it.
     `should_async_vector` is AgileRL's argument that chooses between "async" and "sync".
 
+    `env_kwargs`, and all further keywords, are arguments of the environment: `gravity=5.0`, `max_episode_steps=100`.
+    `autoreset` is gymnasium's mode in which "sync", "async" and "workers" start the next episode: "SameStep", in the
+    step that ends one (the default), or "NextStep"; other backends have their own.
+
     Raises:
         ConfigurationError: as `VecEnvConfig.make`.
     """

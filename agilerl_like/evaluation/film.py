@@ -57,7 +57,9 @@ def record_film(
     """Write one episode of an agent, or of several at once as tiles, to an .mp4 file; return its path.
 
     An episode of T steps has T + 1 frames. All agents play the same seed; the tile of a finished episode keeps its last
-    frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`.
+    frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`. `max_steps` is the number of env
+    steps after which the film ends if an episode does not. `fps` are the frames per second; None: those of the env's
+    metadata, or 30.
 
     Raises:
         ConfigurationError: the env has no such rendering mode (the message has those that exist), cannot be rendered, a

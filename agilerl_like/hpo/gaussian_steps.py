@@ -39,7 +39,7 @@ class GaussianSteps(Explorer):
     Steps are taken on the parameter's own scale and reflected at the ends of the range; integers are rounded at random,
     and unordered choices take no step: they are redrawn alone.
     `sd` and `redraw` may be left out: 0.1 and 0.1; with 64 members or more 0.05 and 0.05, from 16 on 0.1 and 0.05. With
-    probability `architecture` the clone's architecture changes too, by one mutation that leaves the outputs unchanged.
+    probability `architecture` the clone's architecture changes too, by one mutation.
     """
 
     sd: float | None = None

@@ -11,8 +11,8 @@ from agilerl_like.reporting.records import GenerationRecord
 class Patience(Callback):
     """Stops a run whose best agent has not changed for some generations.
 
-    An agent replaces the best one only if its fitness on fresh episodes is higher by more than the standard error. In
-    YAML: `run: {callbacks: [{name: patience, generations: 10}]}`.
+    An agent replaces the best one only if its fitness on fresh episodes is higher by more than the standard error, or
+    is the first to reach the run's `target`. In YAML: `run: {callbacks: [{name: patience, generations: 10}]}`.
 
     Raises:
         ConfigurationError: `generations` is no whole number of at least 1.

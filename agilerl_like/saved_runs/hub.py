@@ -45,7 +45,9 @@ def push_to_hub(
 
     `repository` is "user/name" on the Hub, or a `Path`: a local folder, into which the same files are written. `env`
     names the environment of an agent that comes without a run. `video` (see `record_film`) becomes `replay.mp4`, which
-    the Hub shows on the page.
+    the Hub shows on the page. `private` is who may see a new repository: True for its owners alone; None: as the
+    owner's settings on the Hub have it. `token` is the Hub's access token; None: that of `hf auth login` or of the
+    environment variable HF_TOKEN. `message` is that of the commit.
 
     Raises:
         ConfigurationError: `repository` is neither; the folder holds another card; or the extra `hub` is missing.
@@ -74,7 +76,8 @@ def from_hub(
     """Load an agent that `push_to_hub` uploaded; nothing of the download is executed.
 
     `repository` is "user/name" on the Hub or the `Path` of a local folder. The download is kept in `folder`, if that is
-    given.
+    given. `revision` is a branch, a tag or a commit; None: the newest commit of the main branch. `token` is as in
+    `push_to_hub`. The agent's tensors are on `device`.
 
     Raises:
         ConfigurationError: `repository` is neither, or the extra `hub` is missing.

@@ -52,7 +52,7 @@ class Replay:
 
     generations: int
     changes: int
-    """Births and changes of the lineage that were applied."""
+    """Records of the lineage with other hyperparameters or another architecture than before (`Run.num_changes`)."""
     found: float
     """Fitness of the best agent of the run on fresh episodes."""
     standard_error: float

@@ -125,7 +125,7 @@ class Run:
     def validated_config(self, *, trust: bool = False) -> Config:
         """Return the validated configuration.
 
-        With `trust`, import paths of environments and wrappers may belong to unknown packages.
+        With `trust`, import paths of environments, wrappers and `reward_transform` may belong to unknown packages.
         """
         config = Draft.read(self.folder / CONFIG).validate()
         if not trust:
@@ -268,7 +268,8 @@ def environment_config(file: Path, *, trust: bool = False) -> Config:
     if not isinstance(environment, dict) or "id" not in environment:
         raise ConfigurationError(
             f"env is missing: {file} names no environment.id, because the run's script made its environment by a "
-            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function)"
+            "function that no import path leads to; allowed is --env ID, or an import path (package.module:function), "
+            "and in Python make_vect_envs(…) in place of this env"
         )
     algorithm = draft.data.get("algorithm", {})
     if isinstance(algorithm, dict):  # other settings may be valid with the ranges of hyperparameters alone

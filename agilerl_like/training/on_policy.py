@@ -120,7 +120,8 @@ def train_on_policy(
     request is written. A folder that holds an earlier run is refused unless `overwrite` is true, which removes that
     run's files. With `checkpoint` and neither a `run_dir` nor a `checkpoint_path`, populations are saved in the working
     directory, in folders named after env, algorithm and time, as AgileRL does. The elite is saved to `elite_path`, by
-    default the env's name and "-elite", if that or `save_elite` is given.
+    default the env's name and "-elite", if that or `save_elite` is given. With `overwrite_checkpoints` the newest
+    population replaces the one before in `checkpoint_path`; without, each has a folder that ends with its env steps.
 
     `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
     needed only for custom networks and hooks), with as many envs for each member as before; without a checkpoint the
@@ -134,6 +135,10 @@ def train_on_policy(
     torch threads, would end the run sooner, and uses them until it ends. With an `accelerator` they are those that
     `accelerate launch` started. All of them return the whole population; only the main one prints, logs, saves and has
     callbacks.
+
+    `tensorboard` writes events to `tensorboard_log_dir`, by default the folder tensorboard in `run_dir`, or in
+    runs/NAME without one, and `wb` logs to W&B, with `wandb_kwargs` as the arguments of `wandb.init`. Without `verbose`
+    only warnings are printed.
 
     `callbacks` receive the events of the run, and may stop it (see `reporting.Callback`); `reporters` receive its
     records only. With `log_every="update"` the run folder has an updates.csv with a row for each member and update, and

@@ -40,7 +40,7 @@ class TrainingArguments:
     eval_steps: int | None = None
     """Maximum length of an evaluation episode; None: the env's own limit."""
     target: float | None = None
-    """Stop when the best agent's mean return on fresh episodes reaches this."""
+    """Stop when the best agent's fitness on fresh episodes reaches this."""
     fitness: str = "return"
     """What selection compares: the mean return; info.NAME: the mean of an entry of the environment's `info_keys`; or
     for teams whose groups play against each other a "rating" from games against the best teams of earlier generations;

@@ -94,7 +94,7 @@ def make_multi_agent_vect_envs(
     "sync" where they cannot be timed. `should_async_vector` is AgileRL's switch between "workers" and "sync".
     `with_state` adds `state()` to every step, for centralised critics; off by default, because many envs take as long
     for it as for all observations. `instances`, `aggregate`, `info_keys` (without "env.NAME") and `seeds` are those of
-    `make_vect_envs`.
+    `make_vect_envs`. `env_kwargs`, and all further keywords, are arguments of the environment: `max_cycles=100`.
 
     Raises:
         ConfigurationError: an env object instead of a factory, spaces without a fixed size or that differ between
