@@ -211,6 +211,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """The user's own networks, if any, whose code is not saved."""
         return next(iter(self.learners.values())).custom_networks
 
+    @property
+    def _trained_learners(self) -> Mapping[str, Any]:
+        """The learners of the groups that learn and mutate."""
+        return self.learners
+
     def _finish_init(self, mut: str | None) -> None:
         """Finish a constructor: check the settings and the memory needed, and draw the initial weights."""
         self.check()
@@ -325,7 +330,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         if STD in self._fixed:
             self._fixed[STD] = self.action_std_init
         if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
-            for learner in self.learners.values():
+            for learner in self._trained_learners.values():
                 learner.bound_std_(self.action_std_init - before[0])
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
@@ -364,7 +369,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         child = self._copy(offspring.uid)
         done = child._take_genome(offspring.genome, offspring.mutations)
         if offspring.start is not None:
-            for learner in child.learners.values():
+            for learner in child._trained_learners.values():
                 learner.mix_initial_weights(offspring.start.parent, offspring.start.initial)
             if offspring.start.is_fresh:
                 child.fitness, child.scores, child._steps = [], [], StepCounts([0])

@@ -316,10 +316,13 @@ class IPPO(OnPolicyAlgorithm):
         specs = {group: learner.read_architecture(config[group]) for group, learner in self.learners.items()}
         return MultiAgentSpec.by_group(specs, self.frozen_groups)
 
+    @property
+    def _trained_learners(self) -> Mapping[str, PPOLearner]:
+        return {group: its for group, its in self.learners.items() if group not in self.frozen_groups}
+
     def _mutate_learner(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
-            trained = {group: its for group, its in self.learners.items() if group not in self.frozen_groups}
-            done = {group: learner.mutate(change) for group, learner in trained.items()}
+            done = {group: learner.mutate(change) for group, learner in self._trained_learners.items()}
             details = {f"{group}.{name}": x for group, one in done.items() for name, x in one.details.items()}
             return Mutation(change.kind, change.operator, details)
         if change.kind not in ("architecture", "activation"):
@@ -409,8 +412,7 @@ class IPPO(OnPolicyAlgorithm):
             group: learner.learn(
                 **experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)._asdict()
             )
-            for group, learner in self.learners.items()
-            if group not in self.frozen_groups
+            for group, learner in self._trained_learners.items()
         }
 
     def _check_hand_written(self, method: str) -> None:

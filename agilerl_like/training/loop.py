@@ -298,8 +298,9 @@ class TrainingLoop(EvaluatingLoop):
         slots, size = self.members.shard.slots, self.members.size
         if len(diverged) == len(slots) < size:  # `_evolve` fills their slots with offspring from other processes
             for place in diverged:
-                for learner in self.population[place].learners.values():
-                    learner.reinitialize()
+                for group, learner in self.population[place].learners.items():
+                    if self.collector.groups[group].learns:
+                        learner.reinitialize()
             self.unreplaced |= {slots[place] for place in diverged}
             return
         first_uid = self.progress.next_uid + size * len(self.replacements)  # unique among all processes
@@ -428,6 +429,7 @@ class TrainingLoop(EvaluatingLoop):
             evaluated = summary(self.search.best_returns, self.evaluator.instances, self.evaluator.aggregate)
             clone.fitness.append(evaluated.mean)
             clone.scores.append(math.nan)
+            clone.steps.append(clone.steps[-1])
             members.put(slot, clone)
             if slot in members.shard.slots:
                 self.collector.reset_member(members.shard.slots.index(slot))

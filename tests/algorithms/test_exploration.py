@@ -18,7 +18,7 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
-from agilerl_like.hpo import Mutation, Offspring
+from agilerl_like.hpo import Mutation, Offspring, WeightMix
 
 SEES, ACTS = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2,))
 RANGES = HyperparameterConfig(
@@ -72,6 +72,12 @@ def test_offspring_std_changes_by_the_change_of_action_std_init():
         log_std(child_of(parent, action_std_init=0.25, action_std_max=0.5)), torch.tensor([-0.25, 0.5])
     )
     torch.testing.assert_close(log_std(child_of(parent, action_std_min=-0.9)), torch.tensor([-0.9, 0.25]))
+
+
+def test_shrunk_weights_have_a_std_in_its_bounds():
+    parent = PPO(SEES, ACTS, action_std_init=-1.5, action_std_max=-1.0, **TUNED)
+    child, _ = parent.make_offspring(Offspring(1, 0, 8, 0, 0, parent.genome, (), WeightMix(0.2, 0.1)))
+    torch.testing.assert_close(log_std(child), torch.full((2,), -1.0))  # 0.2 * -1.5 + 0.1 * -1.5 is more
 
 
 def test_initial_members_have_the_std_that_they_drew():

@@ -29,7 +29,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Offspring
+from agilerl_like.hpo import Mutation, Offspring, WeightMix
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
@@ -110,6 +110,27 @@ def test_an_architecture_mutation_changes_one_group_and_names_it():
     assert child.architecture != before
     assert team.architecture == before
     assert arguments
+
+
+def test_frozen_groups_of_offspring_keep_their_weights():
+    team = a_team(frozen_groups=["listener"])
+    stds = HyperparameterConfig(action_std_init=RLParameter(-2.0, 0.5, scale="linear"))
+    team.hp_config = stds
+    with torch.no_grad():
+        for parameter in team.learners["listener"].network.parameters():
+            parameter.fill_(0.25)  # as if it had been trained before
+
+    def weights(one, group):
+        return torch.cat([x.flatten() for x in one.learners[group].network.state_dict().values()])
+
+    step = Mutation("rl_hp", "step", {"action_std_init": (0.0, -1.0)})
+    genome = team.genome.replace(hyperparameters={**team.genome.hyperparameters, "action_std_init": -1.0})
+    for start in (WeightMix(), WeightMix(0.2, 0.1), None):
+        parent_uid = -1 if start is not None and start.is_fresh else 0
+        child, _ = team.make_offspring(Offspring(1, 0, 7, parent_uid, 0, genome, (step,), start))
+        assert torch.equal(weights(child, "listener"), weights(team, "listener"))
+        assert torch.equal(weights(child, "speaker"), weights(team, "speaker")) == (start is None)
+    assert child.action_std_init == -1.0
 
 
 def test_offspring_have_the_recorded_hyperparameters():

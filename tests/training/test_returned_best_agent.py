@@ -51,6 +51,7 @@ class Watch(Callback):
                 clone, parent = run.population[birth.slot], self.agents[birth.parent_generation, birth.parent_uid]
                 assert clone.index == birth.uid
                 assert clone.steps[-1] == parent.steps[-1]
+                assert len(clone.steps) == 1 + len(clone.fitness) == 1 + len(clone.scores)  # one for each test
                 assert (clone.hyperparameters == parent.hyperparameters) != self.mutates
                 assert [*birth.parent_hyperparameters.values()] == [parent.lr]
                 self.compared.append(weights_of(clone) == weights_of(parent))
