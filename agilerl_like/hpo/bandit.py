@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError, check_scalar_fields, set_tuple_field
+from agilerl_like.hpo.choice import Choice
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation
@@ -108,10 +109,9 @@ class BanditMutations(Explorer):
 
 def kind_of(trial: Trial) -> str:
     """Return the kind of mutation that a trial started with; "" if it is none of the bandit's."""
-    first = trial.operators.split(", ")[0]
-    if first.startswith("rl_hp."):
-        return first.removeprefix("rl_hp.")
-    return {"architecture": "architecture", "parameters": "noise"}.get(first.split(".")[0], "")
+    operators = [name.removeprefix("rl_hp.") for name in trial.operators.split(", ")]
+    kinds = [{"parameters": "noise"}.get(group, group) for group in (name.split(".")[0] for name in operators)]
+    return next((kind for kind in kinds if kind in KINDS), "")
 
 
 def kind_values(history: History, half_life: float) -> dict[str, tuple[float, float]]:
@@ -160,6 +160,9 @@ def crossover(
     other = mates[rng.integers(len(mates))].hyperparameters
     mixed: dict[str, Any] = {}
     for name, parameter in hp_config.active(other).items():
-        mixed[name] = parameter.blend(own[name], other[name], rng) if name in active else other[name]
+        if name in active:
+            mixed[name] = parameter.blend(own[name], other[name], rng)
+        else:  # within the range of this member, which may be another than the other's
+            mixed[name] = other[name] if isinstance(parameter, Choice) else parameter.clip(other[name])
     resolved = hp_config.resolve(own, mixed, rng)
     return with_hyperparameters(genome, resolved, repair, operator="crossover")

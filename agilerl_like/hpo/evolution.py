@@ -57,7 +57,8 @@ def next_generation(
         is_fresh = row.start is not None and row.start.is_fresh
         uid = view.uids[slot] if survives else next(new_uids)
         genome, changes = _inherited(view, row, repair)
-        explores = row.explore or (explorer.mutate_elite if slot == elite else explorer.mutate_survivors)
+        changes_survivor = explorer.mutate_elite if slot == elite else explorer.mutate_survivors
+        explores = row.explore or (survives and changes_survivor)
         if explores or is_fresh:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid)
             propose = explorer.draw if is_fresh else explorer.propose

@@ -33,9 +33,9 @@ def members_table(
     """
     members = sorted(record.members, key=fitness_order, reverse=True)
     identity = _identity(members, previous, math.inf if record.target is None else record.target)
+    names = dict.fromkeys(name for m in members for name in m.hyperparameters)  # members may have other ranges
     hyperparameters = [
-        _column(name, formatting.hyperparameters([m.hyperparameters[name] for m in members]))
-        for name in members[0].hyperparameters
+        _column(name, formatting.hyperparameters([m.hyperparameters.get(name, "") for m in members])) for name in names
     ]
     tables, left_out = _arrange(identity, hyperparameters, _texts(members), width)
     parts: list[RenderableType] = []

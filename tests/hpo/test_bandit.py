@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import BanditMutations, GatedSelection, Genome, History, HyperparameterConfig, RLParameter, Trial
+from agilerl_like.hpo import (
+    BanditMutations,
+    Choice,
+    GatedSelection,
+    Genome,
+    History,
+    HyperparameterConfig,
+    RLParameter,
+    Trial,
+)
 from agilerl_like.hpo.bandit import crossover, kind_of, kind_values
 from agilerl_like.hpo.explorer import unchanged
 from benchmarks.toy_problems import NoArchitecture, moving_optimum, search, uniform_starts
@@ -27,7 +36,8 @@ def trial(generation, uid, gain, operators="", x=0.5, lr=1e-3):
         ("rl_hp.crossover", "crossover"),
         ("architecture.encoder.add_node", "architecture"),
         ("parameters.noise", "noise"),
-        ("rl_hp.pb2, architecture.add_layer", "pb2"),
+        ("rl_hp.copy, rl_hp.gaussian", "gaussian"),  # of a clone with the hyperparameters of another member
+        ("rl_hp.pb2", ""),
         ("", ""),
     ],
 )
@@ -92,6 +102,18 @@ def test_a_crossover_with_equal_members_changes_nothing():
     child, record = crossover(genome, History((trial(1, 0, 1.0), trial(1, 1, 0.0))), rng, RANGES, unchanged)
     assert child == genome
     assert record.kind == "none"
+
+
+def test_a_crossover_takes_an_inactive_value_within_the_range_of_the_member():
+    ranges = HyperparameterConfig(mode=Choice(["a", "b"]), x=RLParameter(0.1, 0.2, when={"mode": "b"}))
+    other = Trial(1, 0, -1, {"mode": "b", "x": 0.9}, "", "", 0.0, 1.0, 1)  # of a member with another range
+    genome, modes = Genome({"mode": "a", "x": 0.1}, NoArchitecture()), set()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        child = crossover(genome, History((other,)), rng, ranges, unchanged)[0].hyperparameters
+        modes.add(child["mode"])
+        assert child["x"] == (0.2 if child["mode"] == "b" else 0.1)
+    assert modes == {"a", "b"}
 
 
 def test_the_bandit_follows_a_moving_optimum():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -17,6 +18,7 @@ from agilerl_like.hpo import (
     Offspring,
     PopulationView,
     RLParameter,
+    SlotPlan,
     TournamentSelection,
     TruncationSelection,
     next_generation,
@@ -93,6 +95,15 @@ def test_elite_and_survivors_change_only_with_mutate_elite_and_mutate_survivors(
             for child in evolve(layers, fitness, seed=seed, explorer=mutations):
                 enabled = mutate_elite if child.slot == elite else mutate_survivors
                 assert bool(child.mutations) == (enabled or not child.survives)
+
+
+def test_clones_that_a_plan_does_not_explore_keep_their_genome(layers) -> None:
+    class Clones(TournamentSelection):
+        def plan(self, view, rng):
+            return [SlotPlan(1, 1, explore=False) for _ in view.uids]
+
+    offspring = evolve(layers, [1.0, 5.0, 3.0], selection=Clones(), explorer=replace(ALWAYS, mutate_survivors=True))
+    assert [child.mutations for child in offspring] == [(), (), ()]
 
 
 def test_offspring_depend_on_seed_generation_and_ranks_alone(layers) -> None:

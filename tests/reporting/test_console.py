@@ -57,6 +57,14 @@ def two_members():
     return a_generation(old, new, number=2)
 
 
+def test_members_with_other_hyperparameters_have_empty_cells():
+    first = a_member(fitness=120.0, hyperparameters={"lr": 0.03})
+    second = a_member(slot=1, uid=1, fitness=110.0, hyperparameters={"gamma": 0.9})
+    header, *rows = table(a_generation(first, second), {}, width=200)
+    assert header.index("lr") < header.index("gamma")
+    assert [("0.03" in row, "0.9" in row) for row in rows] == [(True, False), (False, True)]
+
+
 def eight_members(hyperparameters: int):
     names = ("lr", "ent_coef", "clip_coef", "batch_size", "learn_step", "update_epochs", "gae_lambda", "max_grad_norm")
     values = (3.2e-4, 1.2e-2, 0.204, 1024, 2048, 10, 0.9876, 0.512)
