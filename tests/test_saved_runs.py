@@ -24,7 +24,7 @@ from agilerl_like.networks import network_mutation
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.registry import registered
 from agilerl_like.reporting import Callback
-from agilerl_like.saved_runs import Replay, marl_eval_results, replay_run, train_initial_members
+from agilerl_like.saved_runs import Replay, marl_eval_results, replay, replay_run, train_initial_members
 from agilerl_like.saved_runs.replay import with_mutation
 from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.training.lineage import steps_before
@@ -554,6 +554,14 @@ class TestCommands:
         returns = train_initial_members(Run.open(runs / "s3"))
         assert len(returns) == 4
         assert all(1 <= value <= 20 for value in returns)
+
+    def test_initial_members_follow_the_schedules_of_a_run_that_ended_early(self, run_dir, monkeypatch):
+        lines = (run_dir / "metrics.csv").read_text().splitlines(keepends=True)
+        (run_dir / "metrics.csv").write_text("".join(lines[:5]))  # the first of five generations
+        plans = []
+        monkeypatch.setattr(replay, "_trained", lambda experiment, config, plan, callbacks: (None, plans.append(plan)))
+        train_initial_members(Run.open(run_dir))
+        assert [(plan.training_args.max_steps, plan.schedule_steps) for plan in plans] == [(128, 640)]
 
     @pytest.mark.slow
     def test_demo_ends_with_what_was_found(self, tmp_path, capsys):

@@ -28,7 +28,7 @@ from agilerl_like.reporting.charts import (
 )
 from agilerl_like.reporting.estimates import best_so_far, pooled
 from agilerl_like.reporting.files import METRICS, read_metrics
-from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
+from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history, split_arrays
 from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _read(run_dir: Path | str) -> RunHistory:
     rows = read_metrics(run_dir)
     if not rows:
         raise ConfigurationError(f"{Path(run_dir) / METRICS} has no rows yet: they are written after each generation")
-    return RunHistory(Path(run_dir), rows)
+    return RunHistory(Path(run_dir), split_arrays(rows))
 
 
 def _column(history: RunHistory, name: str) -> np.ndarray:

@@ -189,7 +189,43 @@ def read_history(run_dir: Path | str, *, is_running: bool = False) -> RunHistory
         notes.append(
             f"{RUN_DOCUMENT} is missing (runs of older versions have none): command and versions are not known."
         )
-    return RunHistory(folder, rows, tuple(births), config, document, tuple(notes), is_running)
+    return RunHistory(folder, split_arrays(rows), tuple(births), config, document, tuple(notes), is_running)
+
+
+def split_arrays(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with a column for each number of a hyperparameter that is an array: `hp/betas[0]`, `hp/betas[1]`.
+
+    As text, such as "[0.9, 0.999]", it would be a choice with as many values as the run has tried.
+    """
+    sizes: dict[str, int] = {}
+    for name in (name for name in rows[0] if name.startswith("hp/")):
+        values = {row[name] for row in rows}
+        lengths = {len(_numbers_of(value)) for value in values if isinstance(value, str) and value != "none"}
+        if len(lengths) == 1:
+            sizes[name] = max(lengths)
+    if not any(sizes.values()):
+        return rows
+    return [
+        {column: its for name, value in row.items() for column, its in _split(name, value, sizes.get(name, 0)).items()}
+        for row in rows
+    ]
+
+
+def _split(name: str, value: Any, size: int) -> dict[str, Any]:
+    """Return the numbers of an array of `size` numbers by column, nan if it is inactive; another value as it is."""
+    if not size:
+        return {name: value}
+    return {f"{name}[{place}]": its for place, its in enumerate(_numbers_of(value) or [math.nan] * size)}
+
+
+def _numbers_of(value: Any) -> list[float]:
+    """Return the numbers of an array that was written as text; [] for any other value."""
+    if not (isinstance(value, str) and value.startswith("[") and value.endswith("]")):
+        return []
+    try:
+        return [*map(float, value[1:-1].split(", "))]
+    except ValueError:
+        return []
 
 
 def _text(path: Path) -> str:

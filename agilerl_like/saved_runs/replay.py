@@ -270,11 +270,12 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
     Return their fitness on fresh episodes, nan for a member that diverged.
     """
     config = run.validated_config(trust=trust)
-    steps = _steps_of_each(run, run.records.rows[-1])
+    steps, whole_run = _steps_of_each(run, run.records.rows[-1]), config.training.max_steps
     config = config.model_copy(update={"training": _training(config, steps)})
     experiment = build(config)
     with contextlib.closing(experiment.env):
-        plan = RunPlan(config.training, None, NO_MUTATION, name=f"{run.name} without evolution")
+        name = f"{run.name} without evolution"
+        plan = RunPlan(config.training, None, NO_MUTATION, name=name, schedule_steps=whole_run)
         return _trained(experiment, config, plan, callbacks)[1]
 
 

@@ -1,14 +1,16 @@
 """Importance of hyperparameters: known shares are found, noise is not called an effect."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from reporting_examples import a_birth
 
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
 from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects
-from agilerl_like.reporting.run_history import RunHistory
+from agilerl_like.reporting.run_history import RunHistory, split_arrays
 
 
 def run_of(gain, *, generations=20, members=16, seed=0, noise=1.0, tmp="run"):
@@ -52,6 +54,24 @@ def test_the_share_of_the_variance_is_found():
     low, high = (float(end) for end in first.good.split(" to "))
     assert low > 10**-3.5
     assert high == pytest.approx(1e-2, rel=0.3)
+
+
+def test_each_number_of_an_array_has_a_share():
+    run = run_of(lr_matters)
+    rows = [dict(row) for row in run.rows]
+    for row in rows:
+        row["hp/betas"] = formatting.hyperparameter((0.5, row.pop("hp/lr"), row["hp/gamma"]))
+    rows[0]["hp/betas"] = "none"  # inactive
+    split = split_arrays(rows)
+    assert all(math.isnan(split[0][f"hp/betas[{place}]"]) for place in range(3))
+    assert [name for name in split[1] if name.startswith("hp/")] == [
+        "hp/gamma", "hp/mode", "hp/betas[0]", "hp/betas[1]", "hp/betas[2]"
+    ]  # fmt: skip
+    first, *others = hyperparameter_effects(RunHistory(run.folder, split)).effects
+    assert first.name == "betas[1]"
+    assert first.importance.value == pytest.approx(0.57, abs=0.1)
+    assert {effect.name for effect in others} == {"betas[2]", "gamma", "mode"}
+    assert split_arrays(run.rows) is run.rows
 
 
 def test_shares_from_moments_equal_those_of_refitted_rows():
