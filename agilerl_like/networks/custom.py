@@ -72,7 +72,7 @@ class UserNetworkSpec(Spec):
             )
 
     def build(self) -> nn.Module:
-        """Return a module of this architecture, with the supplied weights where their shapes allow it."""
+        """Return a module of this architecture, with the supplied weights; undefined ones if it was mutated."""
         module = self.template.module
         if isinstance(module, EvolvableModule) and self.spec != module.spec:
             return module.rebuild(self.spec)
@@ -181,7 +181,17 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         return other.train(self.training)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
-        """Keep the weights that the user supplied."""
+        """Keep the weights that the user supplied; where a mutated architecture has others, draw these."""
+        supplied, net = getattr(self.spec, self.branch).template.module, self.net
+        if not isinstance(net, EvolvableModule) or net.spec == supplied.spec:
+            return
+        net.reset_(generator, output_gain=output_gain)
+        own = dict(net.named_parameters())
+        with torch.no_grad():
+            for name, tensor in supplied.named_parameters():
+                if name in own and own[name].dim() == tensor.dim():
+                    common = tuple(slice(min(sizes)) for sizes in zip(own[name].shape, tensor.shape, strict=True))
+                    own[name][common] = tensor[common]
 
     def forward(self, x: Tensor) -> Tensor:
         if [parameter.dim() for parameter in self.net.parameters()][:1] == self._dims:

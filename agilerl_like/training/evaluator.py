@@ -84,13 +84,18 @@ class EvalResult(NamedTuple):
         """
         spread, errors, steps = list(self.spread), list(self.errors), list(self.steps)
         returns = [[*its, *[math.nan] * episodes] for its in self.returns]
+        measures = {name: list(values) for name, values in (self.measures or {}).items()}
+        further = {} if more is None else more.measures or {}
         played = [] if more is None else zip(places, more.returns, more.steps, strict=True)
-        for place, its_returns, its_steps in played:
+        for number, (place, its_returns, its_steps) in enumerate(played):
+            counts = [int(np.isfinite(its).sum()) for its in (self.returns[place], its_returns)]
+            for name, values in further.items():
+                measures[name][place] = _mean_of((measures[name][place], values[number]), counts)
             returns[place][-episodes:] = its_returns
             found = summary(returns[place], self.instances, self.aggregate)
             spread[place], errors[place] = found.spread, found.error
             steps[place] += its_steps
-        return self._replace(spread=spread, errors=errors, steps=steps, returns=returns)
+        return self._replace(spread=spread, errors=errors, steps=steps, returns=returns, measures=measures)
 
     def on_equal_terms(self, effects: np.ndarray) -> EvalResult:
         """Return the result with the fitness that members would have if all seeds were equally difficult.
@@ -124,6 +129,13 @@ def seed_effects(returns: np.ndarray, instances: int = 1) -> np.ndarray:
     design[np.arange(len(rows)), members + columns] = 1
     effects = np.linalg.lstsq(design, returns[played], rcond=None)[0][members:]
     return np.where(played.any(axis=0), effects, np.nan)
+
+
+def _mean_of(means: Sequence[float], counts: Sequence[int]) -> float:
+    """Return the mean over all episodes, given the means of two parts of them and their counts; nan without any."""
+    known = [(mean, count) for mean, count in zip(means, counts, strict=True) if math.isfinite(mean)]
+    episodes = sum(count for _, count in known)
+    return sum(mean * count for mean, count in known) / episodes if episodes else math.nan
 
 
 class Summary(NamedTuple):

@@ -11,7 +11,7 @@ from torch import nn
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter
 from agilerl_like.algorithms import Population
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.hpo import Mutation
+from agilerl_like.hpo import Mutation, Offspring, WeightMix
 from agilerl_like.modules import EvolvableMLP, MLPSpec
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.network_mutation import NOISE_TOLERANCE
@@ -148,6 +148,24 @@ def test_an_evolved_user_network_is_loaded_with_its_architecture(tmp_path):
     loaded = PPO.load(tmp_path / "agent", actor_network=squashed(3), critic_network=squashed(1))
     assert loaded.architecture.to_config() == agent.architecture.to_config()
     np.testing.assert_array_equal(loaded.get_action(observations())[3], agent.get_action(observations())[3])
+
+
+def test_fresh_members_of_an_evolved_user_network_keep_the_supplied_weights_and_draw_the_others():
+    agent = agent_of(squashed)
+    architecture = agent.architecture.apply("encoder.actor.add_node", layer=0, nodes=16)
+    change = Mutation("architecture", "encoder.actor.add_node", {"layer": 0, "nodes": 16})
+    genome = agent.genome.replace(architecture=architecture)
+    parent, _ = agent.make_offspring(Offspring(1, 0, 1, 0, 0, genome, (change,)))
+    supplied = agent.actor.encoder.net.linears[0].weight
+    fresh = [
+        parent.make_offspring(Offspring(2, 0, uid, -1, 0, parent.genome, (), WeightMix()))[0].actor.encoder.net
+        for uid in (8, 9, 9)
+    ]
+    first, second, again = (net.linears[0].weight for net in fresh)
+    assert len(first) == len(supplied) + 16
+    assert torch.equal(first[:-16], supplied)
+    assert torch.equal(second, again)
+    assert not torch.equal(first[-16:], second[-16:])
 
 
 def test_a_removal_from_a_user_network_is_refitted_or_refused():

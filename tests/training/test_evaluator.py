@@ -224,6 +224,18 @@ def test_on_equal_terms_fitness_is_that_of_the_seeds_which_all_played(instances)
     np.testing.assert_allclose(found.fitness, members + first)
 
 
+def test_measures_are_means_over_further_episodes_too():
+    nan = math.nan
+    first = EvalResult([2.0, 5.0], [0.0] * 2, [0.0] * 2, 2, [9, 9], [[1.0, 3.0], [5.0, nan]])
+    first = first._replace(measures={"info/right": [2.0, 5.0], "return": [nan, 7.0]})
+    more = EvalResult([8.0], [0.0], [0.0], 2, [9], [[8.0, 8.0]], measures={"info/right": [8.0], "return": [1.0]})
+    assert first.extended([1], more, 2).measures == {
+        "info/right": [2.0, 7.0],
+        "return": [pytest.approx(nan, nan_ok=True), 3.0],
+    }
+    assert first.extended([], None, 2).measures["info/right"] == [2.0, 5.0]  # of another process's members
+
+
 def test_members_in_doubt_play_every_kind_of_env_equally_often():
     """Two levels pay 0 and 20 in an episode; four of six members play on as many envs as all six have."""
     fns = [partial(Fixed, pays=pays) for pays in (0.0, 4.0)]
