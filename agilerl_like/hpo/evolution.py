@@ -50,6 +50,7 @@ def next_generation(
     elite = ranking(view.fitness, view.uids)[0]
     new_uids = count(next_uid)
     history = view.history
+    evaluated = {trial.uid for trial in history.trials}
     found = []
     for slot, row in enumerate(plan):
         parent_slot = int(row.weights_from)
@@ -60,7 +61,9 @@ def next_generation(
         changes_survivor = explorer.mutate_elite if slot == elite else explorer.mutate_survivors
         explores = row.explore or (survives and changes_survivor)
         if explores or is_fresh:
-            rng = generator(seed, Purpose.MUTATION, view.generation, uid)
+            # a clone of the best agent of the run was not evaluated, and has drawn from the stream of its uid before
+            again = (2,) if survives and evaluated and uid not in evaluated else ()
+            rng = generator(seed, Purpose.MUTATION, view.generation, uid, *again)
             propose = explorer.draw if is_fresh else explorer.propose
             proposal = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
             genome, more = checked_proposal(explorer, proposal, genome, hp_configs[parent_slot])

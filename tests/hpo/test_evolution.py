@@ -18,9 +18,12 @@ from agilerl_like.hpo import (
     Offspring,
     PopulationView,
     RLParameter,
+    SlotForBest,
     SlotPlan,
     TournamentSelection,
+    Trial,
     TruncationSelection,
+    clone_of_best,
     next_generation,
     pre_training_mutations,
 )
@@ -104,6 +107,18 @@ def test_clones_that_a_plan_does_not_explore_keep_their_genome(layers) -> None:
 
     offspring = evolve(layers, [1.0, 5.0, 3.0], selection=Clones(), explorer=replace(ALWAYS, mutate_survivors=True))
     assert [child.mutations for child in offspring] == [(), (), ()]
+
+
+def test_a_clone_of_the_best_agent_that_is_mutated_as_a_survivor_draws_other_numbers(layers) -> None:
+    trials = tuple(Trial(3, uid, -1, {"lr": 1e-3}, "", "", nan, 1.0, 1) for uid in (50, 51))
+    explorer = Mutations(no_mutation=0, architecture=0, parameters=0, rl_hp=1, mutate_elite=True)
+    genome = Genome({"lr": 1e-3}, layers())
+    view = PopulationView(np.array([1.0, 2.0, 3.0]), [50, 51, 52], [genome] * 3, 3, History(trials))
+    first = clone_of_best(SlotForBest(2, True), 9, genome, CONFIG, view=view, explorer=explorer, seed=1, uid=52)
+    settings = {"selection": TournamentSelection(2), "explorer": explorer, "seed": 1, "next_uid": 53}
+    again = next_generation(view, [CONFIG] * 3, **settings)[2]
+    assert (again.uid, again.survives) == (52, True)
+    assert again.genome != first.genome
 
 
 def test_offspring_depend_on_seed_generation_and_ranks_alone(layers) -> None:
