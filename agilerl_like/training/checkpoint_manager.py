@@ -68,20 +68,27 @@ class Progress:
     """Their vector steps."""
     updates_before: NonNegativeInt = 0
     """Updates that the member with the most had made before the run."""
+    unreplaced: list[NonNegativeInt] = field(default_factory=list)
+    """Slots of members that have diverged and are replaced by evolution after this generation."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
-        """Read what `dataclasses.asdict` wrote; `where` names the data in errors.
+        """Read what `to_json` wrote; `where` names the data in errors.
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
-                write `removed`, `ticks_of_removed` and `updates_before`.
+                write `removed`, `ticks_of_removed` and `updates_before`; `unreplaced` is left out if it is empty.
         """
-        names = {known.name for known in fields(cls)} - {"removed", "ticks_of_removed", "updates_before"}
+        later = {"removed", "ticks_of_removed", "updates_before", "unreplaced"}
+        names = {known.name for known in fields(cls)} - later
         missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
         return validate_record(cls, data, where)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads."""
+        return {name: value for name, value in asdict(self).items() if name != "unreplaced" or value}
 
     def ticks_of_all(self, members: int) -> int:
         """Return the vector steps of all members, with those that have left; `members` are in the population."""
@@ -229,6 +236,10 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
     if not isinstance(fitness, list) or len(fitness) != size or any(type(one) not in (int, float) for one in fitness):
         raise CheckpointError(
             f"{where}.fitness={short_repr(fitness)}; allowed is one number for each of {size} members"
+        )
+    if (unreplaced := {*run["progress"].get("unreplaced", ())}) and not unreplaced < {*range(size)}:
+        raise CheckpointError(
+            f"{where}.progress.unreplaced={sorted(unreplaced)!s:.100}; allowed are slots of some of {size} members"
         )
     if not isinstance(opponent_pool, list):
         raise CheckpointError(f"{where}.rivals={short_repr(opponent_pool)}; allowed is a list of [rating, generation]")
@@ -401,7 +412,7 @@ class CheckpointManager:
         if checkpoints is not None and is_complete:
             pool = [opponent.player.to_documents() for opponent in run_state.opponent_pool]
             run = {
-                "progress": asdict(progress),
+                "progress": progress.to_json(),
                 "births": [offspring.to_json() for offspring in run_state.births],
                 "fitness": list(run_state.fitness),
                 "rivals": [

@@ -125,6 +125,7 @@ class LoopState:
         """Restore the state of a checkpoint; only the main process has the best agent and the opponents."""
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome = ""
+        self.unreplaced = {*self.progress.unreplaced}
         self.history = History.from_json(saved_run.get("history", []))
         self.search = SearchState.from_json(saved_run.get("search")).for_selection(selection_name(self.selection))
         self.timer.seconds.update(self.progress.seconds_by_part)

@@ -320,6 +320,25 @@ def test_a_member_alone_on_its_process_is_replaced_without_a_selection_strategy(
     assert all(math.isfinite(member.fitness) for member in memory.generations[1].members)
 
 
+@pytest.mark.slow
+def test_a_member_that_diverged_in_the_last_generation_is_replaced_where_the_run_is_resumed(tmp_path):
+    """It is alone on its process, and there is no selection strategy."""
+    settings = {"selection_strategy": None, "mutation": None, "eval_loop": 1, "eval_steps": 20, "generation": 128}
+
+    def train(**more):
+        env = make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")
+        population = population_for(env, 2, learn_step=128, max_grad_norm=1e30, hp_config=None)
+        far_too_fast(population[1])
+        return tiny_run(population, env=env, processes=2, **settings, **more)
+
+    memory = Memory()
+    train(generations=1, run_dir=tmp_path / "run")
+    resumed = train(generations=2, resume=tmp_path / "run", reporters=[memory])
+    (replaced,) = [birth for birth in memory.all_births if birth.reason]
+    assert (replaced.generation, replaced.slot, replaced.parent_uid) == (1, 1, 0)
+    assert [agent.index for agent in resumed] == [0, replaced.uid]
+
+
 def test_divergence_of_all_members_each_alone_on_its_process_is_one_error():
     def all_gather(own):
         return [own, {"signal": 0, "replacements": [], "unreplaced": [1]}]
