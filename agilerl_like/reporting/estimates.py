@@ -11,6 +11,8 @@ import numpy as np
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 2000
+SHRUNK = "shrunk weights"
+"""Name of what clones with shrunk and perturbed weights brought, whatever their mutations."""
 
 
 class Estimate(NamedTuple):
@@ -114,6 +116,7 @@ def _operators(history: RunHistory) -> dict[int, str]:
     found: dict[int, str] = {}
     for birth in history.births:
         names = [_operator(change) for change in birth.mutations if change["kind"] != "none"]
+        names = [SHRUNK] if birth.shrunk else names  # which changes fitness by more than any mutation
         if not birth.survives and birth.parent_uid >= 0:
             found[birth.uid] = " + ".join(dict.fromkeys(names)) or "None"
     return found

@@ -127,6 +127,7 @@ class OffspringRecord:
     keeps its uid and is its own parent. Initial members, of generation 0, and fresh ones have `parent_uid == NO_PARENT`
     and no parent's values. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
     `parent_generation` is given for a clone of the best agent of the run: the generation that this agent is of.
+    `shrunk` is true, and a key of the line, where the weights are the parent's, shrunk and perturbed.
     """
 
     generation: NonNegativeInt
@@ -142,6 +143,7 @@ class OffspringRecord:
     parent_fitness: Score
     reason: Text = ""
     parent_generation: NonNegativeInt | None = None
+    shrunk: Flag = False
 
     @property
     def trained_from(self) -> int:
@@ -150,7 +152,8 @@ class OffspringRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `from_json`; a number that is not finite is null."""
-        return plain_data({field.name: getattr(self, field.name) for field in fields(self)})
+        names = [field.name for field in fields(self) if field.name != "shrunk" or self.shrunk]
+        return plain_data({name: getattr(self, name) for name in names})
 
     @classmethod
     def from_json(cls, data: Any, where: str = "birth") -> OffspringRecord:

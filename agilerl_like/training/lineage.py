@@ -125,6 +125,7 @@ def offspring_record(
         parent_fitness=parent.fitness if has_parent else math.nan,
         reason=reason,
         parent_generation=parent_generation,
+        shrunk=birth.start is not None and not birth.start.is_fresh,
     )
 
 

@@ -193,3 +193,12 @@ def test_a_clone_of_the_best_agent_is_compared_with_that_agent_alone():
     assert run.lineage == [0, 5]  # generation 2 of member 0 is no ancestor of the clone
     assert operator_gains(run) == {"lr": [2.0]}
     assert operator_effects(run) == {}
+
+
+def test_what_shrinking_brought_is_not_that_of_a_mutation():
+    rows = [
+        {"generation": g, "slot": 0, "uid": uid, "parent_uid": parent, "eval/mean_reward": score, "mutation": "lr"}
+        for g, uid, parent, score in ((1, 0, -1, 5.0), (2, 1, 0, 1.0))
+    ]
+    birth = a_birth(slot=0, uid=1, shrunk=True)  # and another lr
+    assert operator_gains(RunHistory(Path("run"), rows, (birth,))) == {"shrunk weights": [-4.0]}

@@ -2,8 +2,14 @@
 
 import math
 
+from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
+
+from agilerl_like import PPO
+from agilerl_like.hpo import Offspring, WeightMix
 from agilerl_like.reporting.records import NO_PARENT, OffspringRecord
-from agilerl_like.training.lineage import Lineage, steps_before
+from agilerl_like.training.lineage import Lineage, offspring_record, steps_before
+from agilerl_like.training.sharding import MemberInfo
 
 
 def birth(uid, parent_uid, generation, *, survives=False, kind="none", parent_generation=None):
@@ -35,6 +41,15 @@ def test_ancestry_and_removal_of_extinct_lines():
     assert chronicle.parent(4) == 3
     assert chronicle.parent(1) == NO_PARENT
     assert set(chronicle._births) == {0, 2, 3, 4}
+
+
+def test_the_record_of_a_clone_with_shrunk_weights_has_a_mark():
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), seed=1, index=2, net_config=SMALL)
+    for start, keys in ((WeightMix(0.2, 0.1), {"shrunk"}), (None, set())):
+        record = offspring_record(Offspring(1, 0, 3, 2, 0, agent.genome, (), start), MemberInfo.of(agent))
+        assert record.shrunk == bool(keys)
+        assert record.to_json().keys() & {"shrunk"} == keys
+        assert OffspringRecord.from_json(record.to_json()).shrunk == record.shrunk
 
 
 def test_lineage_stays_small_in_a_long_run():
