@@ -10,18 +10,22 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from threading import Barrier
 
+import gymnasium
 import pytest
 import yaml
 from forked_ranks import run_forked
 from rich.console import Console
 
 import agilerl_like
-from agilerl_like import PPO, Population
+from agilerl_like import PPO, OpenAIES, Population
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.cli import main
 from agilerl_like.cli import train as train_command
+from agilerl_like.cli.players import config_of
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _create_run_dir
 from agilerl_like.config import Config, load
@@ -42,6 +46,8 @@ hyperparameters: {lr: {min: 1e-5, max: 1e-2}}
 network: {encoder_config: {hidden_size: [16]}, head_config: {hidden_size: [16]}, latent_dim: 8}
 training: {max_steps: 256, evo_steps: 128, eval_loop: 2}
 """
+
+SPACES = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
 
 WORDS = """
 import gymnasium
@@ -352,6 +358,11 @@ class TestEval:
         assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
         assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
 
+    def test_an_evolution_strategy_plays_in_another_env(self):
+        agent = OpenAIES(*SPACES, num_envs=4)
+        config = config_of(Path(), "CartPole-v1", agent, trust=False)
+        assert (config.environment.num_envs, config.algorithm.name) == (4, "OpenAIES")
+
     def test_env_that_does_not_fit_the_agent_is_an_error(self, run, capsys):
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("CartPole-v1", "Acrobot-v1"))
@@ -495,16 +506,17 @@ class TestMistakes:
         assert "agent.safetensors" in capsys.readouterr().err
 
 
-def help_without_a_reader():
+def without_a_reader(*arguments):
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, sys.stdout.fileno())
-    sys.argv = ["agilerl-like", "train", "--help"]
+    sys.argv = ["agilerl-like", *arguments]
     runpy.run_module("agilerl_like", run_name="__main__")
 
 
-def test_a_reader_who_has_enough_is_no_fault(tmp_path):
-    assert run_forked(help_without_a_reader, folder=tmp_path) == (128 + signal.SIGPIPE, "", "")
+@pytest.mark.parametrize("arguments", [("train", "--help"), ("--version",)])
+def test_a_reader_who_has_enough_is_no_fault(tmp_path, arguments):
+    assert run_forked(partial(without_a_reader, *arguments), folder=tmp_path) == (128 + signal.SIGPIPE, "", "")
 
 
 SIGNALLED = """

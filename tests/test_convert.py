@@ -453,6 +453,47 @@ def test_arguments_of_the_environment_and_a_missing_number_of_environments(tmp_p
     assert line not in made.to_yaml()
 
 
+@pytest.mark.parametrize(
+    ("text", "system", "options", "message"),
+    [
+        (
+            "CartPole-v1: {n_timesteps: 9, policy: MlpPolicy, n_envs: 4}",
+            "sb3",
+            {"num_envs": 8},
+            "num_envs=8, but .*=4;",
+        ),
+        ("INIT_HP: {NUM_ENVS: 16, LR: 0.001}", "agilerl", {"num_envs": 8}, "has environment.num_envs=16;"),
+        (
+            "env_id: CartPole-v1\nnum_envs: 8",
+            "cleanrl",
+            {"env": "Acrobot-v1"},
+            "env='Acrobot-v1', but .*='CartPole-v1'",
+        ),
+    ],
+)
+def test_options_do_not_replace_what_the_file_has(tmp_path, text, system, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        converted(tmp_path, text, system, **options)
+
+
+def test_a_system_without_a_name_for_the_number_of_environments_takes_the_option(tmp_path):
+    made = converted(tmp_path, "K_epochs: 3\nn_step: 10\n", "metabox", env="CartPole-v1", num_envs=8)
+    assert settings(made)["environment"] == {"id": "CartPole-v1", "num_envs": 8}
+    assert made.conversion.refused == {}
+
+
+def test_an_evolution_strategy_has_no_preset(tmp_path):
+    text = "{num_agents: 30, sigma: 0.1, lr: 0.02, num_iterations: 100, env_kwargs: {id: CartPole-v1}}"
+    made = converted(tmp_path, text, "rlib")
+    assert settings(made) == {
+        "environment": {"id": "CartPole-v1", "num_envs": 30},
+        "algorithm": {"name": "OpenAIES", "sigma": 0.1, "lr": 0.02},
+        "training": {"max_updates": 100},
+    }
+    assert "have the defaults of OpenAIES\n" in made.to_yaml()
+    assert "differences of rlib" not in made.to_yaml()
+
+
 def test_a_file_without_networks_has_those_of_the_system(tmp_path):
     made = converted(tmp_path, "n_steps: 64\npolicy: MlpPolicy\n", "sb3")
     assert settings(made)["network"] == TWO_LAYERS
@@ -542,6 +583,7 @@ def test_huge_expressions_are_not_computed(tmp_path):
 
 def test_every_converted_file_is_read_back_to_the_same_settings(tmp_path):
     for system, text in {"agilerl": AGILERL, "skrl": SKRL}.items():
-        made = converted(tmp_path, text, system, env="CartPole-v1", num_envs=4)
+        options = {"env": "CartPole-v1", "num_envs": 4} if system == "skrl" else {}
+        made = converted(tmp_path, text, system, **options)
         (tmp_path / f"{system}.own.yaml").write_text(made.to_yaml())
         assert load(tmp_path / f"{system}.own.yaml") == Draft(dict(made.data)).validate()

@@ -60,7 +60,7 @@ def evaluate(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     players = players_of(run, checkpoint=checkpoint, history=history)
     agent = players[0].agent
-    config = config_of(run, env, agent.algo, trust=trust)
+    config = config_of(run, env, agent, trust=trust)
     file = config_file_of(run)
     max_steps = None if file is None else eval_steps_of(file)
     env_setup = config.env_setup(num_envs=1)

@@ -53,7 +53,7 @@ def film(
     trackers = Run.open(run).config.get("run", {}).get("trackers", ()) if wandb else ()
     upload = wandb_films(run, trackers) if wandb else contextlib.nullcontext()
     players = players_of(run, checkpoint=checkpoint, history=history, population=grid)
-    config = config_of(run, env, players[0].agent.algo, trust=trust)
+    config = config_of(run, env, players[0].agent, trust=trust)
     path = file or Path(f"{run.resolve().name}.mp4")
     seed = fresh_seed() if seed is None else checked_seed(seed)
     env_setup = config.env_setup(num_envs=1)

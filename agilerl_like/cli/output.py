@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -13,9 +15,17 @@ from agilerl_like.errors import ConfigurationError
 PROGRAM = "agilerl-like"
 
 
+class PipedConsole(Console):
+    """A console that leaves a closed pipe to `main`: rich would end the program with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def write_line(text: str) -> None:
     """Print a line without markup, highlighting or wrapping."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    PipedConsole().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_note(text: str) -> None:

@@ -105,10 +105,11 @@ def checkpoint_of(run: Path, generation: int) -> Path:
     return path
 
 
-def config_of(run: Path, env: str, algorithm: str, *, trust: bool) -> Config:
-    """Return the configuration of a run, or of another env if one is given."""
+def config_of(run: Path, env: str, agent: EvolvableAlgorithm, *, trust: bool) -> Config:
+    """Return the configuration of a run, or of another env for the agent if one is given."""
     if env:
-        return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
+        environment = {"id": env, "num_envs": agent.num_envs}  # of which evolution strategies need several
+        return Draft({"environment": environment, "algorithm": {"name": agent.algo}}).validate()
     file = config_file_of(run)
     if file is None:
         raise ConfigurationError(f"env is missing: {run} has no {CONFIG} that names it; allowed is --env ID")

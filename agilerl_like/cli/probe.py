@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from agilerl_like.cli.output import checked_seed
+from agilerl_like.cli.output import PipedConsole, checked_seed
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES, MultiAgentProbe
 from agilerl_like.envs.probe_envs import PROBES, Probe
 from agilerl_like.errors import ConfigurationError, ExitCode, unknown_name
@@ -65,7 +65,7 @@ def probe(
 
 def _console() -> Console:
     """A console that rich takes for a terminal only if stdout is one, whatever `FORCE_COLOR` is."""
-    return Console() if is_terminal(sys.stdout) else Console(force_terminal=False, force_jupyter=False)
+    return PipedConsole() if is_terminal(sys.stdout) else PipedConsole(force_terminal=False, force_jupyter=False)
 
 
 def _table(names: Iterable[str], width: int) -> Table:

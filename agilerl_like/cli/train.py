@@ -179,10 +179,11 @@ def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
 def _write_report_of_seeds(runs: Sequence[RunHistory], path: Path, *, quiet: bool) -> None:
     try:
         target = write_report(runs, path)
-        if not quiet:
-            write_line(f"\nreport: {target}")
     except (ConfigurationError, CheckpointError, OSError) as error:  # the training is saved in any case
         write_error(error, ExitCode.DONE)
+        return
+    if not quiet:
+        write_line(f"\nreport: {target}")
 
 
 def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False) -> int:
@@ -413,10 +414,11 @@ def _remove_if_empty(run_dir: Path | None) -> None:
 def _plot(run_dir: Path, *, quiet: bool) -> None:
     try:
         path = plot_run(run_dir)
-        if not quiet:
-            write_line(f"plot: {path}")
-    except (ConfigurationError, CheckpointError, OSError) as error:  # the training is saved in any case
+    except Exception as error:  # of matplotlib, too; the training is saved in any case
         write_error(error, ExitCode.DONE)
+        return
+    if not quiet:
+        write_line(f"plot: {path}")
 
 
 def _write_findings(run_dir: Path) -> None:

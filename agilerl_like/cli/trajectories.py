@@ -51,7 +51,7 @@ def trajectories(
     """
     players = players_of(run, checkpoint=checkpoint, history=history, population=population)
     is_best = not (history or population or checkpoint is not None)
-    config = config_of(run, env, players[0].agent.algo, trust=trust)
+    config = config_of(run, env, players[0].agent, trust=trust)
     name = run.resolve().name
     path = file or Path(f"{name}.npz" if format == "npz" else f"{name}-v0")
     env_setup = config.env_setup(num_envs=1)

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from agilerl_like.algorithms.ippo import IPPO
+from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.presets import PRESETS, set_entry
 from agilerl_like.config.foreign_scripts import Unread, literal, script_settings
 from agilerl_like.config.loader import Draft
@@ -62,11 +64,12 @@ class Converted:
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML, with a comment beside each setting that was converted."""
-        preset, found = PRESETS[self.system], self.conversion
-        head = [
-            f"{self.source}, of {self.system}; settings that are absent here have the values of the preset "
-            f"(agilerl-like presets {self.system})"
-        ]
+        found, algorithm = self.conversion, self.data["algorithm"]
+        has_preset = "preset" in algorithm
+        values = f"values of the preset (agilerl-like presets {self.system})"
+        absent = values if has_preset else f"defaults of {algorithm['name']}"
+        differences = PRESETS[self.system].differences if has_preset else ()
+        head = [f"{self.source}, of {self.system}; settings that are absent here have the {absent}"]
         if "id" not in (self.data.get("environment") or {}):
             head.append("environment.id is not in the file: add it, or convert with --env ID")
         if "num_envs" not in (self.data.get("environment") or {}):
@@ -77,7 +80,7 @@ class Converted:
                 *_lines(self.data, found.comments),
                 *_listed("left out", found.left_out),
                 *_listed("not converted", found.refused),
-                *_listed(f"differences of {self.system} whatever the settings", dict.fromkeys(preset.differences, "")),
+                *_listed(f"differences of {self.system} whatever the settings", dict.fromkeys(differences, "")),
                 "",
             ]
         )
@@ -96,7 +99,8 @@ def convert_file(
         num_envs: the number of environments, if the file does not have it.
 
     Raises:
-        ConfigurationError: the system is unknown, or the file cannot be read or has no settings of that system.
+        ConfigurationError: the system is unknown, or the file cannot be read or has no settings of that system, or
+            `env` or `num_envs` differs from what the file has.
     """
     if system not in SYSTEMS:
         raise unknown_name("from", system, SYSTEMS)
@@ -106,20 +110,21 @@ def convert_file(
     _check_algorithm(flat, rules, str(path))
     if not any(canonical(key) in rules for key in flat):
         raise ConfigurationError(f"file={str(path)!r} has no settings of {system}; it has {', '.join(flat) or 'none'}")
-    if num_envs is not None:
-        flat.setdefault("num_envs", num_envs)
-    found = convert(
-        system, {key: value for key, value in flat.items() if canonical(key) in rules or not _is_unread(value)}
-    )
+    known = {key: value for key, value in flat.items() if canonical(key) in rules or not _is_unread(value)}
+    found = convert(system, known, num_envs=num_envs)
     found.refused |= dict.fromkeys(twice, "the file has another value of that name, too")
     _refuse_unread(found, flat)
-    _add_networks(found, system, flat, env or name)
+    if name not in ("", "default", "atari"):
+        found.settings["environment.id"] = name
+    _add_absent(found, {"env": env or None, "num_envs": num_envs})
+    has_preset = found.settings.get("algorithm.name", PPO.algo) in (PPO.algo, IPPO.algo)
+    if has_preset:
+        _add_networks(found, system, flat)
     data: dict[str, Any] = {"environment": {}, "algorithm": {}}
     for setting, value in sorted(found.settings.items(), key=lambda item: SECTIONS.index(item[0].partition(".")[0])):
         set_entry(data, setting.split("."), value)
-    data["algorithm"] = {"preset": system, **data["algorithm"]}
-    if env or (name and name not in ("default", "atari")):
-        data["environment"] = {**data["environment"], "id": env or name}
+    if has_preset:
+        data["algorithm"] = {"preset": system, **data["algorithm"]}
     for hyperparameter, range_ in list(data.get("hyperparameters", {}).items()):
         if not {"min", "max"} <= range_.keys():
             del data["hyperparameters"][hyperparameter]
@@ -181,10 +186,21 @@ def _unique(pairs: Iterator[tuple[str, Any]]) -> tuple[dict[str, Any], list[str]
     return found, others
 
 
-def _add_networks(found: Conversion, system: str, flat: Mapping[str, Any], env: str) -> None:
+def _add_absent(found: Conversion, given: Mapping[str, Any]) -> None:
+    """Add what the command gives of the environment to the settings of the file, which must not have another value."""
+    for option, setting in (("env", "environment.id"), ("num_envs", "environment.num_envs")):
+        value = given[option]
+        if value is not None and found.settings.setdefault(setting, value) != value:
+            raise ConfigurationError(
+                f"{option}={value!r}, but the file has {setting}={found.settings[setting]!r}; leave the option out, or "
+                "change the setting in the file that is printed"
+            )
+
+
+def _add_networks(found: Conversion, system: str, flat: Mapping[str, Any]) -> None:
     """Add the networks that a system has for vectors by default; for images there is no equivalent to one setting."""
     given = {canonical(key): value for key, value in flat.items()}
-    env_id = str(found.settings.get("environment.id", env))
+    env_id = str(found.settings.get("environment.id", ""))
     if given.get("policy", "MlpPolicy") != "MlpPolicy" or env_id.startswith("ALE/") or "NoFrameskip" in env_id:
         return
     for path, value in PRESETS[system].architecture.items():
