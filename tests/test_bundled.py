@@ -1,6 +1,7 @@
 """Configurations that come with the package, and what a name stands for."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -109,6 +110,14 @@ def test_any_other_environment_starts_from_wide_ranges_with_the_algorithm_of_its
 def test_a_name_that_stands_for_nothing_is_refused(name, message):
     with pytest.raises(ConfigurationError, match=message):
         find_config(name)
+
+
+def test_a_pipe_from_the_shell_is_a_file():
+    reader, writer = os.pipe()
+    os.write(writer, b"environment: {id: CartPole-v1}\nseed: 3\n")
+    os.close(writer)
+    assert find_config(f"/dev/fd/{reader}").validate().seed == 3
+    os.close(reader)
 
 
 def test_no_two_files_have_one_name():

@@ -23,12 +23,13 @@ from rich.console import Console
 import agilerl_like
 from agilerl_like import PPO, OpenAIES, Population
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.cli import main
+from agilerl_like.cli import demo, main
 from agilerl_like.cli import train as train_command
 from agilerl_like.cli.players import config_of
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _create_run_dir
 from agilerl_like.config import Config, load
+from agilerl_like.config.bundled import find_config
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.errors import ConfigurationError
@@ -222,7 +223,47 @@ class TestTrain:
             assert f"bptt_sequence_type: {kind}\n" in capsys.readouterr().out
 
 
+WANDERER = """
+import os
+import gymnasium
+class Wanderer(gymnasium.Wrapper):
+    def reset(self, **options):
+        os.chdir("elsewhere" if os.path.isdir("elsewhere") else ".")
+        return super().reset(**options)
+def make():
+    return Wanderer(gymnasium.make("CartPole-v1"))
+"""
+
+
+def test_an_env_that_changes_the_working_directory_moves_no_run(file, tmp_path, monkeypatch):
+    (tmp_path / "wanderer.py").write_text(WANDERER)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ("--environment.id", "wanderer:make", "--environment.backend", "sync", "--run.processes", "1")
+    options += ("--run.report", "false", "--run.plot", "false", "--training.max-steps", "128", "--evolution", "none")
+    assert main(["train", file, *options, "--run.name", "two", "--seeds", "2", "--seed", "1", "--quiet"]) == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["two-seed-1", "two-seed-2"]
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+    assert Path.cwd() == tmp_path
+
+
+def test_the_folder_of_a_demonstration_is_no_yaml(monkeypatch):
+    given = []
+    monkeypatch.setattr(demo, "train", lambda arguments: given.extend(arguments) or 2)
+    assert main(["demo", "--dir", "runs #1"]) == 2
+    assert find_config(given[0]).override(given[1:]).validate().run.dir == Path("runs #1")
+
+
 class TestResume:
+    def test_evolution_may_change_though_actions_are_continuous(self, tmp_path, capsys):
+        folder, file = tmp_path / "noisy", tmp_path / "noisy.yaml"
+        short = SOON_OVER.replace("CartPole-v1", "Pendulum-v1").replace("max_steps: 256", "max_steps: 128")
+        file.write_text(f"{short}run: {{dir: {tmp_path}, name: noisy, plot: false, report: false, processes: 1}}\n")
+        assert main(["train", str(file), "--quiet", "--evolution", "auto"]) == 0
+        assert main(["resume", str(folder), "--quiet", "--evolution", "none", "--training.max-steps", "256"]) == 0
+        assert all(row["hp/action_std_init"] for row in metrics(folder))
+        assert capsys.readouterr().err == ""
+
     def test_help_names_the_settings_of_training_that_cannot_change(self, capsys):
         with pytest.raises(SystemExit):
             main(["resume", "--help"])

@@ -51,6 +51,15 @@ def test_the_environment_and_the_algorithm_of_a_file_are_written(own, tmp_path, 
     assert ("ent_coef" in new.hyperparameters) == (algorithm == "PPO")
 
 
+def test_text_that_looks_like_null_stays_text(own, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(
+        "environment: {id: FrozenLake-v1, kwargs: {map_name: 'none', desc: [SF, FG]}}\n"
+    )
+    assert main(["check", "mine.yaml", "--write", "new file.yaml"]) == 0
+    assert load("new file.yaml").environment.kwargs == {"map_name": "none", "desc": ["SF", "FG"]}
+    assert capsys.readouterr().out.endswith("agilerl-like train 'new file.yaml'\n")
+
+
 def test_an_error_is_a_line_and_exit_code_2(own, capsys):
     assert main(["check", f"{own}:Wrong", "--write", "wrong.yaml"]) == 2
     finding, summary = capsys.readouterr().out.splitlines()

@@ -1,5 +1,6 @@
 """`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
@@ -232,6 +233,24 @@ def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_it
     assert main(["resume", str(killed)]) == 0
     assert load(killed / "found.yaml") == load(out)
     assert f"found    {killed / 'found.yaml'}" in capsys.readouterr().out
+
+
+def test_what_the_search_replaces_is_noted(capsys):
+    tune._note_replaced(Draft({"mutation": None, "evolution": "auto", "run": {"name": "mine"}}))
+    assert "tune replaces evolution, mutation, run.name of the file; " in capsys.readouterr().err
+
+
+def test_the_printed_command_trusts_what_the_search_imported():
+    config = Draft({"environment": {"id": "own:make"}}).validate()
+    assert found._replay(SimpleNamespace(folder=Path("a b")), config) == "agilerl-like replay 'a b' --trust"
+
+
+def test_a_search_that_fails_before_training_leaves_no_folder(tmp_path, capsys):
+    file = tmp_path / "gpu.yaml"
+    file.write_text("environment: {id: CartPole-v1, num_envs: 16}\nrun: {device: 'cuda:99'}\n")
+    assert main(["tune", str(file), "--budget", "20480", "--population", "2", "--dir", str(tmp_path / "runs")]) == 2
+    assert "run.device='cuda:99'" in capsys.readouterr().err
+    assert [*(tmp_path / "runs").iterdir()] == []
 
 
 def test_a_search_that_an_error_ends_before_its_first_checkpoint_has_one_error(tmp_path, capsys):

@@ -220,6 +220,16 @@ class TestRefusing:
         ("text", "message"),
         [
             ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'?"),
+            ("algorithm: {name: SACC}", "algorithm.name='SACC' is unknown; did you mean 'SAC'"),
+            (
+                "hyperparameters: {gamma: {min: 1.5, max: 2}}",
+                "hyperparameters.gamma.min=1.5: input should be less than",
+            ),
+            ("hyperparameters: {lr: [a, b]}", "hyperparameters.lr.choices.0='a': input should be a valid number"),
+            (
+                "hyperparameters: {activation: [ReLU, Tanh]}",
+                "hyperparameters.activation: it belongs to the networks, whose weights fit one activation",
+            ),
             ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
             ("run: {seed: 3}", "run key='seed' is unknown; allowed is seed at the top level, which is --seed on the"),
             ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),

@@ -32,6 +32,7 @@ def test_a_longer_rollout_may_be_searched_too_and_a_replay_has_no_rollout() -> N
     sizes = {"min": 64, "max": 1024, "dtype": "int"}
     longer = {"min": 512, "max": 1024, "dtype": "int"}
     assert notes({"batch_size": sizes, "learn_step": longer}, learn_step=512, batch_size=64) == []
+    assert notes({"batch_size": sizes, "learn_step": [512, 1024]}, learn_step=512, batch_size=64)[1:] == []
     assert notes({"batch_size": sizes}, "DQN", batch_size=64) == []
 
 

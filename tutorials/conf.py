@@ -190,11 +190,12 @@ class AlgorithmSettings(SphinxDirective):
     """`{algorithm-settings}`: a heading and a table for each registered algorithm."""
 
     def run(self) -> list[nodes.Node]:
+        from agilerl_like.config.run_config import config_class
         from agilerl_like.registry import registered
 
         lines = []
-        for name, config in registered("config").items():
-            section = config.model_fields["algorithm"].annotation
+        for name in registered("algorithm"):
+            section = config_class(name).model_fields["algorithm"].annotation
             lines += [f"### algorithm: {name}", "", *Settings.table(section), ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 

@@ -312,6 +312,13 @@ def check_std_range(settings: dict[str, Any], hp_config: HyperparameterConfig) -
         raise ConfigurationError(f"action_std_min={low} must not be greater than action_std_max={high}")
 
 
+def longest_rollout(settings: Mapping[str, Any], hp_config: Mapping[str, Parameter], num_envs: int) -> int:
+    """Return the env steps of the longest rollout with these settings as they evolve."""
+    lengths = {name: number_range(hp_config, name) for name in ("learn_step", "num_steps")}
+    longest = {name: its.max for name, its in lengths.items() if its is not None}
+    return rollout_steps({**settings, **longest}, num_envs) * num_envs
+
+
 def check_rollout(
     settings: dict[str, Any], hp_config: Mapping[str, Parameter], num_envs: int, agents: int = 1, named: str = ""
 ) -> None:

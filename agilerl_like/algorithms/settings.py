@@ -220,12 +220,19 @@ def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> Configurat
 def check_ranges(
     config: type[Any], settings: Mapping[str, Any], hp_config: HyperparameterConfig, algorithm: str
 ) -> None:
+    """Raise ConfigurationError unless all ranges are of settings that may evolve, with legal bounds, and hold these."""
+    check_bounds(config, settings, hp_config, algorithm)
+    hp_config.check({name: settings[name] for name in hp_config})
+
+
+def check_bounds(
+    config: type[Any], settings: Mapping[str, Any], hp_config: Mapping[str, Parameter], algorithm: str
+) -> None:
     """Raise ConfigurationError unless all ranges are of settings that may evolve, with legal bounds."""
     for name, parameter in hp_config.items():
         check_can_evolve(config, name, parameter, algorithm)
         for label, value in parameter.legal_values().items():
             validated(config, {**settings, name: value}, named=f"hp_config.{name}.{label}")
-    hp_config.check({name: settings[name] for name in hp_config})
 
 
 def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorithm: str) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tyro.conf import Positional
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
+from agilerl_like.config.yaml12 import parse_value
 from agilerl_like.envs.env_checker import EnvCheck, check_envs
 from agilerl_like.envs.factory import TENSOR_BACKENDS
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.formatting import number_of
+from agilerl_like.yaml_writer import to_yaml
 
 EVAL_STEPS = 1000
 """The suggested `training.eval_steps` for environments whose episodes do not end."""
@@ -67,16 +69,16 @@ def _summary(env: str, inspection: EnvCheck) -> str:
 def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None) -> None:
     """Write a configuration for the env, or print how to get one."""
     if where is None:
-        write_line(f"{PROGRAM} check {env} --write FILE.yaml writes a configuration to start from")
+        write_line(f"{PROGRAM} check {shlex.quote(env)} --write FILE.yaml writes a configuration to start from")
         return
     text = _suggested(config, inspection)
-    Draft(yaml.safe_load(text)).validate()
+    Draft(parse_value(text, "write").data).validate()
     try:
         with where.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as fault:
         raise ConfigurationError(f"write={str(where)!r} exists; allowed is a new file") from fault
-    write_line(f"written: {where}; to train: {PROGRAM} train {where}")
+    write_line(f"written: {where}; to train: {PROGRAM} train {shlex.quote(str(where))}")
 
 
 def _suggested(config: Config, inspection: EnvCheck) -> str:
@@ -97,6 +99,4 @@ def _suggested(config: Config, inspection: EnvCheck) -> str:
     }
     head = f"# {inspection.observation_space} -> {inspection.action_space}"
     spaces = "# multi-agent" if isinstance(inspection.observation_space, PackedSpace) else head
-    return (
-        f"{spaces}; {inspection.steps_per_second:,.0f} steps/s of one env\n{yaml.safe_dump(suggested, sort_keys=False)}"
-    )
+    return f"{spaces}; {inspection.steps_per_second:,.0f} steps/s of one env\n{to_yaml(suggested)}"

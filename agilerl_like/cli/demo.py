@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 import statistics
 from pathlib import Path
 
@@ -10,11 +12,13 @@ from tyro.conf import Positional
 
 from agilerl_like.cli.output import PROGRAM, write_line, write_table
 from agilerl_like.cli.train import train
+from agilerl_like.config import load, trust_option
 from agilerl_like.errors import ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.report import REPORT, lineage_rows
 from agilerl_like.saved_runs import Run, train_initial_members
+from agilerl_like.training.run_folder import CONFIG as RUN_CONFIG
 
 CONFIG = "cartpole_evolution"
 
@@ -31,7 +35,8 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
         dir: Parent folder of the run.
         seed: Seed of the run.
     """
-    options = {"run.dir": dir, "run.name": "demo", "run.overwrite": "true", "run.plot": "false", "seed": seed}
+    folder = json.dumps(str(dir), ensure_ascii=False)  # quoted, since options are YAML
+    options = {"run.dir": folder, "run.name": "demo", "run.overwrite": "true", "run.plot": "false", "seed": seed}
     code = train([config, *(text for name, value in options.items() for text in (f"--{name}", str(value)))])
     if code != ExitCode.DONE:
         return code
@@ -46,11 +51,14 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     write_line("\nHow the best agent came about")
     write_table(("generation", "member", "mutation", "parent", "member's", "gain"), lineage_rows(records))
     found = [f"{name[3:]} {formatting.hyperparameter(best[name])}" for name in records.hyperparameters]
+    trust = trust_option(load(run.folder / RUN_CONFIG))
     median = statistics.median(returns)
     write_line(f"\nfound            {', '.join(found)}; architecture {best['architecture']}")
     error = formatting.fitness(last["population/best_ever_standard_error"])
     write_line(f"best agent       {formatting.fitness(last['population/best_ever'])} ± {error} on fresh episodes")
     write_line(f"without evolution {formatting.fitness(median)}, the median initial member after the same steps")
     write_line(f"report           {run.folder / REPORT} (open it in a browser)")
-    write_line(f"next             {PROGRAM} replay {run.folder}: does the find transfer to new seeds?")
+    write_line(
+        f"next             {PROGRAM} replay {shlex.quote(str(run.folder))}{trust}: does the find transfer to new seeds?"
+    )
     return ExitCode.DONE

@@ -12,7 +12,7 @@ from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
-from agilerl_like.config import Config
+from agilerl_like.config import Config, trust_option
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import LR_SCHEDULE, schedules_to_json
 from agilerl_like.reporting import formatting
@@ -34,7 +34,7 @@ def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) ->
     if not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")
     write_line(f"to train {PROGRAM} train {shlex.quote(str(path))}")
-    write_line(f"         {PROGRAM} replay {shlex.quote(str(run.folder))}: whether the find transfers to new seeds")
+    write_line(f"         {_replay(run, config)}: whether the find transfers to new seeds")
 
 
 def found_yaml(run: Run, config: Config) -> str:
@@ -68,17 +68,22 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    changes, folder = formatting.number_of(run.num_changes, "time"), shlex.quote(str(run.folder))
+    changes = formatting.number_of(run.num_changes, "time")
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
         f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
-        f"Its lineage changed {changes}; these are its last values. `{PROGRAM} replay {folder}` trains with all of "
+        f"Its lineage changed {changes}; these are its last values. `{_replay(run, config)}` trains with all of "
         "them in turn.",
     ]
     if not _has_improved(run):
         lines.append("No agent of a later generation was better: a longer search may find more.")
     return "".join(f"# {line}\n" for line in lines) + to_yaml(found)
+
+
+def _replay(run: Run, config: Config) -> str:
+    """Return the command that replays a run."""
+    return f"{PROGRAM} replay {shlex.quote(str(run.folder))}{trust_option(config)}"
 
 
 def _has_improved(run: Run) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import shlex
 import sys
@@ -41,10 +42,11 @@ from agilerl_like.config import (
     check_trust,
     load,
     trust_notes,
-    untrusted_import_paths,
+    trust_option,
 )
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.notes import config_notes
+from agilerl_like.config.search_space import EXPLORATION
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
@@ -60,7 +62,7 @@ from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, 
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
-from agilerl_like.training.checkpoint_manager import RunFinished
+from agilerl_like.training.checkpoint_manager import RunFinished, load_identity, newest_checkpoint
 from agilerl_like.training.loop import RunResult
 from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
 from agilerl_like.training.run_folder import (
@@ -291,9 +293,16 @@ def _run(
     callbacks: Iterable[Callback] = (),
     quiet: bool = False,
 ) -> int:
-    """Train from the start or from the newest checkpoint; only the main process has a folder."""
-    setup = build(config, process_group.device(config.run.torch_device))
+    """Train from the start or from the newest checkpoint; only the main process has a folder.
+
+    An environment may change the working directory, which is the given one again at the end.
+    """
+    here = Path.cwd()
+    explores = _explores(config, find_folder()) if resume and process_group.is_main else None
+    explores = process_group.broadcast(explores)
     with contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, here)
+        setup = build(config, process_group.device(config.run.torch_device), explores=explores)
         stack.callback(setup.env.close)
         choice = choose_layout(
             setup.env_setup,
@@ -311,12 +320,12 @@ def _run(
         list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
         own = [registered("callback").build("run.callbacks", given) for given in config.run.callbacks]
         own += callbacks
-        shown = find_folder() if process_group.is_main else None
-        trust = f" {TRUST}" if untrusted_import_paths(config) else ""
-        command = f"{PROGRAM} resume {shlex.quote(str(shown))}{trust}"
+        with contextlib.chdir(here):
+            shown = find_folder() if process_group.is_main else None
+        command = f"{PROGRAM} resume {shlex.quote(str(shown))}{trust_option(config)}"
         command = process_group.broadcast(command)  # ranks may name the folder differently
-        run_dir = None if shown is None else shown.absolute()  # an environment may change the working directory
-        stack.callback(_remove_if_empty, run_dir)
+        run_dir = None if shown is None else here / shown
+        stack.callback(remove_if_empty, run_dir)
         try:
             outcome = evolve_on_policy(
                 setup.env_setup,
@@ -347,6 +356,18 @@ def _run(
     return _exit_code(outcome)
 
 
+def _explores(config: Config, run_dir: Path) -> bool | None:
+    """Whether the noise of actions evolves in a run that is resumed, as it began; None if it has no checkpoint.
+
+    Its members have their ranges from the checkpoint, whatever `evolution` is now.
+    """
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir), lambda warning: None)  # the run repeats warnings
+    if checkpoint is None:
+        return None
+    ranges = load_identity(checkpoint).get("hyperparameters")
+    return isinstance(ranges, dict) and any(name in ranges for name in {*EXPLORATION} - {*config.hyperparameters})
+
+
 def _reporters(config: Config, run_dir: Path, *, quiet: bool = False) -> Iterable[Reporter]:
     # a name belongs to one run, so repeating the run needs another one
     again = f"train {CONFIG}{' --run.name ANOTHER' if config.run.name else ''} repeats this run"
@@ -372,7 +393,7 @@ def _check_folder(config: Config) -> None:
         raise ConfigurationError(
             f"run.name={run.name!r} is taken: {folder} holds an earlier run ({', '.join(error.existing)}); allowed is "
             "another name, none for a new folder, or --run.overwrite true to remove the files of that run; "
-            f"to resume that run: {PROGRAM} resume {shlex.quote(str(folder))}"
+            f"to resume that run: {PROGRAM} resume {shlex.quote(str(folder))}{trust_option(config)}"
         ) from None
 
 
@@ -404,7 +425,7 @@ def dated_name(name: str) -> str:
     return f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _remove_if_empty(run_dir: Path | None) -> None:
+def remove_if_empty(run_dir: Path | None) -> None:
     """Remove the folder of a run that failed before it wrote a file."""
     if run_dir is not None:
         with contextlib.suppress(OSError):  # it is usually not empty

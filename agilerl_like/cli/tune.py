@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import replace
@@ -11,13 +12,12 @@ from typing import Any
 from tyro.conf import Positional
 
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
-from agilerl_like.algorithms.ppo_config import rollout_steps
-from agilerl_like.algorithms.settings import number_range
+from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
 from agilerl_like.cli.found import FOUND, write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
-from agilerl_like.cli.train import new_folder, train_config
+from agilerl_like.cli.train import new_folder, remove_if_empty, train_config
 from agilerl_like.config import Config, Draft, build
-from agilerl_like.config.bundled import find_config
+from agilerl_like.config.bundled import find_config, names_file
 from agilerl_like.config.search_space import SMALLEST_ROLLOUT, UPDATES_IN_GENERATION, search_space
 from agilerl_like.distributed.process_group import is_launched
 from agilerl_like.errors import ConfigurationError
@@ -75,14 +75,15 @@ def tune(
     Args:
         env: An environment's id, a bundled configuration, or a YAML file. If a file has hyperparameters, these are
             searched, and with continuous actions strength and correlation of the exploration noise. All its settings
-            are kept but those that make the search: population, evolution, selection, mutation, and in training
-            max_steps, evo_steps, target and checkpoint; eval_loop is lowered where evaluation would take too long.
+            are kept but those that make the search: population, evolution, selection, mutation, run.name, and in
+            training max_steps, evo_steps, target and checkpoint; eval_loop is lowered where evaluation would take too
+            long.
         budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
         minutes: Time of the search in place of a budget, which the generation that is running then exceeds; speed is
             measured first. It becomes training.max_seconds of the run, and so holds when the run is resumed, too.
         population: Number of members.
-        dir: Parent folder of the run; none: that of the file, or runs.
-        seed: Seed of the run; none: that of the file, or a random one.
+        dir: Parent folder of the run; left out: that of the file, or runs.
+        seed: Seed of the run; left out: that of the file, or a random one.
         out: A second file for what was found, beside found.yaml in the run's folder.
     """
     if budget is not None and minutes is not None:
@@ -98,7 +99,7 @@ def tune(
         raise ConfigurationError(f"out={str(out)!r} exists; allowed is a new file")
     if out is not None:
         make_folder(out.absolute().parent)  # before the search, whose result would be lost otherwise
-    draft, is_file = find_config(env), Path(env).is_file()
+    draft, is_file = find_config(env), names_file(env)
     if seed is None and is_file:
         seed = draft.validate().seed
     seed = fresh_seed() if seed is None else checked_seed(seed)
@@ -111,7 +112,8 @@ def tune(
         probe = search_config(
             draft, steps=max(BUDGET, least), population=population, seed=seed, has_ranges=bool(ranges)
         )
-        rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
+        with contextlib.chdir("."):
+            rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
         steps = rate * 60 * minutes
         if steps < least:
             raise ConfigurationError(
@@ -129,11 +131,14 @@ def tune(
     folder = new_folder(dir or config.run.dir, f"tune-{config.environment.id}")
     run = config.run.model_copy(update={"dir": folder.parent, "name": folder.name})
     config = config.model_copy(update={"run": run})
-    mark = SearchMark(folder / FOUND)
-    code = train_config(config, callbacks=[mark])
+    mark = SearchMark(folder.absolute() / FOUND)
+    try:
+        code = train_config(config, callbacks=[mark])
+    finally:
+        remove_if_empty(folder)
     if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
-    write_found(Run.open(folder), config, mark.path, quiet=out is not None)
+    write_found(Run.open(folder), config, folder / FOUND, quiet=out is not None)
     if out is not None:
         write_found(Run.open(folder), config, out)
     return code
@@ -142,8 +147,9 @@ def tune(
 def _note_replaced(draft: Draft) -> None:
     """Print which settings of a file the search replaces."""
     training = draft.data.get("training")
-    found = [name for name in OF_TUNE if draft.data.get(name) is not None]
+    found = [name for name in OF_TUNE if name in draft.data]
     found += [f"training.{name}" for name in TRAINING_OF_TUNE if isinstance(training, dict) and name in training]
+    found += ["run.name"] if isinstance(run := draft.data.get("run"), dict) and run.get("name") else []
     if found:
         write_note(f"tune replaces {', '.join(found)} of the file; `{PROGRAM} train` keeps them")
 
@@ -165,12 +171,11 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
             "steps"
         )
     given = _searched_settings(base)
-    env_setup = base.env_setup(num_envs=1)
-    try:
-        action_space = env_setup.spaces[-1]
-        limits = (longest_episode(env_setup.vec_env), base.training.eval_steps)
-    finally:
-        env_setup.env.close()
+    with contextlib.chdir("."):  # an environment may change the working directory
+        env_setup = base.env_setup(num_envs=1)
+        with contextlib.closing(env_setup.env):
+            action_space = env_setup.spaces[-1]
+            limits = (longest_episode(env_setup.vec_env), base.training.eval_steps)
     longest = min(filter(None, limits), default=None)
     generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop)
     evo_steps = max(shortest, each // generations)
@@ -223,9 +228,7 @@ def _longest_rollout(config: Config) -> int:
         return 0
     settings, envs = config.algorithm.settings(), config.environment.num_envs
     ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
-    lengths = {name: number_range(ranges, name) for name in ("learn_step", "num_steps")}
-    longest = {name: its.max for name, its in lengths.items() if its is not None}
-    return rollout_steps({**settings, **longest}, envs) * envs
+    return longest_rollout(settings, ranges, envs)
 
 
 def generations_and_episodes(steps: int, longest: int | None, episodes: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from agilerl_like.config.schema import (
     SelectionConfig,
     TrainingConfig,
 )
-from agilerl_like.config.trust import TRUST, check_trust, trust_notes, untrusted_import_paths
+from agilerl_like.config.trust import TRUST, check_trust, trust_notes, trust_option, untrusted_import_paths
 
 __all__ = [
     "TRUST",
@@ -54,5 +54,6 @@ __all__ = [
     "check_trust",
     "load",
     "trust_notes",
+    "trust_option",
     "untrusted_import_paths",
 ]

@@ -17,6 +17,7 @@ import gymnasium
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.config.loader import Draft, split_options
+from agilerl_like.config.yaml12 import DESCRIPTORS
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -88,7 +89,7 @@ def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
     Raises:
         ConfigurationError: the name is none of these, or the file is not YAML.
     """
-    if Path(name).is_file() or name.endswith(YAML):
+    if names_file(name) or name.endswith(YAML):
         return Draft.read(name)
     known = bundled_configs()
     named = [one for one in known if name in (one.name, one.stem)]
@@ -105,6 +106,11 @@ def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
     if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}|{PETTINGZOO}|{OPENSPIEL}", name):
         return _for_any({"id": name}, algorithm or (IPPO.algo if is_multi_agent(name) else PPO.algo))
     raise _unknown(name, known)
+
+
+def names_file(name: str) -> bool:
+    """Whether the name of a configuration is that of a file, or of a pipe from the shell."""
+    return Path(name).is_file() or name.startswith(DESCRIPTORS)
 
 
 def _simplest(configs: Iterable[Bundled]) -> Bundled:

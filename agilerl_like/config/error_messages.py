@@ -82,7 +82,8 @@ class ErrorFormatter:
             return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc, kind))
         if found["type"] == "literal_error":
             is_algorithm, choices = loc == ("algorithm", "name"), re.findall(r"'([^']*)'", found["ctx"]["expected"])
-            return str(unknown_name(name, value, registered("config") if is_algorithm else choices))
+            algorithms = dict.fromkeys([*registered("config"), *registered("algorithm")])
+            return str(unknown_name(name, value, algorithms if is_algorithm else choices))
         if found["type"] == "missing":
             return f"{name} is missing"
         if found["type"] in FORMS:

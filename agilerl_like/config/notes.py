@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agilerl_like.algorithms.ppo_config import rollout_steps
+from agilerl_like.algorithms.ppo_config import longest_rollout
 from agilerl_like.config.multi_agent import MultiAgentConfig
 from agilerl_like.config.run_config import Config
 from agilerl_like.hpo import Choice, RLParameter
@@ -31,12 +31,8 @@ def _range_notes(config: Config) -> Iterator[str]:
     sizes = ranges.get("batch_size")
     if sizes is None or "num_steps" not in settings or isinstance(config, MultiAgentConfig):
         return
-    longest = {name: its.max for name, its in ranges.items() if isinstance(its, RLParameter)}
-    most = (
-        rollout_steps(settings | {name: longest[name] for name in {"learn_step", "num_steps"} & {*longest}}, envs)
-        * envs
-    )
-    values = list(sizes.values) if isinstance(sizes, Choice) else [longest.get("batch_size", 0)]
+    most = longest_rollout(settings, ranges, envs)
+    values = list(sizes.values) if isinstance(sizes, Choice) else [sizes.max] if isinstance(sizes, RLParameter) else []
     if beyond := [value for value in values if value > most]:
         yield (
             f"hyperparameters.batch_size has {', '.join(map(str, beyond))}, and a rollout has {most} samples: larger "

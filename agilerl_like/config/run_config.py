@@ -19,6 +19,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, check_members_fit, in_ranges
 from agilerl_like.algorithms.ppo import PPO
+from agilerl_like.algorithms.settings import check_bounds
 from agilerl_like.config.presets import with_preset
 from agilerl_like.config.schema import (
     AUTO,
@@ -206,8 +207,11 @@ class Config(Section, frozen=True):
     def _first_arguments(self) -> dict[str, Any]:
         """Return the arguments of the first member before the spaces are known."""
         arguments = self.agent_arguments(without_env=True)
-        samples = self.population.sample_hyperparameters
-        return in_ranges(arguments, self.algorithm_class.config) if samples else arguments
+        if not self.population.sample_hyperparameters:
+            return arguments
+        algorithm = self.algorithm_class
+        check_bounds(algorithm.config, {}, arguments["hp_config"], algorithm.algo)  # before values are moved into them
+        return in_ranges(arguments, algorithm.config)
 
     def agent_arguments(self, *, without_env: bool = False) -> dict[str, Any]:
         """Return the algorithm's arguments except the spaces; `without_env`: before the spaces are known."""
@@ -333,10 +337,11 @@ class Experiment(NamedTuple):
         return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
 
 
-def build(config: Config, device: torch.device | None = None) -> Experiment:
+def build(config: Config, device: torch.device | None = None, *, explores: bool | None = None) -> Experiment:
     """Make the envs and the population that a configuration describes; the caller closes `env`.
 
-    The population is on `device`, by default that of `run.device`.
+    The population is on `device`, by default that of `run.device`. `explores`: whether the noise of continuous actions
+    evolves although it has no range in `hyperparameters`; by default with `evolution: auto`.
 
     Raises:
         ConfigurationError: the device does not exist, the env is unknown or lacks a package, or the algorithm does not
@@ -350,7 +355,9 @@ def build(config: Config, device: torch.device | None = None) -> Experiment:
         raise ConfigurationError(f"environment: {error}") from error
     try:
         start, arguments = config.population, config.agent_arguments()
-        if config.evolution is not None and config.mutation is not None:
+        if explores is None:
+            explores = config.evolution is not None and config.mutation is not None
+        if explores:
             spaces, its_class = env_setup.spaces, config.algorithm_class.config
             arguments["hp_config"] = with_exploration(its_class, spaces[-1], arguments, arguments["hp_config"])
         population = config.algorithm_class.population(

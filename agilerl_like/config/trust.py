@@ -45,6 +45,11 @@ def check_trust(config: Config, where: Path, options: Sequence[str] = ()) -> Non
         )
 
 
+def trust_option(config: Config) -> str:
+    """Return the option that commands for a run folder of this configuration need, after a space; "" for none."""
+    return f" {TRUST}" if untrusted_import_paths(config) else ""
+
+
 def trust_notes(config: Config) -> list[str]:
     """Return comments for a run's config.yaml about the code that it imports."""
     paths = untrusted_import_paths(config)
