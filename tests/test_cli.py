@@ -27,8 +27,8 @@ from agilerl_like.cli import demo, main
 from agilerl_like.cli import train as train_command
 from agilerl_like.cli.players import config_of
 from agilerl_like.cli.probe import _rows, _table
-from agilerl_like.cli.train import _create_run_dir
-from agilerl_like.config import Config, load
+from agilerl_like.cli.train import _create_run_dir, _reporters
+from agilerl_like.config import Config, Draft, load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
@@ -245,6 +245,17 @@ def test_an_env_that_changes_the_working_directory_moves_no_run(file, tmp_path, 
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["two-seed-1", "two-seed-2"]
     assert [*(tmp_path / "elsewhere").iterdir()] == []
     assert Path.cwd() == tmp_path
+
+
+def test_one_reporter_logs_to_a_tracker_that_is_named_twice(monkeypatch, tmp_path):
+    monkeypatch.setattr(train_command, "WandbReporter", lambda: "flag")
+    monkeypatch.setattr(train_command, "tracker_reporter", lambda given, run_dir: given["name"])
+    data = {
+        "environment": {"id": "CartPole-v1"},
+        "run": {"wandb": True, "trackers": [{"name": "wandb", "project": "x"}]},
+    }
+    reporters = list(_reporters(Draft(data).validate(), tmp_path))
+    assert [its for its in reporters if isinstance(its, str)] == ["wandb"]
 
 
 def test_the_folder_of_a_demonstration_is_no_yaml(monkeypatch):
@@ -517,6 +528,8 @@ class TestMistakes:
             (["probe", "ActionSing"], 2, "did you mean 'ActionSign'"),
             (["probe", "--teams", "--algorithm", "SAC"], 2, "algorithm='SAC' does not train teams"),
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
+            (["export", "nowhere", "."], 2, "file='.' has no name; allowed is the path of a file"),
+            (["film", "nowhere", ".", "--history"], 2, "file='.' has no name; allowed is the path of a file"),
             (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
             (
                 ["train", "soon_over.yaml", "--run.dir", "soon_over.yaml/below"],

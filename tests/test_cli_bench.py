@@ -58,7 +58,9 @@ def test_bench_stops_where_time_or_memory_end(folder, capsys, monkeypatch):
     [
         (["--population", "1,x"], "population='1,x'; allowed are whole numbers from 1"),
         (["--population", "0"], "population='0'; allowed are whole numbers from 1"),
-        (["--seconds", "0"], "seconds=0.0 must be above 0"),
+        (["--seconds", "0"], "seconds=0.0 must be finite and above 0"),
+        (["--seconds", "inf"], "seconds=inf must be finite and above 0"),
+        (["--output", "."], "output='.' has no name; allowed is the path of a file"),
         (["--threads", "0"], "threads=0; allowed are 1 to 1024"),
         (["--threads", "1025"], "threads=1025; allowed are 1 to 1024"),
         (["--device", "cuda:77"], "device='cuda:77' cannot be used"),

@@ -68,6 +68,10 @@ def test_an_option_replaces_the_other_name_of_the_file(read):
     algorithm = read(text, *options).algorithm
     assert (algorithm.num_steps, algorithm.num_minibatches, algorithm.lr_schedule) == (32, 4, "cosine")
     assert not algorithm.schedules
+    linear = "environment: {id: CartPole-v1}\nalgorithm: {lr_schedule: linear}\n"
+    algorithm = read(linear, "--algorithm.schedules", "{lr: cosine}").algorithm
+    assert (algorithm.lr_schedule, [*algorithm.schedules]) == (None, ["lr"])
+    assert read(linear, "--algorithm.schedules", "{clip_coef: cosine}").algorithm.lr_schedule is not None
     back = "environment: {id: CartPole-v1}\nalgorithm: {num_steps: 32}\n"
     assert read(back, "--algorithm.learn-step", "512").algorithm.num_steps is None
     assert "learn_step=512: has no meaning with num_steps=32" in refusal(
@@ -269,6 +273,11 @@ class TestRefusing:
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5; allowed is a mapping of max_steps"),
+            ("run: {threads: fast}", "run.threads='fast'; allowed is a whole number or auto"),
+            (
+                "network: {memory_config: {foo: 1}}\nalgorithm: {recurrent: true}",
+                "network.memory_config key='foo' is unkn",
+            ),
             ("run: {plot: maybe}", "run.plot='maybe'; allowed is true or false"),
             ("hyperparameters: {lr: {min: a, max: 1}}", "hyperparameters.lr.min='a'; allowed is a number"),
         ],

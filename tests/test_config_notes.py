@@ -47,6 +47,8 @@ def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
     data = {"environment": {"id": "CartPole-v1"}, "mutation": None}
     (note,) = config_notes(Draft({**data, "evolution": "auto"}).validate())
     assert note == "mutation: null switches evolution off, so evolution: auto has no effect"
+    (note,) = config_notes(Draft({**data, "selection": {"name": "gated"}}).validate())
+    assert note == "mutation: null switches evolution off, so selection.name has no effect"
     assert list(config_notes(Draft(data).validate())) == []
     with pytest.raises(ConfigurationError, match=r"population\.pre_training_mutation=True has no effect with mutation"):
         Draft({**data, "population": {"pre_training_mutation": True}}).validate()

@@ -561,10 +561,12 @@ def test_options_of_the_command_that_are_wrong(tmp_path, capsys):
             "entry='Ant' is unknown; did you mean 'Ant-v3'",
         ),
         ([str(tmp_path / "a.yaml"), "--from", "sb3", "--entry", "x"], "the settings of one environment; leave it out"),
-        ([str(tmp_path / "none.yaml"), "--from", "sb3"], "cannot be read"),
+        ([str(tmp_path / "none.yaml"), "--from", "sb3"], "none.yaml' cannot be read"),
     ]:
         assert main(["convert", *arguments]) == 2
-        assert message in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert message in error
+        assert "config=" not in error
 
 
 def test_two_values_of_one_name_are_listed(tmp_path):

@@ -97,6 +97,16 @@ class TestReading:
         config = read(STEADY + WIDE + "hyperparameters: {lr: {min: 1e-5, max: 1e-2}}\nseed: 7")
         assert read(config.to_yaml()) == config
 
+    def test_options_for_all_groups_reach_the_groups_of_a_file_that_the_package_wrote(self, read):
+        own = "{min_latent_dim: 4, head_config: {activation: Tanh}, critic_config: {latent_dim: 64}}"
+        config = read(STEADY + f"network: {{latent_dim: 32, groups: {{speaker: {own}, listener: {{encoder: simba}}}}}}")
+        assert read(config.to_yaml()) == config
+        assert config.to_json()["network"]["groups"]["speaker"].keys() == {
+            "min_latent_dim", "head_config", "critic_config",
+        }  # fmt: skip
+        speaker = read(config.to_yaml(), "--network.latent-dim", "64").network.groups["speaker"]
+        assert (speaker.latent_dim, speaker.min_latent_dim, speaker.head_config.activation) == (64, 4, "Tanh")
+
     def test_group_inherits_common_network_settings(self, read):
         network = read(STEADY + WIDE).network
         assert network.groups["speaker"].encoder_config == {"hidden_size": [16]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.cli.output import checked_file, checked_seed, write_line
 from agilerl_like.config import Draft, build
 from agilerl_like.config.schema import MAX_THREADS
 from agilerl_like.envs.array_backend import resolve_device
@@ -69,8 +70,9 @@ def bench(
         seed: Seed of the run.
     """
     sizes = _sizes(population)
-    if not seconds > 0:
-        raise ConfigurationError(f"seconds={seconds!r} must be above 0")
+    checked_file("output", output)
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"seconds={seconds!r} must be finite and above 0")
     if not 1 <= threads <= MAX_THREADS:
         raise ConfigurationError(f"threads={threads!r}; allowed are 1 to {MAX_THREADS}")
     name = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device

@@ -39,7 +39,6 @@ def doctor(
         as_json: Print one JSON document.
     """
     start = time.perf_counter()
-    torch.set_num_threads(1)
     settings = find_config(config).validate()
     report = {**_machine(), **_run(config, settings)}
     report["seconds"] = round(time.perf_counter() - start, 2)
@@ -58,7 +57,6 @@ def _machine() -> dict[str, Any]:
         "usable_cores": available_cores(),
         "cores_in_use_by_others": round(load.cores(seconds=0.2), 2),
         "memory": psutil.virtual_memory().total,
-        "torch_threads": torch.get_num_threads(),
         "gpus": gpus,
         "cuda": torch.version.cuda,
     }

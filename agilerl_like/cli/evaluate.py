@@ -43,7 +43,7 @@ def evaluate(
     Args:
         run: Folder of a run or of a saved agent.
         episodes: Number of episodes.
-        seed: Seed of the episodes; none: a random one.
+        seed: Seed of the episodes; left out: a random one.
         env: Another env than the run's, as in `environment.id`.
         sampling: How actions are drawn: greedy (no exploration), sample (the policy), temperature(t), top_k(k) or
             bottom_k(k), the policy among the k most or least likely actions.

@@ -7,7 +7,7 @@ from pathlib import Path
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.evolvable_algorithm import load_agent
-from agilerl_like.cli.output import write_line
+from agilerl_like.cli.output import checked_file, write_line
 from agilerl_like.errors import ExitCode
 
 
@@ -22,6 +22,7 @@ def export(run: Positional[Path], file: Positional[Path], /, masks: FlagCreatePa
         file: The file; its suffix is the format: .onnx (needs the extra `export`), .pt2 or .py (numpy alone).
         masks: Take action masks although the agent learned without them.
     """
+    checked_file("file", file)
     for path in load_agent(run).export(file, masks=masks or None):
         write_line(str(path))
     return ExitCode.DONE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.cli.output import checked_file, checked_seed, write_line
 from agilerl_like.cli.players import config_of, players_of
 from agilerl_like.errors import ExitCode
 from agilerl_like.evaluation.film import MAX_STEPS, record_film
@@ -44,17 +44,17 @@ def film(
         checkpoint: Show the best agent of the checkpoint of this generation.
         sampling: How actions are drawn: greedy (no exploration), sample, temperature(t), top_k(k) or bottom_k(k).
         max_steps: Steps after which a film ends if the episode does not.
-        seed: Seed of the episode; none: a random one.
+        seed: Seed of the episode; left out: a random one.
         env: Another env than the run's, as in `environment.id`.
         wandb: Add the film to the W&B run of the run, which must have ended.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
             it belongs to no known package.
     """
+    path = checked_file("file", file or Path(f"{run.resolve().name}.mp4"))
     trackers = Run.open(run).config.get("run", {}).get("trackers", ()) if wandb else ()
     upload = wandb_films(run, trackers) if wandb else contextlib.nullcontext()
     players = players_of(run, checkpoint=checkpoint, history=history, population=grid)
     config = config_of(run, env, players[0].agent, trust=trust)
-    path = file or Path(f"{run.resolve().name}.mp4")
     seed = fresh_seed() if seed is None else checked_seed(seed)
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env), upload as add_to_wandb:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -48,6 +49,17 @@ def checked_seed(seed: int) -> int:
     if seed < 0:
         raise ConfigurationError(f"seed={seed!r} must be at least 0")
     return seed
+
+
+def checked_file(field: str, path: Path) -> Path:
+    """Return the path of a file.
+
+    Raises:
+        ConfigurationError: it has no name, as "." and "/".
+    """
+    if not path.name:
+        raise ConfigurationError(f"{field}={str(path)!r} has no name; allowed is the path of a file")
+    return path
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -19,8 +19,8 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
 
     Args:
         runs: Folders of runs.
-        out: The file, which ends in .png, .pdf or .svg; none: evolution.png in the folder of the run, for several runs
-            runs.png in the working directory.
+        out: The file, which ends in .png, .pdf or .svg; left out: evolution.png in the folder of the run, for several
+            runs runs.png in the working directory.
     """
     if not runs:
         raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")

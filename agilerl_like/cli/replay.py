@@ -31,7 +31,7 @@ def replay(
     Args:
         run: Folder of a run.
         seeds: Number of agents with the schedule, and of agents without it; an interval needs two.
-        seed: Seed of the replay; none: a random one.
+        seed: Seed of the replay; left out: a random one.
         quiet: Print the result alone.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`), and
             `algorithm.reward_transform`, although they belong to no known package.

@@ -34,7 +34,7 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
 
     Args:
         runs: Folders of runs.
-        out: The file; none: report.html in the folder of the run, for several runs in the working directory.
+        out: The file; left out: report.html in the folder of the run, for several runs in the working directory.
     """
     if not runs:
         raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")

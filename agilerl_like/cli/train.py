@@ -58,7 +58,7 @@ from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import write_report
 from agilerl_like.reporting.run_history import RunHistory, read_history
-from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
+from agilerl_like.reporting.trackers import TRACKERS, TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, sync_folder
@@ -375,9 +375,10 @@ def _reporters(config: Config, run_dir: Path, *, quiet: bool = False) -> Iterabl
     yield ConfigReporter(run_dir, config.without_overwrite().to_yaml(), again=again, notes=notes)
     yield ConsoleReporter(verbose=not quiet)
     yield from run_folder_reporters(run_dir, updates=config.run.log_every == "update", report=config.run.report)
-    if config.run.tensorboard:
+    trackers = {TRACKERS.parse("tracker", tracker)[0] for tracker in config.run.trackers}  # one reporter for each
+    if config.run.tensorboard and "tensorboard" not in trackers:
         yield TensorBoardReporter(run_dir / "tensorboard")
-    if config.run.wandb:
+    if config.run.wandb and "wandb" not in trackers:
         yield WandbReporter()
     yield from (tracker_reporter(tracker, run_dir) for tracker in config.run.trackers)
 

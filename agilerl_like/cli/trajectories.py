@@ -44,7 +44,7 @@ def trajectories(
         history: Write episodes of the fittest member of each entry of the run's history (of all members with
             --population).
         checkpoint: Write episodes of the best agent of the checkpoint of this generation.
-        seed: Seed of the episodes; none: a random one.
+        seed: Seed of the episodes; left out: a random one.
         env: Another env than the run's, as in `environment.id`.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
             it belongs to no known package.

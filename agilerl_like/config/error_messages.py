@@ -30,6 +30,8 @@ FORMS = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
 }
 """What is allowed, by the type of pydantic's error."""
+CHOSEN = (("run", "processes"), ("run", "threads"))
+"""Settings that may be `AUTO` in place of a number."""
 SECTIONS = ("model_type", "dataclass_type")
 """The types of those errors whose mapping has names of its own."""
 
@@ -92,7 +94,8 @@ class ErrorFormatter:
             settings = f" of {', '.join(dict.fromkeys(names))}" if names and found["type"] in SECTIONS else ""
             if isinstance(value, str) and loc in (("selection",), ("mutation",)):
                 settings = f" with the strategy's name, as in {{name: {value}}}"
-            return f"{name}={value!r}; allowed is {FORMS[found['type']]}{settings}"
+            auto = f" or {AUTO}" if loc in CHOSEN else ""
+            return f"{name}={value!r}; allowed is {FORMS[found['type']]}{auto}{settings}"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
 
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
@@ -117,7 +120,7 @@ class ErrorFormatter:
         if loc[-1:] == ("[key]",):
             return Problem(f"{'.'.join(loc[:-2])} {text}", self.location(loc[:-1]))
         text = text.replace("hp_config.", "hyperparameters.")  # its name in Python
-        named = re.match(r"[\w.]+(?=[=:])", text)
+        named = re.match(r"[\w.]+(?=[=:]| key=)", text)
         if named is None:
             return Problem(": ".join(filter(None, (".".join(loc), text))), self.location(loc))
         name = named[0]

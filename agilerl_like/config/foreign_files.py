@@ -263,7 +263,7 @@ def read_settings(path: Path | str) -> Mapping[str, Any]:
     """
     suffix = Path(path).suffix.lower()
     if suffix in (".yaml", ".yml", ".json"):
-        content = read_yaml(path).data
+        content = read_yaml(path, "file").data
         if not isinstance(content, dict):
             raise ConfigurationError(f"file={str(path)!r} holds {content!r:.40}; allowed are settings by name")
         return _with_literals(content)

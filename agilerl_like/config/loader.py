@@ -89,10 +89,11 @@ class Draft:
     def _remove_other_name(self, data: dict[str, Any], path: KeyPath) -> None:
         """Remove what the file has for the same thing under another name."""
         for names in TWO_NAMES:
-            if path in names:
-                other = names[1 - names.index(path)]
+            for name, other in (names, names[::-1]):
+                is_part = name[: len(path)] == path != other[: len(path)]
+                is_given = is_part and (name == path or reduce(_entry, name, data) is not None)
                 section = reduce(_entry, other[:-1], data)
-                if section is not None and reduce(_entry, other, self.data) is not None:
+                if is_given and section is not None and reduce(_entry, other, self.data) is not None:
                     section.pop(other[-1], None)
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic.dataclasses
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo_config import check_rollout
@@ -118,6 +118,17 @@ class MultiAgentNetworkConfig(NetworkConfig, frozen=True):
         del common["groups"]
         return common | {group: own.net_config(without_env=without_env) for group, own in self.groups.items()}
 
+    @model_serializer(mode="wrap")
+    def _without_inherited(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return of each group what differs, so that options for the common settings reach the groups of a file."""
+        data = handler(self)
+        common = {key: value for key, value in data.items() if key != "groups"}
+        for group, whole in data.get("groups", {}).items():
+            own = _difference(common, whole)
+            if _merged(common, own) == whole:  # not of an encoder of another kind, which inherits nothing
+                data["groups"][group] = own
+        return data
+
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, given: Any) -> Any:
@@ -139,6 +150,17 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(common.get(key), Mapping) and isinstance(own.get(key), Mapping):
             merged[key] = {**common[key], **own[key]}
     return merged
+
+
+def _difference(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group's settings that differ from the common ones."""
+    found = {key: value for key, value in own.items() if key not in common or value != common[key]}
+    for key, value in found.items():
+        if isinstance(value, Mapping) and isinstance(common.get(key), Mapping):
+            found[key] = {
+                name: its for name, its in value.items() if name not in common[key] or its != common[key][name]
+            }
+    return found
 
 
 @register("config", IPPO.algo)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agilerl_like.algorithms.ppo_config import longest_rollout
 from agilerl_like.config.multi_agent import MultiAgentConfig
 from agilerl_like.config.run_config import Config
+from agilerl_like.config.schema import SelectionConfig
 from agilerl_like.hpo import Choice, RLParameter
 
 
@@ -14,6 +15,9 @@ def config_notes(config: Config) -> Iterator[str]:
     """Yield a note for each setting that is legal, but probably not what was meant."""
     if config.mutation is None and config.evolution is not None:
         yield f"mutation: null switches evolution off, so evolution: {config.evolution} has no effect"
+    unused = [name for name, its in config.selection if its != getattr(SelectionConfig(), name, None)]
+    if config.mutation is None and unused:
+        yield f"mutation: null switches evolution off, so selection.{unused[0]} has no effect"
     yield from _range_notes(config)
 
 

@@ -112,8 +112,8 @@ class ParsedYaml:
     """The original text of numbers and flags."""
 
 
-def read_yaml(path: Path | str) -> ParsedYaml:
-    """Read a YAML file.
+def read_yaml(path: Path | str, field: str = "config") -> ParsedYaml:
+    """Read a YAML file; `field` names it in errors.
 
     Raises:
         ConfigurationError: it cannot be read, or is not YAML.
@@ -121,9 +121,9 @@ def read_yaml(path: Path | str) -> ParsedYaml:
     try:
         text = _bytes_of(path).decode()
     except (CheckpointError, OSError) as error:
-        raise ConfigurationError(f"config={str(path)!r} cannot be read: {error}") from error
+        raise ConfigurationError(f"{field}={str(path)!r} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"config={str(path)!r} is not UTF-8 text; allowed is a YAML file") from error
+        raise ConfigurationError(f"{field}={str(path)!r} is not UTF-8 text; allowed is a YAML file") from error
     return _parse(text, str(path))
 
 

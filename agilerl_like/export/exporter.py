@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.export.numpy_policy import load_numpy_policy, numpy_source
+from agilerl_like.export.numpy_policy import TITLE, load_numpy_policy, numpy_source
 from agilerl_like.export.policy_module import ACTION_MASK, PolicyModule, TrainedPolicy
 from agilerl_like.modules.weight_transfer import in_eval_mode
 from agilerl_like.networks.actor_critic import ACTOR
@@ -44,13 +44,15 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
     its actions are compared with the agent's on 1,000 random observations (sequences, if it is recurrent).
 
     Raises:
-        ConfigurationError: another suffix, masks that the action space has not, a network that cannot be traced, or a
-            file whose actions differ.
+        ConfigurationError: another suffix, a `.py` file that was not exported, masks that the action space has not, a
+            network that cannot be traced, or a file whose actions differ.
         OSError: the file cannot be written; the message has its path.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         raise ConfigurationError(f"path={str(path)!r} ends in {path.suffix!r}; allowed are {', '.join(FORMATS)}")
+    if path.suffix == ".py" and path.is_file() and not path.read_bytes().startswith(TITLE.encode()):
+        raise ConfigurationError(f"path={str(path)!r} exists and is no exported policy; allowed is a new file")
     masks = learner.learned_with_masks if masks is None else masks
     if masks and not learner.distribution.mask_size:
         raise ConfigurationError(

@@ -50,6 +50,8 @@ def policy({arguments}):
 WEIGHTS = dict(np.load(io.BytesIO(base64.b64decode("""
 {weights}"""))))
 '''
+TITLE = TEMPLATE.partition("\n")[0]
+"""The first line of exported files."""
 
 
 def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) -> str:

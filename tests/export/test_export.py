@@ -20,7 +20,7 @@ from agilerl_like import IPPO, PPO
 from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export import exporter
-from agilerl_like.export.numpy_policy import load_numpy_policy
+from agilerl_like.export.numpy_policy import TITLE, load_numpy_policy
 from agilerl_like.hpo import Mutation
 
 VECTOR = Box(-3.0, 3.0, (4,))
@@ -155,6 +155,19 @@ def test_deterministic_actions_and_files_have_no_noise(kind, tmp_path):
     agent.export(tmp_path / "policy.py")  # compares the file with the agent
     agent.set_training_mode(False)
     np.testing.assert_array_equal(agent.predict(observations, deterministic=True)[0], found)
+
+
+def test_a_module_of_the_users_own_is_not_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "own.py"
+    path.write_text("import gymnasium\n")
+    agent = trained(VECTOR, Discrete(2))
+    with pytest.raises(ConfigurationError, match=r"own\.py' exists and is no exported policy; allowed is a new file"):
+        agent.export(path)
+    assert path.read_text() == "import gymnasium\n"
+    path.write_text(f"{TITLE}\n")  # an earlier export, which is replaced
+    monkeypatch.setattr(exporter, "_traced", lambda module: pytest.fail("not refused"))
+    with pytest.raises(pytest.fail.Exception, match="not refused"):
+        agent.export(path)
 
 
 def test_a_numpy_file_equals_predict_without_torch(tmp_path):
