@@ -41,6 +41,7 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     if code != ExitCode.DONE:
         return code
     run = Run.open(dir / "demo")
+    trust = trust_option(load(run.folder / RUN_CONFIG))
     write_line("\nThe same initial members for the same steps, without evolution:")
     returns = train_initial_members(run, trust=True, callbacks=[ConsoleReporter(verbose=False)])
     records = run.records
@@ -51,7 +52,6 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     write_line("\nHow the best agent came about")
     write_table(("generation", "member", "mutation", "parent", "member's", "gain"), lineage_rows(records))
     found = [f"{name[3:]} {formatting.hyperparameter(best[name])}" for name in records.hyperparameters]
-    trust = trust_option(load(run.folder / RUN_CONFIG))
     median = statistics.median(returns)
     write_line(f"\nfound            {', '.join(found)}; architecture {best['architecture']}")
     error = formatting.fitness(last["population/best_ever_standard_error"])
