@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
+from agilerl_like.algorithms.serialization import WEIGHTS_ONLY, read_flag
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.continuous_update import METRICS, ContinuousUpdate
@@ -48,6 +49,11 @@ class ContinuousLearner(OffPolicyLearner):
     def mix_initial_weights(self, own: float, initial: float) -> None:
         super().mix_initial_weights(own, initial)
         self.network.actor_steps.zero_()  # a buffer that belongs to the moments
+
+    def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        super().load_state(document, tensors)
+        if read_flag(document, WEIGHTS_ONLY, older=False):
+            self.network.actor_steps.zero_()  # a file of weights alone has no moments either
 
     def action_noise(self, steps: int, rows: int) -> Tensor:
         """Return the noise of next actions and of actions in the next gradient steps, `[steps, 2, rows, A]`."""

@@ -119,9 +119,17 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         self._trials: list[_Trial | None] = []
         self._perturbed: list[PerturbedNetworks] = []
         self._owner: Any = None  # the cohort whose networks they are copies of
+        self._returns: EpisodeReturns | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_trials": [], "_perturbed": [], "_owner": None}
+        return {**super().__getstate__(), "_trials": [], "_perturbed": [], "_owner": None, "_returns": None}
+
+    @property
+    def returns(self) -> EpisodeReturns:
+        """The buffer of a run."""
+        if self._returns is None:
+            raise RuntimeError("make_buffer comes first")
+        return self._returns
 
     # -- acting
 
@@ -175,7 +183,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
     ) -> EpisodeReturns:
         first = self[0]
         self._trials = [None] * len(self)
-        self.returns = EpisodeReturns(
+        self._returns = EpisodeReturns(
             len(self),
             envs,
             encoding=first.encoding,
@@ -184,7 +192,10 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             with_moments=first.algorithm.normalize_observation in (True, "running"),
             describe_row=describe_row,
         )
-        return self.returns
+        return self._returns
+
+    def discard_experience(self) -> None:
+        self._trials, self._perturbed, self._owner, self._returns = [], [], None, None
 
     def steps_until_update(self, since: Sequence[int]) -> list[int]:
         left = [CHECK_EVERY - steps % CHECK_EVERY for steps in since]

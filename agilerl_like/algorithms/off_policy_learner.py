@@ -124,6 +124,9 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
         self.replay: ReplayBuffer | None = None
         self._stored: list[Mapping[str, Tensor]] | None = None  # of a checkpoint, for the next buffer
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "replay": None, "_stored": None}
+
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ReplayBuffer:

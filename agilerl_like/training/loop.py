@@ -82,6 +82,7 @@ class TrainingLoop(EvaluatingLoop):
         try:
             return self._run(stop_requests)
         finally:
+            self.population.discard_experience()  # which holds the replay and the envs
             for agent in self.population:  # a learning rate that has fallen would slow down further training
                 agent.run_schedules = FrozenMapping()
             for agent in (*self.population, None if self.best is None else self.best.agent):

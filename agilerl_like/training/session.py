@@ -8,6 +8,7 @@ transfer.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -215,12 +216,14 @@ class ProcessRun:
         try:
             return self._run_once(resume=resume)
         except RetryFromCheckpoint as end:  # raised on all processes
-            return self._run_once(resume=True, diverged=end)
+            diverged = str(end)
         except RunFinished as end:  # likewise
             return end
+        gc.collect()  # the first attempt, which `end` held until here: its buffers and collectors hold each other
+        return self._run_once(resume=True, diverged=diverged)
 
-    def _run_once(self, *, resume: bool, diverged: RetryFromCheckpoint | None = None) -> RunResult:
-        """Run from the start or a checkpoint; `diverged` is the error of the attempt before."""
+    def _run_once(self, *, resume: bool, diverged: str | None = None) -> RunResult:
+        """Run from the start or a checkpoint; `diverged` is the message of the error of the attempt before."""
         population, run_dir, identity = self.population, self.output_paths.run_dir, self._identity()
         checkpoint = newest_checkpoint(self.output_paths, self.callbacks.on_warning) if resume else None
         saved_run = self.process_group.broadcast(None if checkpoint is None else checkpoint.documents["run"])
@@ -289,9 +292,9 @@ class ProcessRun:
             return {}
         return run_identity(self.env_setup, self.population, self.plan)
 
-    def _warn_of_restart(self, diverged: RetryFromCheckpoint, saved_run: Mapping[str, Any] | None) -> None:
+    def _warn_of_restart(self, diverged: str, saved_run: Mapping[str, Any] | None) -> None:
         if saved_run is None:
-            raise diverged
+            raise PopulationDivergedError(diverged)
         self.callbacks.on_warning(
             f"{diverged}. The run restarts, once, from its checkpoint of generation "
             f"{saved_run['progress']['generation']}, with other noise"

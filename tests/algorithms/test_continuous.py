@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from agilerl_like import DDPG, SAC, TD3, make_vect_envs, train_off_policy
 from agilerl_like.algorithms.off_policy_algorithm import HandMadeBatch, batch_of, learn_or_restore
+from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.config import load
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Mutation, Mutations, TournamentSelection
@@ -205,6 +206,19 @@ def test_shrunk_members_take_the_first_steps_of_adam(kind):
     # a first step of Adam is lr times the sign of the gradient, where that is far above epsilon
     pairs = zip(member.network.actor.parameters(), before.parameters(), strict=True)
     assert max((new - old).abs().max().item() for new, old in pairs) == pytest.approx(member.lr, rel=0.02)
+
+
+def test_weights_alone_take_the_first_steps_of_adam():
+    member = agent(TD3, batch_size=32)
+    for seed in range(4):
+        member.learn(experiences(seed=seed))
+    documents = member.to_documents()
+    whole, weights = (
+        TD3.from_documents(*those, device="cpu", where="here")
+        for those in (documents, without_learning_state(*documents))
+    )
+    assert (whole.optimizer.steps.item(), whole.network.actor_steps.item()) == (4, 2)
+    assert (weights.optimizer.steps.item(), weights.network.actor_steps.item()) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

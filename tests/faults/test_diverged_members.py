@@ -1,6 +1,7 @@
 """R3: a diverged member is found in the same learn call and replaced, without effect on others."""
 
 import math
+import weakref
 from functools import cache, partial
 from time import perf_counter
 from types import SimpleNamespace
@@ -282,9 +283,18 @@ def plagued(*keys, generations=4, **more):
     return tiny_run(population_for(env), **settings)
 
 
-def test_divergence_of_all_members_restarts_from_the_checkpoint_once(tmp_path):
-    memory = Memory()
-    population = plagued((2,), run_dir=tmp_path / "whole", reporters=[memory])  # what follows generation 2
+def test_divergence_of_all_members_restarts_from_the_checkpoint_once(tmp_path, monkeypatch):
+    memory, loops, run = Memory(), [], TrainingLoop.run
+
+    def watched(loop, stop_requests):
+        assert [one() for one in loops] == [None] * len(loops)  # the first attempt is not in memory any more
+        loops.append(weakref.ref(loop))
+        return run(loop, stop_requests)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "run", watched)
+        population = plagued((2,), run_dir=tmp_path / "whole", reporters=[memory])  # what follows generation 2
+    assert len(loops) == 2
     (warning,) = memory.warnings
     assert warning.startswith("every member's loss or weights are not finite: ")
     assert "The run restarts, once, from its checkpoint of generation 2" in warning

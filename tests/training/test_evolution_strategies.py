@@ -1,6 +1,7 @@
 """OpenAIES and CMAES in runs: exact resume, evolution, processes that share a member's envs, configurations."""
 
 import contextlib
+import pickle
 import threading
 from pathlib import Path
 
@@ -127,6 +128,13 @@ def test_envs_in_worker_processes_give_the_same():
         found.append(torch.cat([x.detach().flatten() for agent in pop for x in agent.network.parameters()]))
         assert pop[0].learner.updates > 1
     assert torch.equal(*found)
+
+
+def test_a_population_is_pickled_after_a_run(tmp_path):
+    run = {**RUN, "max_steps": 144, "run_dir": tmp_path / "run"}
+    pop, _ = train_on_policy(cartpole(), pop=population(size=1), **run)
+    twin = pickle.loads(pickle.dumps(pop))[0]  # what it wrote itself a moment ago
+    assert twin.learner.updates == pop[0].learner.updates > 0
 
 
 def test_a_run_without_an_update_is_refused():

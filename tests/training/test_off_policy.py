@@ -1,6 +1,7 @@
 """`train_off_policy` with DQN: runs, exact resume with a saved memory, refilling without, arguments, configurations."""
 
 import math
+import pickle
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,10 +129,19 @@ def test_members_take_the_envs_that_are_given(capsys):
     assert pop[0].num_envs == 3
 
 
-def test_the_replay_outlives_checkpoints():
-    pop = population(1)
-    train_off_policy(make(), pop=pop, **RUN)
-    assert pop.learners.replay.steps == 200 // 4  # full, although the envs were reset every 160 steps
+class ReplaySteps(Callback):
+    """Reads the steps in the replay at the end of a run."""
+
+    def on_run_end(self, run, summary):
+        self.steps = run.population.learners.replay.steps
+
+
+def test_the_replay_outlives_checkpoints_and_not_the_run():
+    pop, replay = population(1), ReplaySteps()
+    train_off_policy(make(), pop=pop, callbacks=[replay], **RUN)
+    assert replay.steps == 200 // 4  # full, although the envs were reset every 160 steps
+    assert pop.learners.replay is None
+    pickle.dumps(pop)  # without the envs
     # a gradient step for each vector step of 4 envs, once 40 env steps are stored
     assert pop[0].learner.updates == (320 - 40) // 4 + 1
 
