@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.learner import Learner
+from agilerl_like.algorithms.learner_base import RECENT
 from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_replay
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import PopulationConstructor
@@ -88,7 +89,8 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
 
         `experiences` has `obs`, `action`, `reward`, `next_obs` and `done`, a row for each transition, as AgileRL's
         replay samples them; `done` is 1 where the episode terminated, not at a time limit. `next_action_mask`
-        `[B, choices]` may be given.
+        `[B, choices]` may be given. The setting `n_step` has no effect here: each transition is one step, so
+        the value of its `next_obs` is discounted by `gamma`.
 
         Raises:
             ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
@@ -98,7 +100,9 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         batch = batch_of(learner, experiences, self.gamma)
         learner.learned_with_masks |= batch.next_masks is not None
         update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
-        return float(learn_or_restore(learner, update)["loss"][0])
+        loss = float(learn_or_restore(learner, update)["loss"][0])
+        learner.recent_observations = batch.observations[0, :RECENT].cpu().clone()  # on which mutations are measured
+        return loss
 
 
 def best_values(learner: Learner, obs: Any) -> np.ndarray:

@@ -173,8 +173,8 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
         """Update some members from the replay.
 
         Members with as many gradient steps and minibatches of equal size learn together, or each by itself with
-        `per_member`. A member is reported about every `REPORT_EVERY` gradient steps, and at once if it has diverged,
-        because its next actions would not be finite.
+        `per_member`. A member is reported about every `REPORT_EVERY` gradient steps, after each call if `detailed`, and
+        at once if it has diverged, because its next actions would not be finite.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -198,8 +198,10 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
                 before = learner.updates
                 learner.count_updates(steps)
                 learner.learned_with_masks |= experience.masks is not None
-                if not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY:
+                is_due = not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY
+                if is_due or self.detailed:
                     reports[place] = metrics[i : i + 1].cpu()
+                if is_due:
                     learner.recent_observations = experience.latest(place, RECENT)[-RECENT:].cpu().clone()
         return reports
 

@@ -156,7 +156,8 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
     def learn(self, places: Sequence[int], experience: ReplayBuffer) -> dict[int, TensorDict]:
         """Update some members by the newest step of their envs, env by env.
 
-        A member is reported every `REPORT_EVERY` updates: reading metrics takes as long as an update.
+        A member is reported every `REPORT_EVERY` updates, because reading metrics takes as long as an update, and after
+        each one if `detailed`.
         """
         learners = [self[place] for place in places]
         gamma = torch.tensor([learner.host.gamma for learner in learners], device=self.device)
@@ -166,7 +167,7 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
         for i, (place, learner) in enumerate(zip(places, learners, strict=True)):
             learner.updates += 1
             learner.learned_with_masks |= experience.masks is not None
-            if learner.updates % REPORT_EVERY == 0:
+            if self.detailed or learner.updates % REPORT_EVERY == 0:
                 reports[place] = metrics[i : i + 1].cpu()
         for name in {name for learner in learners for name in learner.scheduled}:
             for place, report in reports.items():

@@ -96,7 +96,11 @@ class Callback:
         """Called after every step of the vector env, in the innermost loop."""
 
     def on_update(self, run: RunContext, metrics: Mapping[int, Mapping[str, float]]) -> None:
-        """Receive the metrics of a learning update, by slot; only members that learned have an entry."""
+        """Receive the metrics of a learning update, by slot; only members that learned have an entry.
+
+        Members that learn from a replay or have a table are reported about every 64 updates, and after each one only
+        with `log_every="update"`, because reading metrics takes as long as their updates.
+        """
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         """Receive the result of one generation, before selection."""

@@ -82,17 +82,26 @@ def train_off_policy(
     if n_step_memory is not None and not hasattr(n_step_memory, "n_step"):
         raise ConfigurationError(f"n_step_memory={n_step_memory!r:.100}; allowed are None and an object with an n_step")
     settings |= {"eps_start": eps_start, "eps_end": eps_end, "n_step": getattr(n_step_memory, "n_step", None)}
+    settings = {name: value for name, value in settings.items() if value is not None}
     agents = cast("list[OffPolicyAlgorithm[Any]]", members)
-    for agent in agents:
-        _set_settings(agent, {name: value for name, value in settings.items() if value is not None})
-    if eps_decay is not None:
-        max_steps = TrainingArguments(max_steps=options.get("max_steps", TrainingArguments.max_steps)).max_steps
-        envs = _envs_of_each(env, len(agents))
-        for agent, saved in zip(agents, _saved_eps_shares(options.get("resume"), len(agents)), strict=True):
-            if "eps_share" not in agent.config.__dataclass_fields__:
-                raise ConfigurationError(f"eps_decay={eps_decay!r} is no setting of {agent.algo}; leave it out")
-            steps = _decay_steps(eps_decay, cast(Any, agent).eps_start, cast(Any, agent).eps_end)
-            _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps) if saved is None else saved})
+    before = [agent.settings() for agent in agents]
+    try:
+        for agent in agents:
+            _set_settings(agent, settings)
+        if eps_decay is not None:
+            max_steps = TrainingArguments(max_steps=options.get("max_steps", TrainingArguments.max_steps)).max_steps
+            envs = _envs_of_each(env, len(agents))
+            for agent, saved in zip(agents, _saved_eps_shares(options.get("resume"), len(agents)), strict=True):
+                if "eps_share" not in agent.config.__dataclass_fields__:
+                    raise ConfigurationError(f"eps_decay={eps_decay!r} is no setting of {agent.algo}; leave it out")
+                steps = _decay_steps(eps_decay, cast(Any, agent).eps_start, cast(Any, agent).eps_end)
+                _set_settings(agent, {"eps_share": min(1.0, steps * envs / max_steps) if saved is None else saved})
+    except ConfigurationError:
+        for agent, its in zip(agents, before, strict=True):
+            for name, value in its.items():
+                if name in (*settings, "eps_share"):
+                    setattr(agent, name, value)
+        raise
     return train_on_policy(env, env_name, algo, members, **options)
 
 

@@ -424,6 +424,16 @@ def test_shrunk_members_with_layer_norm_act_as_they_learn(own):
             torch.testing.assert_close(stacked[0], plain)
 
 
+@pytest.mark.parametrize("obs", [OBS, IMAGE])
+def test_mutations_are_measured_on_the_last_batch(obs, tmp_path):
+    member, data = agent(obs, {"latent_dim": 16}), experiences(obs=obs)
+    member.learn(data)
+    seen = member.learner.encode(data["obs"])
+    assert torch.equal(member.learner.recent_observations, seen)
+    member.save_checkpoint(tmp_path / "agent")
+    assert torch.equal(DQN.load(tmp_path / "agent").learner.recent_observations, seen)
+
+
 def test_an_agent_that_learned_with_masks_is_marked():
     member = agent()
     member.learn(experiences())

@@ -341,6 +341,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert len({agent.lr for agent in whole}) > 1
 
 
+def test_every_update_is_logged(tmp_path):
+    run = {**RUN, "max_steps": 80, "run_dir": tmp_path / "run"}
+    train_off_policy(make(), pop=population(1), log_every="update", **run)
+    found = [row["update"] for row in Run.open(tmp_path / "run").updates()]
+    assert found == [*range(1, 21)]  # after each step of 4 envs
+
+
 def test_two_processes_give_the_same_bits_as_one():
     found = []
     for processes in (1, 2):

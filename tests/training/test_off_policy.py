@@ -26,6 +26,7 @@ from agilerl_like import (
 from agilerl_like.config import load
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting.callback import Callback
+from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
@@ -292,6 +293,24 @@ class Filled(SimpleNamespace):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         train_off_policy(make(), **{"pop": population(), **RUN, **arguments})
+
+
+@pytest.mark.parametrize("refused", [{"memory": 100, "learning_delay": 150}, {"eps_decay": 2.0}, {"n_step_memory": 5}])
+def test_arguments_that_are_refused_leave_the_members_settings(refused):
+    pop = population()
+    before = [member.settings() for member in pop]
+    with pytest.raises(ConfigurationError):
+        train_off_policy(make(), pop=pop, **{**RUN, "eps_end": 0.2, **refused})
+    assert [member.settings() for member in pop] == before
+
+
+def test_every_update_is_logged(tmp_path):
+    run = {**RUN, "max_steps": 80, "run_dir": tmp_path / "run"}
+    pop, _ = train_off_policy(make(), pop=population(), log_every="update", **run)
+    found = [(row["slot"], row["update"], row["env_steps"]) for row in Run.open(tmp_path / "run").updates()]
+    assert found == [(slot, update, 36 + 4 * update) for update in range(1, 12) for slot in (0, 1)]
+    assert [member.learner.updates for member in pop] == [11, 11]
+    assert all(len(member.learner.recent_observations) == 0 for member in pop)  # as without the log
 
 
 def test_an_algorithm_without_epsilon_refuses_its_decay():
