@@ -215,6 +215,14 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     ) -> ExperienceBuffer:
         """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
 
+    def check_envs_are_not_shared(self) -> None:
+        """Raise ConfigurationError if processes share the envs of a member, for algorithms that do not support it."""
+        if self.gradient_sync.num_ranks > 1:
+            raise ConfigurationError(
+                f"processes share the envs of a member, which {self[0].algo} does not support; allowed are at most as "
+                "many processes as members"
+            )
+
     def enlarge_buffer(self, buffer: Any) -> bool:
         """Enlarge a buffer that settings have outgrown, and return whether its parts have to be made again."""
         return False

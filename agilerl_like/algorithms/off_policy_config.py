@@ -7,7 +7,17 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Count, NonNegative, Positive, Schedules, Share, largest
+from agilerl_like.algorithms.settings import (
+    STRICT,
+    Count,
+    NonNegative,
+    Positive,
+    Schedules,
+    Share,
+    Steps,
+    check_only_lr_is_scheduled,
+    largest,
+)
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -16,7 +26,6 @@ from agilerl_like.learning.replay_buffer import MemoryKind
 from agilerl_like.networks.observation_norm import ObservationNormKind
 
 Tau = Annotated[float, Field(gt=0, le=1)]
-Steps = Annotated[int, Field(ge=0, le=2**40)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -162,9 +171,7 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
     for name in ("learning_starts", "n_step"):
         if (most := largest(settings, hp_config, name)) > size:
             raise ConfigurationError(f"{name}={most} is more than memory_size={size}; allowed are at most {size}")
-    for name in settings["schedules"]:
-        if name != "lr":
-            raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
+    check_only_lr_is_scheduled(settings["schedules"])
 
 
 def check_budget(

@@ -131,11 +131,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ReplayBuffer:
         first = self[0]
-        if self.gradient_sync.num_ranks > 1:
-            raise ConfigurationError(
-                f"processes share the envs of a member, which {first.algo} does not support; allowed are at most as "
-                "many processes as members"
-            )
+        self.check_envs_are_not_shared()
         size = first.host.memory_size
         if self.replay is not None and self.replay.fits(size, len(self), envs, self.device):
             self.replay.describe_row = describe_row

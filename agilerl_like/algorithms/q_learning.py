@@ -22,7 +22,7 @@ from agilerl_like.algorithms.off_policy_algorithm import batch_of, best_values, 
 from agilerl_like.algorithms.off_policy_learner import REPORT_EVERY
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share
+from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share, check_only_lr_is_scheduled
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, check_argument_names
@@ -135,11 +135,7 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ReplayBuffer:
         first = self[0]
-        if self.gradient_sync.num_ranks > 1:
-            raise ConfigurationError(
-                f"processes share the envs of a member, which {first.algo} does not support; allowed are at most as "
-                "many processes as members"
-            )
+        self.check_envs_are_not_shared()
         return ReplayBuffer(  # of a single step
             envs,
             len(self),
@@ -259,9 +255,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
 
     def check(self) -> None:
         super().check()
-        for name in self.schedules:
-            if name != "lr":
-                raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
+        check_only_lr_is_scheduled(self.schedules)
 
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless the table fits in memory, without allocating anything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import gymnasium
@@ -26,6 +27,7 @@ from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.branched_network import BranchedNetwork
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.networks.distributions import make_distribution
 
@@ -38,7 +40,11 @@ RLAlgorithmT = TypeVar("RLAlgorithmT", bound="RLAlgorithm[Any]")
 class Dimension:
     """An attribute that is a number for an agent, and a function of a space for the class."""
 
-    def __init__(self, of_agent: Callable[[RLAlgorithm[Any]], int], of_space: Callable[[gymnasium.Space], int]) -> None:
+    def __init__(
+        self,
+        of_agent: Callable[[RLAlgorithm[Any]], int],
+        of_space: Callable[[type[RLAlgorithm[Any]], gymnasium.Space], int],
+    ) -> None:
         self._of_agent, self._of_space = of_agent, of_space
 
     @overload
@@ -48,7 +54,7 @@ class Dimension:
     def __get__(
         self, agent: RLAlgorithm[Any] | None, kind: type[RLAlgorithm[Any]]
     ) -> int | Callable[[gymnasium.Space], int]:
-        return self._of_space if agent is None else self._of_agent(agent)
+        return partial(self._of_space, kind) if agent is None else self._of_agent(agent)
 
 
 class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
@@ -171,6 +177,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
         """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        if isinstance(self.network, BranchedNetwork):  # of one network or three
+            networks = dict(self.network.branches)
+        elif self.critic is self.actor:  # a table
+            del networks["critic"]
         return networks if networks_only else {**networks, **self.hyperparameters}
 
     def preprocess_observation(self, observation: np.ndarray) -> Tensor:
@@ -293,13 +303,19 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         """Free the stored observations, which only mutations need."""
         self.learner.recent_observations = torch.zeros(0, 0)
 
+    @classmethod
+    def _action_dim(cls, action_space: gymnasium.Space) -> int:
+        """Return the outputs of an actor with default settings for an action space."""
+        return make_distribution(action_space).num_outputs
+
     get_action_dim = Dimension(
-        lambda agent: agent.learner.distribution.num_outputs,
-        lambda action_space: make_distribution(action_space).num_outputs,
+        lambda agent: agent.learner.distribution.num_outputs, lambda kind, space: kind._action_dim(space)
     )
-    """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space."""
+    """Outputs of the actor for one observation; `PPO.get_action_dim(action_space)` gives those of a space, with default
+    settings."""
     get_state_dim = Dimension(
-        lambda agent: _inputs(agent.learner.encoding), lambda space: _inputs(ObservationEncoder(space))
+        lambda agent: _inputs(agent.learner.encoding),
+        lambda kind, space: _inputs(ObservationEncoder(space, one_hot=getattr(kind.config, "one_hot", True))),
     )
     """Inputs of the networks for one observation; `PPO.get_state_dim(observation_space)` gives those of a space."""
 

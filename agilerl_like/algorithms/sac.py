@@ -17,6 +17,7 @@ from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.continuous_update import SACUpdate
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
+from agilerl_like.networks.exploration import SquashedGaussian
 from agilerl_like.networks.observation_norm import ObservationNormKind
 
 
@@ -61,6 +62,10 @@ class SAC(ContinuousAlgorithm):
     group_class = SACLearnerGroup
 
     target_entropy_scale: float
+
+    @classmethod
+    def _action_dim(cls, action_space: Any) -> int:
+        return SquashedGaussian(action_space).num_outputs
 
     @check_argument_names
     def __init__(

@@ -257,6 +257,13 @@ def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorit
     raise ConfigurationError(f"hp_config.{name}: {reason}; allowed are {', '.join(choosable)}")
 
 
+def check_only_lr_is_scheduled(schedules: Iterable[str]) -> None:
+    """Raise ConfigurationError if a setting other than lr has a schedule, for algorithms that schedule no other."""
+    for name in schedules:
+        if name != "lr":
+            raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
+
+
 def number_range(hp_config: Mapping[str, Parameter], name: str) -> RLParameter | Choice | None:
     """Return the range of a number, or the choice among numbers; None if evolution does not change it."""
     parameter = hp_config.get(name)

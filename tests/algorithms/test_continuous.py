@@ -208,6 +208,14 @@ def test_shrunk_members_take_the_first_steps_of_adam(kind):
     assert max((new - old).abs().max().item() for new, old in pairs) == pytest.approx(member.lr, rel=0.02)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_agilerls_names_count_the_networks_and_their_outputs(kind):
+    member = agent(kind)
+    assert member.get_action_dim == kind.get_action_dim(ACTIONS) == (4 if kind is SAC else 2)
+    assert member.get_state_dim == kind.get_state_dim(OBS) == 4
+    assert set(member.evolvable_attributes()) == {"actor", "critic", *(["critic2"] if kind is not DDPG else [])}
+
+
 def test_weights_alone_take_the_first_steps_of_adam():
     member = agent(TD3, batch_size=32)
     for seed in range(4):

@@ -424,6 +424,11 @@ def test_shrunk_members_with_layer_norm_act_as_they_learn(own):
             torch.testing.assert_close(stacked[0], plain)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
+def test_evolvable_attributes_are_the_networks(dueling):
+    assert [*agent(dueling=dueling).evolvable_attributes()] == (["actor", "critic"] if dueling else ["actor"])
+
+
 @pytest.mark.parametrize("obs", [OBS, IMAGE])
 def test_mutations_are_measured_on_the_last_batch(obs, tmp_path):
     member, data = agent(obs, {"latent_dim": 16}), experiences(obs=obs)

@@ -251,6 +251,13 @@ def test_members_learn_together_as_alone(mode):
         assert np.abs(alone.table).max() > 0.1
 
 
+def test_agilerls_names_count_the_table_once():
+    agent = QLearning(Discrete(16), Discrete(4), seed=1)
+    assert agent.get_state_dim == QLearning.get_state_dim(Discrete(16)) == 1
+    assert agent.get_action_dim == QLearning.get_action_dim(Discrete(4)) == 4
+    assert [*agent.evolvable_attributes()] == ["actor"]
+
+
 def test_exploration_falls_over_a_share_of_the_run():
     (agent,) = members(1, eps_start=0.9, eps_end=0.1, eps_share=0.5)
     found = []

@@ -42,7 +42,7 @@ class Steps(int):
 
 
 class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
-    """Mixin of the PPO and IPPO of `agilerl_like.agilerl`."""
+    """Mixin of the algorithms of `agilerl_like.agilerl`."""
 
     @property
     def steps(self) -> Any:
