@@ -20,6 +20,8 @@ from agilerl_like.learning.stacked_networks import StackedNetworks
 
 MOST_WEIGHTS = 2_000
 """The covariance of so many weights takes 32 MB, and its decomposition a second."""
+LEAST_AXIS = 1e-4
+"""The length that the package gives to axes whose square rounding has made negative."""
 METRICS = (*RETURN_METRICS, "sigma")
 STATE = ("mean", "C", "B", "D", "p_sigma", "pc", "sigma", "g")
 """The package's names, behind an underscore, of what an update changes; B and D are the decomposition of C."""
@@ -43,7 +45,7 @@ class CovarianceSearch:
 
     def __init__(self, weights: np.ndarray, sigma: float, rows: int, *, given_sigma: float) -> None:
         self._cma = new_search(weights, sigma, rows)
-        self._cma._eigen_decomposition()
+        self._decompose()
         self.given_sigma = given_sigma
         """The setting `sigma` that the search began with."""
 
@@ -75,7 +77,18 @@ class CovarianceSearch:
         """Move mean, covariance and step size by the returns `[rows]` of this generation's samples."""
         samples = self._cma.mean + self.offsets(seed)
         self._cma.tell([(sample, -float(its)) for sample, its in zip(samples, returns, strict=True)])
-        self._cma._eigen_decomposition()
+        self._decompose()
+
+    def _decompose(self) -> None:
+        """Compute B and D from C; an axis of 0, by which an update would divide, gets the least length.
+
+        The package does so for axes whose square rounding has made negative, and not for those of 0.
+        """
+        cma = self._cma
+        basis, axes = cma._eigen_decomposition()
+        if not axes.all():
+            cma._D = np.where(axes == 0, LEAST_AXIS, axes)
+            cma._C = basis @ np.diag(cma._D**2) @ basis.T
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state by name, in float64."""

@@ -13,6 +13,7 @@ from torch import nn
 import agilerl_like
 from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
+from agilerl_like.agilerl.components.replay_buffer import ReplayBuffer
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
@@ -410,6 +411,16 @@ def test_returns_are_there_once_they_are_computed():
     assert len(buffer.get()["returns"]) == 2
     buffer.add(zeros, [0], [1.0], [0.0], [0.0], [0.0], zeros)
     assert "returns" not in buffer.get()
+
+
+def test_a_replay_holds_the_last_of_more_rows_than_places():
+    memory = ReplayBuffer(3)
+    memory.add({"obs": torch.arange(2.0)})
+    memory.add({"obs": torch.arange(2.0, 10.0)})
+    assert memory.storage["obs"].flatten().tolist() == [9.0, 7.0, 8.0]
+    assert (len(memory), memory.counter) == (3, 10)
+    memory.add({"obs": torch.tensor([10.0])})  # in the place of the oldest row
+    assert memory.storage["obs"].flatten().tolist() == [9.0, 10.0, 8.0]
 
 
 def test_every_step_may_begin_an_episode():

@@ -63,6 +63,16 @@ def test_samples_have_the_covariance_of_the_search():
     assert np.array_equal(search.offsets(3), search.offsets(3))
 
 
+def test_an_axis_of_zero_gets_the_least_length():
+    search = CovarianceSearch(np.zeros(3, np.float32), 0.5, 6, given_sigma=0.5)
+    search._cma._C, search._cma._B, search._cma._D = np.diag([4.0, 0.0, 9.0]), None, None
+    search._decompose()
+    np.testing.assert_allclose(search._cma._D, [1e-4, 2.0, 3.0])
+    search.learn(1, np.arange(6.0))
+    search = CovarianceSearch.from_tensors(search.tensors(), 6)  # which refuses axes of 0
+    assert np.isfinite([*search.weights, search.sigma]).all()
+
+
 def test_an_update_is_the_package_s():
     from cmaes import CMA
 

@@ -63,8 +63,9 @@ class ReplayBuffer:
         rows.batch_size = torch.Size([count])
         if self.storage is None:
             self.storage = cast(TensorDict, torch.zeros_like(rows[:1]).expand(self.max_size).clone())
-        at = (self._cursor + torch.arange(count)) % self.max_size
-        self.storage[at] = rows
+        kept = min(count, self.max_size)  # the last rows, if there are more than places
+        at = (self._cursor + torch.arange(count - kept, count)) % self.max_size
+        self.storage[at] = rows[count - kept :]
         self._cursor = (self._cursor + count) % self.max_size
         self.size, self.counter = min(self.size + count, self.max_size), self.counter + count
 
