@@ -37,7 +37,7 @@ def networks(env_name: str) -> dict[str, Any]:
 def env_source_of(env_name: str) -> EnvSource:
     """Return what envs are made of, as a user would write it down."""
     if env_name == m.POSITIONS:
-        places = {"name": "agilerl_like.envs.observation_wrappers:KeepEntries", "entries": [0, 2]}
+        places = {"name": "agilerl_like.envs.observation_wrappers:SelectEntries", "entries": [0, 2]}
         return VecEnvConfig("CartPole-v1", wrappers=(places,))
     return partial(make, env_name)
 

@@ -30,7 +30,7 @@ from benchmarks.venvs import interpreter, is_ready
 
 EPISODES = 100
 SB3 = "Stable-Baselines3, one agent"
-ENTRIES = "agilerl_like.envs.observation_wrappers:KeepEntries"
+ENTRIES = "agilerl_like.envs.observation_wrappers:SelectEntries"
 DRAWN = "agilerl_like.envs.observation_wrappers:DrawnPole"
 
 
