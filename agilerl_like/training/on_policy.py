@@ -218,7 +218,7 @@ def train_on_policy(
     processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
     described = None
     if population is not None:
-        several = processes > 1 or (process_group is not None and process_group.size > 1)
+        several = processes != 1 or (process_group is not None and process_group.size > 1)
         device = population.device.type if several else str(population.device)
         run = {"processes": processes, "device": device, "log_every": log_every}
         logs = _logs(trackers, tensorboard=tensorboard, log_dir=tensorboard_log_dir, wb=wb, wandb_kwargs=wandb_kwargs)

@@ -58,7 +58,7 @@ def with_weights(member, weights):
 def acting(pop, observations):
     """Let a population act in training mode, as the collector does."""
     group = pop.learners
-    if not hasattr(group, "returns"):
+    if group._returns is None:
         group.make_buffer(None, pop[0].num_envs, None)
     state = group.initial_hidden_state.repeat(len(pop), pop[0].num_envs, 1, 1, 1)
     return group.act(observations, state, None, group.next_noise(pop[0].num_envs))[0]
