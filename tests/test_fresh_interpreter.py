@@ -65,6 +65,7 @@ import importlib
 import gymnasium
 from agilerl_like import *
 from agilerl_like import reporting
+from agilerl_like.agilerl.hpo import mutation, tournament  # a name that is refused elsewhere, and a module here
 def played():
     raise AssertionError("an episode was played")
 make_vect_envs("ALE/Pong-v5", 1, backend="sync").close()
