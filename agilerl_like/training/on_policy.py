@@ -221,6 +221,9 @@ def train_on_policy(
         several = processes != 1 or (process_group is not None and process_group.size > 1)
         device = population.device.type if several else str(population.device)
         run = {"processes": processes, "device": device, "log_every": log_every}
+        observers = len(callbacks) + len(reporters)
+        left_out = [f"callbacks: {observers} of the script's own"] if observers else []
+        left_out += [] if eval_setup is None else ["environment: an eval_env of the script's own"]
         logs = _logs(trackers, tensorboard=tensorboard, log_dir=tensorboard_log_dir, wb=wb, wandb_kwargs=wandb_kwargs)
         described = describe_run(
             env_setup,
@@ -229,7 +232,7 @@ def train_on_policy(
             plan.selection,
             plan.mutations,
             run={**run, **logs},
-            observers=len(callbacks) + len(reporters),
+            left_out=left_out,
         )
         plan = replace(plan, settings={**described.settings, **plan.settings})
     own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]

@@ -283,9 +283,9 @@ def describe_run(
     mutations: Explorer,
     *,
     run: Mapping[str, Any],
-    observers: int = 0,
+    left_out: Sequence[str] = (),
 ) -> RunDescription:
-    """Describe the run of a script; `run` is the section of that name, and `observers` counts the script's callbacks.
+    """Describe the run of a script; `run` is the section of that name, `left_out` notes what no file can hold.
 
     Raises:
         ConfigurationError: a tracker in `run` is unknown.
@@ -334,7 +334,7 @@ def describe_run(
         *mutation_notes,
         *selection_notes,
         *tracker_notes,
-        *([f"callbacks: {observers} of the script's own"] if observers else ()),
+        *left_out,
     )
     return RunDescription({key: value for key, value in settings.items() if value != {}}, notes)
 

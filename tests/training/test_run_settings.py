@@ -340,6 +340,7 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
         "wandb_kwargs": {"project": "poles"},
         "trackers": ["mlflow", {"name": "trackio", "own": object()}],
         "callbacks": [Callback()],
+        "eval_env": make_vect_envs("CartPole-v1", 2),
     }
 
     def make():
@@ -353,7 +354,12 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
     assert (found.run.log_every, found.run.device) == ("update", "cpu")
     assert (found.run.tensorboard, found.run.wandb) == (True, False)
     assert found.run.trackers == ({"name": "wandb", "project": "poles"}, "mlflow")
-    assert seen["notes"] == ("trackers: trackio, whose options cannot be written", "callbacks: 1 of the script's own")
+    assert seen["notes"] == (
+        "trackers: trackio, whose options cannot be written",
+        "callbacks: 1 of the script's own",
+        "environment: an eval_env of the script's own",
+    )
+    options["eval_env"].close()
 
 
 @pytest.mark.parametrize(("own", "written"), [({}, {"device": "cpu"}), ({"device": "meta"}, {})])
