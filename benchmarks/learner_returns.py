@@ -155,7 +155,8 @@ def section(runs: Sequence[Run[Learned]], options: argparse.Namespace) -> list[s
         "with the hyperparameters that rl-zoo tuned (DQN's agent is the best of rl-zoo's evaluations, SAC's the last), "
         "AgileRL four members in its own `train_off_policy`, with the hyperparameters of its `dqn.yaml`. "
         "On HalfCheetah each of our four members takes a gradient step for each of its own env steps: a quarter of the "
-        "gradient steps of Stable-Baselines3's agent, and all four as many.",
+        "gradient steps of Stable-Baselines3's agent, and all four as many. CPU seconds include those of env workers. "
+        "The date is that of the last run, which keeps the rows that it did not measure.",
         "",
         conditions(runs, options, timed=False),
         "",
