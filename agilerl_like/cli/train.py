@@ -298,11 +298,11 @@ def _run(
     An environment may change the working directory, which is the given one again at the end.
     """
     here = Path.cwd()
-    explores = _explores(config, find_folder()) if resume and process_group.is_main else None
-    explores = process_group.broadcast(explores)
+    evolves_noise = _evolves_noise(config, find_folder()) if resume and process_group.is_main else None
+    evolves_noise = process_group.broadcast(evolves_noise)
     with contextlib.ExitStack() as stack:
         stack.callback(os.chdir, here)
-        setup = build(config, process_group.device(config.run.torch_device), explores=explores)
+        setup = build(config, process_group.device(config.run.torch_device), evolves_noise=evolves_noise)
         stack.callback(setup.env.close)
         choice = choose_layout(
             setup.env_setup,
@@ -356,7 +356,7 @@ def _run(
     return _exit_code(outcome)
 
 
-def _explores(config: Config, run_dir: Path) -> bool | None:
+def _evolves_noise(config: Config, run_dir: Path) -> bool | None:
     """Whether the noise of actions evolves in a run that is resumed, as it began; None if it has no checkpoint.
 
     Its members have their ranges from the checkpoint, whatever `evolution` is now.

@@ -112,7 +112,7 @@ def tune(
         probe = search_config(
             draft, steps=max(BUDGET, least), population=population, seed=seed, has_ranges=bool(ranges)
         )
-        with contextlib.chdir("."):
+        with contextlib.chdir("."):  # an environment may change the working directory
             rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
         steps = rate * 60 * minutes
         if steps < least:

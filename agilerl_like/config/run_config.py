@@ -337,11 +337,11 @@ class Experiment(NamedTuple):
         return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
 
 
-def build(config: Config, device: torch.device | None = None, *, explores: bool | None = None) -> Experiment:
+def build(config: Config, device: torch.device | None = None, *, evolves_noise: bool | None = None) -> Experiment:
     """Make the envs and the population that a configuration describes; the caller closes `env`.
 
-    The population is on `device`, by default that of `run.device`. `explores`: whether the noise of continuous actions
-    evolves although it has no range in `hyperparameters`; by default with `evolution: auto`.
+    The population is on `device`, by default that of `run.device`. `evolves_noise`: whether the noise of continuous
+    actions evolves although it has no range in `hyperparameters`; by default with `evolution: auto`.
 
     Raises:
         ConfigurationError: the device does not exist, the env is unknown or lacks a package, or the algorithm does not
@@ -355,9 +355,9 @@ def build(config: Config, device: torch.device | None = None, *, explores: bool 
         raise ConfigurationError(f"environment: {error}") from error
     try:
         start, arguments = config.population, config.agent_arguments()
-        if explores is None:
-            explores = config.evolution is not None and config.mutation is not None
-        if explores:
+        if evolves_noise is None:
+            evolves_noise = config.evolution is not None and config.mutation is not None
+        if evolves_noise:
             spaces, its_class = env_setup.spaces, config.algorithm_class.config
             arguments["hp_config"] = with_exploration(its_class, spaces[-1], arguments, arguments["hp_config"])
         population = config.algorithm_class.population(
