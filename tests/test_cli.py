@@ -1,7 +1,9 @@
 import csv
 import io
+import itertools
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -225,6 +227,7 @@ class TestTrain:
 
 WANDERER = """
 import os
+import re
 import gymnasium
 class Wanderer(gymnasium.Wrapper):
     def reset(self, **options):
@@ -484,6 +487,20 @@ class TestProgram:
             assert sum(line.startswith(f"  {command} ") for line in page.splitlines()) == 2  # the command ran twice
         assert max(map(len, page.splitlines())) <= 120
 
+    @pytest.mark.parametrize("command", ["train", "resume", "tune", "film"])
+    def test_lines_of_help_are_filled(self, command, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        texts = [re.fullmatch(r"│( {7,})(\S.*?) *│", line) for line in capsys.readouterr().out.splitlines()]
+        early = []
+        for above, below in itertools.pairwise(texts):
+            if above and below and above[1] == below[1]:
+                word = below[2].split()[0]
+                if len(above[1] + above[2]) + 1 + len(word) < 78:  # the word would have found room in the line above
+                    early.append((above[2], word))
+        assert early == []
+
     def test_version(self, capsys):
         assert main(["--version"]) == 0
         assert capsys.readouterr().out == f"agilerl-like {agilerl_like.__version__}\n"
@@ -575,6 +592,7 @@ def test_a_reader_who_has_enough_is_no_fault(tmp_path, arguments):
 
 SIGNALLED = """
 import os
+import re
 from gymnasium.envs.classic_control import CartPoleEnv
 class Signalled(CartPoleEnv):
     steps = 0

@@ -37,6 +37,7 @@ from agilerl_like.cli import (
     trajectories,
     tune,
 )
+from agilerl_like.cli.help_pages import unwrapped
 from agilerl_like.cli.output import PROGRAM, write_error, write_line
 from agilerl_like.errors import (
     CheckpointError,
@@ -71,7 +72,7 @@ def _parsed(name: str, function: Callable[..., int]) -> Command:
     def run(arguments: Sequence[str]) -> int:
         torch.set_num_threads(1)
         markers = (PositionalMetavarFromFieldName,)
-        return tyro.cli(function, prog=f"{PROGRAM} {name}", args=list(arguments), config=markers)
+        return tyro.cli(unwrapped(function), prog=f"{PROGRAM} {name}", args=list(arguments), config=markers)
 
     return Command(run, function)
 

@@ -29,9 +29,10 @@ from tyro.conf import (
     Positional,
     PositionalMetavarFromFieldName,
 )
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from agilerl_like.cli.found import FOUND, write_found
+from agilerl_like.cli.help_pages import UnwrappedHelpRegistry
 from agilerl_like.cli.output import PROGRAM, write_error, write_line, write_note
 from agilerl_like.cli.report import write_findings
 from agilerl_like.config import (
@@ -258,7 +259,7 @@ def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[],
     """Print a command's help, with the given settings as defaults."""
     default: dict[str, Any] = {} if settings is None else {"default": settings()}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands, EnumChoicesFromValues)
-    types = ConstructorRegistry()
+    types = UnwrappedHelpRegistry()
     types.primitive_rule(_text_or_function)
     tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, registry=types, **default)
     return ExitCode.DONE
