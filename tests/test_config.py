@@ -508,6 +508,7 @@ class TestBuilding:
         ("options", "message"),
         [
             (("--run.device", "gpu"), "run.device='gpu'; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"),
+            (("--run.device", "mps"), "run.device='mps'; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"),
             (("--run.device", "cuda:1", "--run.processes", "2"), "run.device='cuda:1' is a single GPU; allowed for"),
         ],
     )

@@ -187,7 +187,8 @@ class PPOConfig:
     """Compile the gradient of a minibatch with torch.compile, for every kind of network. 5 to 25 s for every new
     shape, so for long runs of fixed architectures; one for all members."""
     precision: Precision = "float32"
-    """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members."""
+    """Type of the networks' products: float32, or bfloat16 by automatic mixed precision; one for all members. On GPUs
+    since Ampere torch computes float32 convolutions in TF32, unless `torch.backends.cudnn.allow_tf32` is False."""
     schedules: Schedules = FrozenMapping()
     """Factors on lr, ent_coef, clip_coef or vf_coef that depend on the run's progress: {lr: linear}, {ent_coef: cosine}
     or points [[progress, factor], ...] joined by lines; in Python any function of progress, too. The value itself stays

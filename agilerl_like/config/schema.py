@@ -62,6 +62,8 @@ ENCODER_KEYS = ("encoder", "simba", "encoder_config")
 """The keys of an encoder in a `net_config`."""
 AUTO = "auto"
 """The device that stands for cuda if there is one, else cpu; processes and threads that are chosen by measuring."""
+DEVICES = ("cpu", "cuda", "meta")
+"""The types of devices that networks can be on; "meta" has shapes alone, without values."""
 COUNT = "count"
 """Stands for the other kind of value of such a setting in pydantic's errors."""
 MAX_THREADS = 1024
@@ -539,11 +541,11 @@ class RunConfig(Section, frozen=True):
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
         try:
-            _ = self.torch_device
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'"
-            ) from error
+            kind = self.torch_device.type
+        except RuntimeError:
+            kind = ""
+        if kind not in DEVICES:
+            raise ConfigurationError(f"device={self.device!r}; allowed are 'cpu', 'cuda', 'cuda:1', ..., and 'auto'")
         for kind in ("trackers", "callbacks"):
             for number, entry in enumerate(getattr(self, kind)):
                 registered(kind.removesuffix("s")).parse(f"{kind}.{number}", entry)

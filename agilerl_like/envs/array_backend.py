@@ -178,13 +178,16 @@ class TorchBackend(ArrayBackend):
 
 
 def resolve_device(device: Any) -> torch.device:
-    """Return the device of that name; ConfigurationError if this machine lacks it."""
+    """Return the device of that name.
+
+    Raises:
+        ConfigurationError: this machine lacks it, or it has no float64 (mps), in which statistics are computed.
+    """
     try:
         found = torch.device(device)
-        torch.empty(1, device=found)
-    except Exception as error:  # RuntimeError, AssertionError, NotImplementedError, …
-        others = [name for name, kind in (("cuda", torch.cuda), ("mps", torch.backends.mps)) if kind.is_available()]
-        allowed = ", ".join(map(repr, ["cpu", *others]))
+        torch.empty(1, dtype=torch.float64, device=found)
+    except Exception as error:  # RuntimeError, AssertionError, NotImplementedError, TypeError, …
+        allowed = ", ".join(map(repr, ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]))
         raise ConfigurationError(
             f"device={str(device)!r} cannot be used: {str(error).splitlines()[0]:.100}; allowed here: {allowed}"
         ) from error

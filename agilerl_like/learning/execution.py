@@ -69,6 +69,8 @@ def _compiled(function: Any, device: str) -> Any:
             torch.compiler.cudagraph_mark_step_begin()
         try:
             outputs = graph(*args)
+        except torch.OutOfMemoryError:  # a RuntimeError, too, but none of the compiler
+            raise
         except RuntimeError as error:  # what torch's compilers raise; an error of the function's own is raised again
             failed = True
             warnings.warn(f"compile=True has no effect, because {_reason(error)}", stacklevel=2)

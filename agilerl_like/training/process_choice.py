@@ -24,7 +24,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import check_launch, unavailable_reason
-from agilerl_like.distributed.process_group import ProcessGroup
+from agilerl_like.distributed.process_group import ProcessGroup, check_shared_device
 from agilerl_like.envs.factory import env_config_of
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.formatting import number_of
@@ -162,12 +162,18 @@ def choose_layout(
     """Return the processes and threads of a run; those that are given as numbers are not changed.
 
     Without a population, that of the run folder `resume` is measured.
+
+    Raises:
+        ConfigurationError: several processes are set for a population on one GPU, such as "cuda:1".
     """
     given = Layout(processes if processes != AUTO else 1, threads if threads != AUTO else torch.get_num_threads())
+    launched = process_group is not None and process_group.size > 1
     if processes != AUTO:
+        if processes > 1 and population is not None and not launched:
+            check_shared_device(population.device)
         return Choice(given, "as set", {})
     cores = available_cores()
-    if process_group is not None and process_group.size > 1:
+    if process_group is not None and launched:
         return Choice(given, f"one of {process_group.size} processes that a launcher started", {})
     if cores == 1:
         return Choice(given, "one core", {})

@@ -109,6 +109,17 @@ def test_compiled_gradient_gives_equal_updates():
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
+def test_exhausted_memory_is_no_failure_of_the_compiler(monkeypatch):
+    def exhausted(*tensors):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: exhausted)
+    execution._compiled.cache_clear()
+    with pytest.raises(torch.OutOfMemoryError):
+        learned(DISCRETE, Execution(compile=True))
+    execution._compiled.cache_clear()
+
+
 def test_compiler_failure_warns_and_runs_uncompiled(monkeypatch):
     def broken(graph, inputs):
         raise OSError("no compiler here")

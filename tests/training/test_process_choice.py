@@ -117,6 +117,14 @@ def test_a_number_is_kept(layouts):
     assert layouts == [ONE, TWO]
 
 
+def test_several_processes_refuse_a_population_on_one_of_several_gpus(monkeypatch):
+    env_setup, population = setup()
+    monkeypatch.setattr(type(population), "device", torch.device("cuda:1"))
+    with pytest.raises(ConfigurationError, match="device='cuda:1' is a single GPU; allowed for several processes"):
+        choose_layout(env_setup, population, long_plan(), processes=2)
+    assert choose_layout(env_setup, population, long_plan(), processes=1).layout.processes == 1
+
+
 def test_a_long_run_has_two_processes(layouts):
     assert choose_layout(*setup(), long_plan()).layout == TWO
     assert layouts == [ONE, WIDE, TWO]

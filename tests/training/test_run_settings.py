@@ -362,7 +362,9 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
     options["eval_env"].close()
 
 
-@pytest.mark.parametrize(("own", "written"), [({}, {"device": "cpu"}), ({"device": "meta"}, {})])
+@pytest.mark.parametrize(
+    ("own", "written"), [({}, {"device": "cpu"}), ({"device": "meta"}, {}), ({"device": "meta:0"}, {})]
+)
 def test_the_device_of_tensor_envs_is_written_where_it_is_not_that_of_the_run(own, written):
     with contextlib.closing(make_vect_envs("CartPole-v1", 2, backend="torch")) as env:
         env.env_config = replace(env.env_config, env_kwargs=own)
