@@ -497,7 +497,7 @@ class TestProgram:
         for above, below in itertools.pairwise(texts):
             if above and below and above[1] == below[1]:
                 word = below[2].split()[0]
-                if len(above[1] + above[2]) + 1 + len(word) < 78:  # the word would have found room in the line above
+                if len(above[1] + above[2]) + 1 + len(word) < 78:  # the word would have fitted in the line above
                     early.append((above[2], word))
         assert early == []
 
