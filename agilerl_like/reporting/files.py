@@ -307,9 +307,10 @@ def _read_table(path: Path, identity: tuple[str, ...]) -> list[dict[str, Any]]:
         columns = tuple(next(table, ()))
         if columns[: len(identity)] == identity and len(set(columns)) == len(columns) <= MAX_COLUMNS:
             rows: list[dict[str, Any]] = []
+            first_known: dict[str, Any] = {}
             for fields in table:
                 rows.append(_read_row(columns, fields))
-                _check_kinds(rows[0], rows[-1])
+                _check_kinds(first_known, rows[-1])
             return rows
     except (csv.Error, ValueError) as error:
         raise CheckpointError(f"path={str(path)!r}, line {table.line_num}: {error!s:.300}") from error
@@ -441,10 +442,16 @@ def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
     return row
 
 
-def _check_kinds(first: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    """Raise ValueError for text in a column that begins with numbers; a choice may be among numbers and none."""
+def _check_kinds(first_known: dict[str, Any], row: Mapping[str, Any]) -> None:
+    """Raise ValueError for text in a column that begins with numbers; a choice may be among numbers and none.
+
+    `first_known` receives the first value of each hyperparameter; a member without it has an empty field.
+    """
     for name, value in row.items():
-        if name.startswith("hp/") and isinstance(value, str) and value != "none" and not isinstance(first[name], str):
+        if not name.startswith("hp/") or (isinstance(value, float) and math.isnan(value)):
+            continue
+        first = first_known.setdefault(name, value)
+        if isinstance(value, str) and value != "none" and not isinstance(first, str):
             raise ValueError(f"{name}={value!r:.100}; allowed are numbers")
 
 

@@ -381,6 +381,12 @@ def test_error_names_the_damaged_row_of_metrics(tmp_path, row, message):
         read_metrics(tmp_path)
 
 
+def test_a_choice_that_the_first_member_does_not_have_is_read(tmp_path):
+    second = {"slot": 1, "uid": 1, "hyperparameters": {"lr": 1e-3, "lr_schedule": "kl"}}
+    write(tmp_path, a_generation(a_member(), a_member(**second)))
+    assert [row["hp/lr_schedule"] for row in read_metrics(tmp_path)] == [pytest.approx(math.nan, nan_ok=True), "kl"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
