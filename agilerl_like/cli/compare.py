@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line, write_table
@@ -14,7 +15,7 @@ from agilerl_like.cli.runs import HEAD, row
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.charts import distinct_names
-from agilerl_like.reporting.estimates import best_so_far, bootstrap, interquartile_mean
+from agilerl_like.reporting.estimates import best_at, bootstrap, interquartile_mean
 from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.saved_runs import Run
 
@@ -35,31 +36,35 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     opened = [Run.open(folder) for folder in runs]
     write_table(HEAD, [row(run) for run in opened])
     records, names = [run.records for run in opened], distinct_names([run.name for run in opened])
-    steps = [one.per_generation("time/total_timesteps") for one in records]
-    shortest = min(float(own[-1]) for own in steps)
+    shortest = min(float(one.per_generation("time/total_timesteps")[-1]) for one in records)
     if math.isfinite(shortest):
         write_line(f"\nbest fitness so far at equal steps (up to {formatting.count(shortest)}, the shortest run)")
         at = [shortest * (n + 1) / POINTS for n in range(POINTS)]
-        best = [
-            [float(best_so_far(one)[own <= step][-1]) if (own <= step).any() else math.nan for step in at]
-            for one, own in zip(records, steps, strict=True)
-        ]
+        best = [best_at(one, at) for one in records]
         table = [[name, *map(formatting.known_fitness, values)] for name, values in zip(names, best, strict=True)]
-        pooled = [bootstrap([values[n] for values in best], interquartile_mean) for n in range(POINTS)]
-        table.append(["interquartile mean", *(formatting.known_fitness(one.value) for one in pooled)])
-        table.append(
-            [
-                "95 % interval",
-                *(
-                    f"{formatting.fitness(e.low)} to {formatting.fitness(e.high)}" if math.isfinite(e.low) else "-"
-                    for e in pooled
-                ),
-            ]
-        )
-        write_table(("run", *map(formatting.count, at)), table)
+        envs = sorted({str(one.document.get("env", "")) for one in records})
+        write_table(("run", *map(formatting.count, at)), table + (_pooled(best) if len(envs) == 1 else []))
+        if len(envs) > 1:
+            write_line(f"no mean over the runs, because they have different envs: {', '.join(envs)}")
     _write_found(opened, names)
     _write_differences(opened, names)
     return ExitCode.DONE
+
+
+def _pooled(best: Sequence[np.ndarray]) -> list[list[str]]:
+    """Return the rows of the interquartile mean and its interval; a column needs the fitness of every run."""
+    columns = [values if np.isfinite(values).all() else [] for values in np.transpose(best)]
+    pooled = [bootstrap(values, interquartile_mean) for values in columns]
+    return [
+        ["interquartile mean", *(formatting.known_fitness(one.value) for one in pooled)],
+        [
+            "95 % interval",
+            *(
+                f"{formatting.fitness(e.low)} to {formatting.fitness(e.high)}" if math.isfinite(e.low) else MISSING
+                for e in pooled
+            ),
+        ],
+    ]
 
 
 def _write_found(runs: list[Run], run_names: list[str]) -> None:

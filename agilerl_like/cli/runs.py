@@ -47,7 +47,7 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
         str(document.get("env", "")),
         records.outcome,
         str(len(records.generations)),
-        str(records.generations[0][1]),
+        records.sizes,
         formatting.count(last.get("time/total_timesteps", math.nan)),
         formatting.known_fitness(best_so_far(records)[-1]),
         formatting.duration(last.get("time/time_elapsed", math.nan)),

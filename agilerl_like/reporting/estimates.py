@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 2000
@@ -76,15 +77,15 @@ def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
 def operator_gains(history: RunHistory) -> dict[str, list[float]]:
     """Return for each mutation operator the gains of its members, by the name of the operator.
 
-    The gain is the fitness of a member after its first generation less that of its parent one generation before. It
-    holds what a generation of training brings, too: the operator "clone, unchanged" is the comparison.
+    The gain is the fitness of a member after its first generation less that of its parent one generation before; of a
+    clone of the best agent, less that of this agent in the generation that it was cloned from. It holds what a
+    generation of training brings, too: the operator "clone, unchanged" is the comparison.
     """
-    fitness, operators = history.column(FITNESS), _operators(history)
+    fitness = history.column(FITNESS)
     gains: dict[str, list[float]] = {}
     for row, before in enumerate(history.before):
-        own = history.rows[row]
         if history.is_birth(row) and math.isfinite(gain := fitness[row] - fitness[before]):
-            gains.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(gain)
+            gains.setdefault(_operators(history, row), []).append(gain)
     unchanged = gains.pop("None", None)
     ordered = dict(sorted(gains.items(), key=lambda item: -len(item[1])))
     return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
@@ -95,31 +96,38 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
 
     A parent that survives trains on as it was, on the same env seeds. So unlike `operator_gains` this has no bias from
     the choice of parents: those that had luck are parents, and lose it again. Clones of the best agent do not count,
-    because their parent has trained on for more than a generation.
+    because their parent has trained on for more than a generation; nor do clones of a parent that was changed itself in
+    the same selection (`mutate_survivors`, `mutate_elite`).
     """
-    fitness, operators = history.column(FITNESS), _operators(history)
+    fitness = history.column(FITNESS)
+    changed = {(birth.generation, birth.uid) for birth in history.births if birth.survives and _names(birth)}
     row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(history.rows)}
     effects: dict[str, list[float]] = {}
     for number, own in enumerate(history.rows):
         parent = row_of.get((own["generation"], own["parent_uid"]), -1)
         if not history.is_birth(number) or parent < 0 or _is_of_earlier(history, number):
             continue
+        if any((birth.generation, birth.parent_uid) in changed for birth in history.births_of(number)):
+            continue
         if math.isfinite(effect := fitness[number] - fitness[parent]):
-            effects.setdefault(operators.get(int(own["uid"]), own["mutation"] or "None"), []).append(effect)
+            effects.setdefault(_operators(history, number), []).append(effect)
     unchanged = effects.pop("None", None)
     ordered = dict(sorted(effects.items(), key=lambda item: -len(item[1])))
     return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
 
 
-def _operators(history: RunHistory) -> dict[int, str]:
-    """The operators of each birth, by uid; several of one birth are one name."""
-    found: dict[int, str] = {}
-    for birth in history.births:
-        names = [_operator(change) for change in birth.mutations if change["kind"] != "none"]
-        names = [SHRUNK] if birth.shrunk else names  # which changes fitness by more than any mutation
-        if not birth.survives and birth.parent_uid >= 0:
-            found[birth.uid] = " + ".join(dict.fromkeys(names)) or "None"
-    return found
+def _operators(history: RunHistory, row: int) -> str:
+    """The operators of the birth of a row's member; several are one name."""
+    births = history.births_of(row)
+    if not births:
+        return history.rows[row]["mutation"] or "None"
+    if any(birth.shrunk for birth in births):  # which changes fitness by more than any mutation
+        return SHRUNK
+    return " + ".join(dict.fromkeys(name for birth in births for name in _names(birth))) or "None"
+
+
+def _names(birth: OffspringRecord) -> list[str]:
+    return [_operator(change) for change in birth.mutations if change["kind"] != "none"]
 
 
 def _is_of_earlier(history: RunHistory, row: int) -> bool:
@@ -147,8 +155,18 @@ def pooled(histories: Sequence[RunHistory], points: int = 100) -> tuple[np.ndarr
     if len(curves) < 2 or begin > end:
         return np.array([]), []
     grid = np.linspace(begin, end, points)
-    values = np.array([best[np.searchsorted(steps, grid, side="right") - 1] for steps, best in curves])
+    values = np.array([_at(grid, steps, best) for steps, best in curves])
     return grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)]
+
+
+def best_at(history: RunHistory, env_steps: Sequence[float]) -> np.ndarray:
+    """Return the fitness of the best agent so far after these env steps; nan before the end of a generation."""
+    return _at(np.array(env_steps), history.per_generation("time/total_timesteps"), best_so_far(history))
+
+
+def _at(grid: np.ndarray, steps: np.ndarray, best: np.ndarray) -> np.ndarray:
+    ended = np.searchsorted(steps, grid, side="right")
+    return np.where(ended > 0, best[ended - 1], np.nan)
 
 
 def best_so_far(history: RunHistory) -> np.ndarray:

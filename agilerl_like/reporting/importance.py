@@ -12,7 +12,6 @@ with the fit repeated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -59,8 +58,6 @@ class Effects(NamedTuple):
     num_rows: int
     """Members times generations that had a gain."""
     num_members: int
-    explained: float
-    """Share of the variance of the gains of unseen members that the whole model explains; it may be negative."""
     reason: str = ""
     """Why there are no effects."""
 
@@ -75,13 +72,13 @@ def hyperparameter_effects(run: RunHistory) -> Effects:
             f"{len(rows)} gains of {num_members} members are too few to tell effects from noise; at least {LEAST_ROWS} "
             f"of {LEAST_MEMBERS}"
         )
-        return Effects((), len(rows), num_members, math.nan, reason)
+        return Effects((), len(rows), num_members, reason)
     varied = {name: run.column(name)[rows] for name in run.hyperparameters}
     varied = {name: values for name, values in varied.items() if len(set(values[np.isfinite(values)].tolist())) > 1}
     if not varied:
-        return Effects((), len(rows), num_members, math.nan, "no hyperparameter differed between members")
+        return Effects((), len(rows), num_members, "no hyperparameter differed between members")
     if not gains.any():
-        return Effects((), len(rows), num_members, math.nan, "all members of a generation gained the same")
+        return Effects((), len(rows), num_members, "all members of a generation gained the same")
     blocks = [
         _curve(before),
         *(_levels(values) if run.categories(name) else _curve(values) for name, values in varied.items()),
@@ -105,7 +102,7 @@ def hyperparameter_effects(run: RunHistory) -> Effects:
         for n, (name, values) in enumerate(varied.items())
     ]
     ordered = sorted(effects, key=lambda effect: -effect.importance.value)
-    return Effects(tuple(ordered), len(rows), num_members, float(shares[-1]))
+    return Effects(tuple(ordered), len(rows), num_members)
 
 
 def _gains(run: RunHistory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -27,8 +27,8 @@ from agilerl_like.reporting.charts import (
     fitness_range,
 )
 from agilerl_like.reporting.estimates import best_so_far, pooled
-from agilerl_like.reporting.files import METRICS, read_metrics
-from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history, split_arrays
+from agilerl_like.reporting.files import METRICS
+from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.storage.durable_io import replace_file
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     for number, run in enumerate(runs):
         colour = f"C{number}" if named else _GREY
         label = names[number] if named else "a run" if number == 0 else ""
+        label = f" {label}" if label.startswith("_") else label  # which matplotlib leaves out of a legend
         steps = run.per_generation("time/total_timesteps")
         axes.step(steps, best_so_far(run), where="post", linewidth=1.2, color=colour, label=label)
     steps, means = pooled(runs)
@@ -115,7 +116,9 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _style_axes(axes, envs[0])
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return drawing
 
 
@@ -129,7 +132,7 @@ def _new_figure(figsize: tuple[float, float]) -> Figure:
 
 def figure(run_dir: Path | str) -> Figure:
     """Return the figure of a run; it belongs to no window and no global state."""
-    history = _read(run_dir)
+    history = read_history(run_dir)
     if len(history.hyperparameters) > PANELS:
         raise CheckpointError(
             f"path={str(Path(run_dir) / METRICS)!r} has {len(history.hyperparameters)} hp/ columns; allowed are "
@@ -168,13 +171,6 @@ def _title(history: RunHistory) -> str:
     return f"{history.name}: best fitness {fitness}, member {best['uid']:.0f} in generation {best['generation']:.0f}"
 
 
-def _read(run_dir: Path | str) -> RunHistory:
-    rows = read_metrics(run_dir)
-    if not rows:
-        raise ConfigurationError(f"{Path(run_dir) / METRICS} has no rows yet: they are written after each generation")
-    return RunHistory(Path(run_dir), split_arrays(rows))
-
-
 def _column(history: RunHistory, name: str) -> np.ndarray:
     values = -history.column(name) if name in _NEGATED else history.column(name)
     sizes = np.abs(values)
@@ -206,7 +202,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     middle, spread = fitness[history.lineage], _column(history, "eval/std_reward")[history.lineage]
     axes.fill_between(
         steps[history.lineage], middle - spread, middle + spread, color=DARK, alpha=0.1, linewidth=0, zorder=1,
-        label="± standard deviation of its episodes",
+        label="± standard error of its rating" if history.is_rated else "± standard deviation of its episodes",
     )  # fmt: skip
     target = history.column("population/target")[-1]
     if abs(target) < LARGEST:

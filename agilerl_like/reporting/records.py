@@ -76,12 +76,12 @@ class MemberRecord:
 
     `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, without the
     effects of the seeds where members played different ones; `fitness_std` is the standard deviation of the episodes,
-    and `standard_error` that of the fitness, nan if it is not known; `train_return` is the
-    mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
+    of a rating its standard error, and `standard_error` that of the fitness, nan if it is not known; `train_return` is
+    the mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
     `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have
     Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number of weights;
-    `legend` explains the parts of `architecture`; `measures` are further results of the evaluation ("info/NAME",
-    "fitness_by_instance/NUMBER").
+    `legend` explains the parts of `architecture`; `measures` are further results of the evaluation: "info/NAME",
+    "fitness_by_instance/NUMBER", and "return" where the fitness is an info.
     """
 
     slot: NonNegativeInt
@@ -226,11 +226,6 @@ class GenerationRecord:
     """The updates of this generation, in the order of their steps, if they are logged one by one."""
     tracked: Mapping[str, float] = field(default_factory=dict)
     """The means of the numbers that callbacks tracked in this generation, by tag; reporters alone receive them."""
-
-    @property
-    def best_fitness_ever(self) -> float:
-        """Fitness of the best agent so far, on fresh episodes."""
-        return self.best.fitness
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ def _facts(run: RunHistory) -> str:
         ),
         (f"{best['uid']:.0f}", f"best member, generation {best['generation']:.0f}"),
         (f"{of_lineage} of {births}", "births in its lineage"),
-        (f"{len(run.generations)}", f"generations of {run.generations[0][1]} members"),
+        (f"{len(run.generations)}", f"generations of {run.sizes} members"),
         (formatting.count(last.get("time/total_timesteps", math.nan)), "env steps of all members"),
         (formatting.duration(last.get("time/time_elapsed", math.nan)), "time"),
         (run.outcome, "how it ended"),
@@ -207,7 +207,7 @@ def _lineage(run: RunHistory) -> str:
     return _section(
         "How the best agent came about",
         "The births of its lineage. Gain: fitness after the member's first generation less its parent's one generation "
-        "before.",
+        "before; of a clone of the run's best agent, less this agent's in the generation that it was cloned from.",
         table,
     )
 
@@ -259,10 +259,11 @@ def _operators(run: RunHistory) -> str:
     return _section(
         "What each mutation brought",
         "Mean gain in fitness with a 95 % bootstrap interval: a member's fitness after its first generation less its "
-        "parent's one generation before. This gain also has a generation of training (the row of unchanged clones "
+        "parent's one generation before (of a clone of the run's best agent, less this agent's in the generation that "
+        "it was cloned from). This gain also has a generation of training (the row of unchanged clones "
         "shows how much) and regression to the mean, because parents are selected for a high and partly lucky fitness. "
-        "Beside the parent: the same member less its parent in the same generation, where that one survived; it has "
-        "neither.",
+        "Beside the parent: the same member less its parent in the same generation, where that one survived as it was; "
+        "it has neither.",
         f'<div class="rows">{_chart("gains of mutations", charts.intervals(estimates))}</div>{table}',
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ import numpy as np
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_metrics
-from agilerl_like.reporting.records import OffspringRecord, rank
+from agilerl_like.reporting.records import NO_PARENT, OffspringRecord, rank
 from agilerl_like.storage import safe_folder
 
 CONFIG, RUN_DOCUMENT = "config.yaml", "run.json"
@@ -60,21 +61,41 @@ class RunHistory:
     def before(self) -> list[int]:
         """For each row the row of the same member, or else of its parent, in the generation before; -1: none.
 
-        The row before that of a clone of the best agent is that agent's, of an earlier generation.
+        The row before that of a clone of the best agent is that agent's, of an earlier generation. A parent without a
+        row before, which took its slot in the generation in which it was cloned, has that of its own parent.
         """
         last_seen: dict[float, int] = {}
         before: list[int] = []
         row_of = {(row["generation"], row["uid"]): number for number, row in enumerate(self.rows)}
-        of_best = {birth.uid: birth for birth in self.births if birth.parent_generation is not None}
-        of_best = {uid: row_of.get((its.parent_generation, its.parent_uid), -1) for uid, its in of_best.items()}
         for start, stop in self.generations:
             # parents are looked up before the new members of their slots are added
             own = self.rows[start:stop]
-            before += [
-                last_seen.get(row["uid"], of_best.get(row["uid"], last_seen.get(row["parent_uid"], -1))) for row in own
-            ]
+            before += [self._row_before(row, last_seen, row_of) for row in own]
             last_seen.update((row["uid"], index) for index, row in enumerate(own, start))
         return before
+
+    def _row_before(
+        self, row: dict[str, Any], last_seen: dict[float, int], row_of: dict[tuple[float, float], int]
+    ) -> int:
+        uid, parent = row["uid"], row["parent_uid"]
+        while uid not in last_seen and uid != NO_PARENT:
+            birth = self._births_by_uid.get(uid)
+            if birth is not None and birth.parent_generation is not None:
+                return row_of.get((birth.parent_generation, birth.parent_uid), -1)
+            uid = parent
+            parent = self._births_by_uid[uid].parent_uid if uid in self._births_by_uid else NO_PARENT
+        return last_seen.get(uid, -1)
+
+    @property
+    def sizes(self) -> str:
+        """The number of members, `8`; `8 to 4` if members were removed in the course of the run."""
+        first, last = (stop - start for start, stop in (self.generations[0], self.generations[-1]))
+        return f"{first}" if first == last else f"{first} to {last}"
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether the fitness is a rating, of which `eval/std_reward` is the standard error."""
+        return re.search(r"^ +fitness: rating$", self.config, re.MULTILINE) is not None
 
     def is_birth(self, row: int) -> bool:
         """Whether a row is the first of a member that has a parent."""
@@ -84,13 +105,24 @@ class RunHistory:
     def _births_by_uid(self) -> dict[float, OffspringRecord]:
         return {birth.uid: birth for birth in self.births if not birth.survives}
 
+    def births_of(self, row: int) -> list[OffspringRecord]:
+        """Return the records of a birth, oldest first: of ancestors without a row, then of the row's member.
+
+        It is empty without records, and for a row that is no birth.
+        """
+        found: list[OffspringRecord] = []
+        uid, origin = self.rows[row]["uid"], self.rows[self.before[row]]["uid"]
+        while self.is_birth(row) and uid != origin and uid in self._births_by_uid:
+            found.insert(0, self._births_by_uid[uid])
+            uid = found[0].parent_uid
+        return found
+
     def mutations_of(self, row: int) -> str:
         """Return the mutations of the row's member at its birth as text; without its record, their names."""
-        own = self.rows[row]
-        birth = self._births_by_uid.get(own["uid"])
-        if birth is None:
-            return "" if own["mutation"] == "None" else own["mutation"]
-        return ", ".join(filter(None, map(formatting.mutation, birth.mutations)))
+        births, name = self.births_of(row), self.rows[row]["mutation"]
+        if not births:
+            return "" if name == "None" else name
+        return ", ".join(filter(None, (formatting.mutation(its) for birth in births for its in birth.mutations)))
 
     @cached_property
     def best_row(self) -> int:

@@ -144,7 +144,7 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
     document, git = run.provenance, run.provenance.get("git") or {}
     origin = {
         "generations": str(run.generations()),
-        "members": str(len(run.members_in_generation(run.generations()))),
+        "members": records.sizes,
         "environment steps of all members": formatting.count(last.get("time/total_timesteps", math.nan)),
         "seed": str(run.config.get("seed", "")),
         "outcome": records.outcome,

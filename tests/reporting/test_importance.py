@@ -49,7 +49,6 @@ def test_the_share_of_the_variance_is_found():
     assert first.name == "lr"
     assert first.importance.low < 0.57 < first.importance.high
     assert first.importance.value == pytest.approx(0.57, abs=0.1)
-    assert found.explained == pytest.approx(0.57, abs=0.12)
     assert all(not effect.is_shown and effect.importance.value < 0.03 for effect in others)
     low, high = (float(end) for end in first.good.split(" to "))
     assert low > 10**-3.5
@@ -132,7 +131,6 @@ def test_members_that_had_luck_are_no_effect():
         row["eval/mean_reward"] = rng.normal()
     found = hyperparameter_effects(run)
     assert not [effect for effect in found.effects if effect.is_shown]
-    assert found.explained > 0.2  # fitness before
 
 
 @pytest.mark.parametrize(
@@ -193,6 +191,45 @@ def test_a_clone_of_the_best_agent_is_compared_with_that_agent_alone():
     assert run.lineage == [0, 5]  # generation 2 of member 0 is no ancestor of the clone
     assert operator_gains(run) == {"lr": [2.0]}
     assert operator_effects(run) == {}
+
+
+LR = ({"kind": "rl_hp", "operator": "gaussian", "details": {"lr": [1e-3, 2e-3]}},)
+BATCH = ({"kind": "rl_hp", "operator": "gaussian", "details": {"batch_size": [32, 64]}},)
+
+
+def rows_of(*generations):
+    """Rows of members (uid, parent, fitness), generation by generation."""
+    rows = []
+    for generation, members in enumerate(generations, start=1):
+        for slot, (uid, parent, fitness) in enumerate(members):
+            identity = {"generation": generation, "slot": slot, "uid": uid, "parent_uid": parent}
+            rows.append({**identity, "eval/mean_reward": fitness, "mutation": ""})
+    return rows
+
+
+def test_a_clone_of_a_member_that_has_just_taken_its_slot_descends_from_that_members_parent():
+    """Member 2, a clone of the best agent as of generation 1, and 3, which replaced a diverged one, have no row yet."""
+    rows = rows_of(
+        [(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 3.0), (1, -1, 5.0)], [(4, 2, 12.0), (1, -1, 1.0), (5, 3, 7.0)]
+    )
+    births = (
+        a_birth(generation=2, slot=1, uid=2, parent_uid=0, mutations=LR, parent_generation=1),
+        a_birth(generation=3, slot=1, uid=3, parent_uid=1, mutations=(), reason="replaced"),
+        a_birth(generation=2, slot=0, uid=4, parent_uid=2, mutations=BATCH),
+        a_birth(generation=3, slot=2, uid=5, parent_uid=3, mutations=(), reason="replaced"),
+    )
+    run = RunHistory(Path("run"), rows, births)
+    assert run.before == [-1, -1, 0, 1, 0, 3, 3]
+    assert run.lineage == [0, 4]
+    assert run.mutations_of(4) == "lr 1e-3 → 2e-3, batch_size 32 → 64"
+    assert operator_gains(run) == {"clone, unchanged": [2.0], "lr + batch_size": [2.0]}
+
+
+def test_a_parent_that_was_changed_at_the_birth_of_its_clone_is_no_comparison():
+    rows = rows_of([(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 60.0), (2, 0, 12.0)])
+    parent, clone = a_birth(slot=0, uid=0, survives=True, mutations=LR), a_birth(slot=1, uid=2, mutations=())
+    assert operator_effects(RunHistory(Path("run"), rows, (parent, clone))) == {}
+    assert operator_effects(RunHistory(Path("run"), rows, (clone,))) == {"clone, unchanged": [-48.0]}
 
 
 def test_what_shrinking_brought_is_not_that_of_a_mutation():

@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from reporting_examples import a_generation, a_member, a_run
+from reporting_examples import a_birth, a_generation, a_member, a_run
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting import CsvReporter, figure, figure_of_runs, fittest, plot_run, plot_runs
+from agilerl_like.reporting import CsvReporter, LineageReporter, figure, figure_of_runs, fittest, plot_run, plot_runs
 
 pytest.importorskip("matplotlib", reason="an extra")
 
@@ -84,6 +84,19 @@ def test_band_is_the_standard_deviation_of_the_best_members_episodes(run_dir):
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
     steps, low, high = (100_000, 200_000, 300_000), (0, 5, 20), (20, 25, 40)
     assert corners == {*zip(steps, low, strict=True), *zip(steps, high, strict=True)}
+
+
+def test_a_clone_of_the_best_agent_starts_where_that_agent_was_and_the_band_of_a_rating_is_its_error(run_dir):
+    lineage = LineageReporter(run_dir)
+    lineage.offspring((a_birth(generation=2, uid=3, parent_uid=0, parent_generation=1),))
+    metrics = run_dir / "metrics.csv"
+    last = metrics.read_text().splitlines()[-1]
+    clone = last.replace("3,1,2,0,", "3,1,3,0,").replace(",2,3,200.0,", ",3,3,200.0,")  # it is the best member
+    metrics.write_text(metrics.read_text().replace(last, clone))
+    (run_dir / "config.yaml").write_text("training:\n  fitness: rating\n")
+    axes = figure(run_dir).axes[0]
+    assert lineage_of(axes) == [[100_000, 10], [300_000, 30]]
+    assert "± standard error of its rating" in [one.get_label() for one in axes.collections]
 
 
 SEVEN = "gae_lambda,gamma,lr,update_epochs,clip_coef,vf_coef,ent_coef"
@@ -230,6 +243,14 @@ def test_several_runs_have_a_line_each_and_their_mean(three_runs):
     assert axes.get_title(loc="left") == "LunarLander-v3"
 
 
+def test_names_of_runs_are_in_the_legend_as_they_are(three_runs):
+    folders = [folder.rename(folder.with_name(name)) for folder, name in zip(three_runs, ("_old", "$a$"), strict=False)]
+    (axes,) = figure_of_runs(folders).axes
+    texts = axes.get_legend().get_texts()
+    assert [text.get_text().strip() for text in texts][:2] == ["_old", "$a$"]
+    assert not any(text.get_parse_math() for text in texts)
+
+
 def test_runs_without_common_steps_have_no_mean(tmp_path):
     for name, steps in (("short", 100_000), ("long", 200_000)):
         reporter = CsvReporter(tmp_path / name)
@@ -272,7 +293,7 @@ def test_a_run_of_an_older_version_is_plotted_without_what_it_lacks(run_dir):
 
 
 def test_folder_without_metrics_is_an_error(tmp_path):
-    with pytest.raises(ConfigurationError, match="give the folder of a run"):
+    with pytest.raises(ConfigurationError, match=r"it is no folder of a run, which has config\.yaml and metrics\.csv"):
         figure(tmp_path)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
 
+from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import CsvReporter, LineageReporter, charts
 from agilerl_like.reporting.estimates import (
@@ -204,6 +205,38 @@ def test_pooled_runs_end_with_the_interquartile_mean(tmp_path):
     assert (grid[0], grid[-1]) == (100_000, 300_000)
     assert estimates[-1].value == 50.0  # of 30, 40, 50, 60, 70 without the lowest and the highest
     assert estimates[-1].low <= 50.0 <= estimates[-1].high
+
+
+def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, capsys):
+    for name, ends, fitness in (("a", (100_000, 200_000), 10.0), ("b", (150_000, 200_000), 30.0)):
+        reporter = CsvReporter(tmp_path / name)
+        reporter.start(a_run())
+        for number, env_steps in enumerate(ends, start=1):
+            member = a_member(fitness=fitness + 10 * (number - 1))
+            reporter.generation(a_generation(member, number=number, env_steps=env_steps))
+        (tmp_path / name / "run.json").write_text(json.dumps({"env": "LunarLander-v3"}))
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    assert main(["compare", *folders]) == 0
+    rows = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    wanted = [
+        ["run", "50k", "100k", "150k", "200k"],
+        ["a", "-", "10.0", "10.0", "20.0"],
+        ["b", "-", "-", "30.0", "40.0"],
+        ["interquartile mean", "-", "-", "20.0", "30.0"],
+        ["95 % interval", "-", "-", "10.0 to 30.0", "20.0 to 40.0"],
+    ]
+    begin = rows.index(wanted[0])
+    assert rows[begin : begin + 5] == wanted
+    (tmp_path / "b" / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
+    assert main(["compare", *folders]) == 0
+    out = capsys.readouterr().out
+    assert "no mean over the runs, because they have different envs: CartPole-v1, LunarLander-v3" in out
+    assert "interquartile mean" not in out
+
+
+def test_the_number_of_members_is_that_of_the_first_and_the_last_generation():
+    rows = [{"generation": 1}, {"generation": 1}, {"generation": 2}]
+    assert [RunHistory(Path("run"), its).sizes for its in (rows, rows[:2])] == ["2 to 1", "2"]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))

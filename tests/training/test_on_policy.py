@@ -173,7 +173,7 @@ def test_files_of_a_run_folder(tmp_path):
     assert [a.index for a in loaded] == [a.index for a in population]
     assert all(torch.equal(flat(a), flat(b)) for a, b in zip(loaded, population, strict=True))
     best = PPO.load(tmp_path / "run" / "best")
-    assert best.fitness[-1] == memory.generations[-1].best_fitness_ever
+    assert best.fitness[-1] == memory.generations[-1].best.fitness
     assert torch.equal(flat(PPO.load(tmp_path / "elite")), flat(best))
     assert sorted(p.name for p in tmp_path.glob("all-*")) == ["all-200", "all-400", "all-600"]
 
