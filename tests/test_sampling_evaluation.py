@@ -11,7 +11,7 @@ from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.cli.evaluate import _write_result
+from agilerl_like.cli.evaluate import _write_result, _write_returns_by_agent
 from agilerl_like.errors import EnvStepError
 from agilerl_like.networks import make_distribution
 from agilerl_like.networks.sampling import Sampling
@@ -170,6 +170,13 @@ def test_lost_episodes_are_not_in_the_printed_mean(capsys):
     )
     with pytest.raises(EnvStepError, match="all 3 episodes were lost"):
         _write_result("", Episodes(np.ones((1, 3)), np.ones((1, 3), int), np.ones((1, 3), bool)), seed=7)
+
+
+def test_lost_episodes_are_not_in_the_printed_means_of_agents(capsys):
+    returns, lost = np.array([[1.0, 100.0, 3.0]]), np.array([[False, True, False]])
+    by_agent = {"red": returns, "blue": -returns}
+    _write_returns_by_agent(Episodes(returns * 0, np.ones((1, 3), int), lost, returns_by_agent=by_agent))
+    assert capsys.readouterr().out == "red: 2.00, blue: -2.00\n"
 
 
 def test_an_id_is_that_of_an_env_of_several_agents_for_a_team():

@@ -73,7 +73,7 @@ def evaluate(
             played = evaluate_agents(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             _write_result(label, played, seed)
             if isinstance(agent, IPPO):
-                write_line(", ".join(f"{name}: {its.mean():.2f}" for name, its in played.returns_by_agent.items()))
+                _write_returns_by_agent(played)
     return ExitCode.DONE
 
 
@@ -87,3 +87,8 @@ def _write_result(label: str, played: Episodes, seed: int) -> None:
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths[0][counts].mean():.0f} steps on average, "
         f"seed {seed}{f', {lost} more were lost with their worker processes' if lost else ''})"
     )
+
+
+def _write_returns_by_agent(played: Episodes) -> None:
+    counts = ~played.lost
+    write_line(", ".join(f"{name}: {its[counts].mean():.2f}" for name, its in played.returns_by_agent.items()))

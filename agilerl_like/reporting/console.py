@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.callback import Reporter
+from agilerl_like.reporting.callback import Reporter, RunContext
 from agilerl_like.reporting.members_table import members_table
 from agilerl_like.reporting.metrics import population_metrics
 from agilerl_like.reporting.notebook import NotebookDisplay, is_notebook, make_canvas
@@ -66,6 +66,8 @@ class ConsoleReporter(Reporter):
         self._clock = clock
         self._live: Live | NotebookDisplay | None = None
         self._run: RunRecord | None = None
+        self._generations_before = self._steps_before = 0
+        """What a resumed run had behind it when this process began."""
         self._clear()
 
     def _clear(self) -> None:
@@ -91,6 +93,10 @@ class ConsoleReporter(Reporter):
         console = self.console
         is_capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
         return is_capable and is_terminal(console.file)
+
+    def on_run_begin(self, run: RunContext) -> None:
+        self._generations_before, self._steps_before = run.generation, run.env_steps
+        super().on_run_begin(run)
 
     def start(self, run: RunRecord) -> None:
         """Print the title and start the live display."""
@@ -246,12 +252,13 @@ class ConsoleReporter(Reporter):
         length = run.generation_env_steps
         if not length:
             return ""
-        start = 0 if self._first_count is None else self._first_count.env_steps // length * length
-        start = start if self._record is None else self._record.env_steps
+        ended, start = self._generations_before, self._steps_before
+        if self._record is not None:
+            ended, start = self._record.generation, self._record.env_steps
         left = min(length, run.max_env_steps - start)
-        share = min(1.0, (self._env_steps - start) / left) if left > 0 else 1.0
+        share = min(1.0, max(0, self._env_steps - start) / left) if left > 0 else 1.0
         phase = "evaluates" if share == 1.0 else f"{share:.0%}"
-        return "" if left <= 0 else f"gen {start // length + 1}: {phase}"
+        return "" if left <= 0 else f"gen {ended + 1}: {phase}"
 
     def _pace(self, run: RunRecord) -> str:
         """Return steps, speed of the last generation, time and remaining time."""

@@ -18,11 +18,11 @@ def hyperparameter(value: Any, *, scientific: bool = False) -> str:
         return f"[{', '.join(map(hyperparameter, value))}]"
     if isinstance(value, Integral | str):
         return str(value)
-    if math.isfinite(value) and value != 0 and (scientific or not 0.01 <= abs(value) < 10_000):
+    if abs(value) < 1e6 and float(value).is_integer():  # a whole number of metrics.csv, which are all read as floats
+        return str(int(value))
+    if math.isfinite(value) and (scientific or not 0.01 <= abs(value) < 10_000):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    if float(value).is_integer():  # a whole number of metrics.csv, which are all read as floats
-        return str(int(value))
     return f"{value:.4g}" if 0.9 <= abs(value) < 1 else f"{value:.3g}"  # the last digit of a discount matters
 
 

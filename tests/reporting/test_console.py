@@ -278,7 +278,7 @@ def test_progress_within_a_generation():
     shown = []
     for steps in (30_000, 300_000, 450_000, 900_000, 950_000):
         if steps in (450_000, 950_000):
-            reporter.generation(a_generation(a_member(), env_steps=steps // 300_000 * 300_000))
+            reporter.generation(a_generation(a_member(), number=steps // 300_000, env_steps=steps // 300_000 * 300_000))
         clock.now += 10.0
         reporter.progress(steps)
         shown.append(written(console).splitlines()[-1].split("  ")[-1])
@@ -286,12 +286,14 @@ def test_progress_within_a_generation():
 
 
 def test_a_resumed_run_knows_its_generation():
+    """Five generations of 120k steps came before, and others may follow with another evo_steps."""
     console, clock = a_console(terminal=True, width=80), Clock()
     reporter = ConsoleReporter(console, clock=clock)
-    reporter.start(a_run(generation_env_steps=300_000))
+    reporter.on_run_begin(RunContext(a_run(generation_env_steps=300_000), generation=5, env_steps=600_000))
+    assert "gen 6: 0%" in written(console)
     clock.now = 1.0
     reporter.progress(750_000)
-    assert "gen 3: 50%" in written(console)
+    assert "gen 6: 50%" in written(console)
     reporter.close()
 
 
