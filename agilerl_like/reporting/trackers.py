@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from agilerl_like.storage.run_lock import is_locked
 PROJECT = "agilerl-like"
 WANDB_ID = "wandb-id"
 """The file in a run's folder that holds the id of its W&B run."""
+_LONGEST_WANDB_TAG = 64
+_REFUSED_BY_MLFLOW = re.compile(r"[^/\w.\- ]")
 
 
 class Package(NamedTuple):
@@ -109,6 +112,18 @@ class TensorBoardReporter(TrackerReporter):
         super().generation(record)
 
 
+class MlflowReporter(TrackerReporter):
+    """Logs to MLflow; a character that it refuses in names of metrics, such as `%` in a callback's tag, becomes `_`."""
+
+    def __init__(self, run_dir: Path | str | None = None, **options: Any):
+        super().__init__("mlflow", run_dir, **options)
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Log every finite number of the generation."""
+        values = {_REFUSED_BY_MLFLOW.sub("_", tag): value for tag, value in scalars(record).items()}
+        self._tracker.log(values, step=record.env_steps)
+
+
 class WandbReporter(TrackerReporter):
     """Logs to Weights & Biases; keywords go to `wandb.init` and take precedence over what the run provides.
 
@@ -124,7 +139,7 @@ class WandbReporter(TrackerReporter):
         options = {
             "name": run.name,
             "config": dict(run.settings),
-            "tags": [run.algorithm, run.env],
+            "tags": [tag[:_LONGEST_WANDB_TAG] for tag in (run.algorithm, run.env)],
             **({} if run.run_dir is None else _wandb_run_in(run.run_dir)),
             **self._options,
         }
@@ -166,6 +181,8 @@ def tracker_reporter(tracker: str | Mapping[str, Any], run_dir: Path | str | Non
         return WandbReporter(**options)
     if name == "tensorboard":
         return TensorBoardReporter(options.pop("log_dir", Path(run_dir or "runs") / "tensorboard"), **options)
+    if name == "mlflow":
+        return MlflowReporter(run_dir, **options)
     return TrackerReporter(name, run_dir, **options)
 
 

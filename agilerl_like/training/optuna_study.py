@@ -62,9 +62,13 @@ class StudyCallback(Callback):
         self._alive.clear()
 
     def _add(self, run: RunContext, member: MemberRecord, scores: dict[int, float]) -> None:
-        """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint."""
+        """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint.
+
+        A run without a folder cannot be resumed; it has the name of its env, as another of the same seed may.
+        """
         origin = {"run": run.record.name, "seed": run.record.seed, "uid": member.uid}
-        if run.record.name and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
+        can_resume = run.record.run_dir is not None
+        if can_resume and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
             return
         facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}

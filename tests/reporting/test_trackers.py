@@ -1,6 +1,7 @@
 import json
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from reporting_examples import a_generation, a_member, a_run, a_summary
@@ -137,6 +138,22 @@ def test_wandb_logs_over_env_steps_and_is_finished_once(wandb_calls):
         1,
         205.0,
     )
+
+
+def test_tags_of_wandb_have_at_most_64_characters(wandb_calls):
+    reporter = WandbReporter()
+    reporter.start(a_run(env="e" * 65))
+    assert wandb_calls()[0][1]["tags"] == ["PPO", "e" * 64]
+
+
+def test_names_of_metrics_in_mlflow_have_no_characters_that_it_refuses(monkeypatch):
+    log = Mock()
+    monkeypatch.setattr("agilerl_like.reporting.trackers._tracker_class", lambda name: log)
+    reporter = tracker_reporter("mlflow", None)
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(measures={"info/a-b c": 2.0}), tracked={"success %": 1.0}))
+    (values,), _ = log.return_value.log.call_args
+    assert (values["callback/success _"], values["member/0/eval/info/a-b c"]) == (1.0, 2.0)
 
 
 def test_wandb_continues_the_run_of_a_folder(wandb_calls, tmp_path):

@@ -158,9 +158,9 @@ def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_pa
 def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run():
     ranges, study = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), optuna.create_study(direction="maximize")
 
-    def generations(name):
+    def generations(run_dir):
         run, callback = (
-            SimpleNamespace(record=SimpleNamespace(name=name, env="e", seed=1)),
+            SimpleNamespace(record=SimpleNamespace(name="run", env="e", seed=1, run_dir=run_dir)),
             StudyCallback(study, ranges),
         )
         for number, uids in enumerate([(0, 1), (0, 2)], 1):
@@ -172,9 +172,9 @@ def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by
             ]
             callback.on_generation(run, SimpleNamespace(generation=number, members=members))
 
-    generations("run"), generations("run")
+    generations("runs/run"), generations("runs/run")
     assert [trial.user_attrs["uid"] for trial in study.trials] == [1]
-    generations(""), generations("")  # runs without a folder cannot be resumed
+    generations(None), generations(None)  # runs without a folder cannot be resumed
     assert len(study.trials) == 3
 
 
