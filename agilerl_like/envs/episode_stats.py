@@ -37,6 +37,11 @@ class EpisodeTracker:
             self._returns += self._backend.where(counted, self.running, 0.0)
             self.running = self._backend.where(~ended, self.running, 0.0)
 
+    def discard(self, rows: slice) -> None:
+        """Discard the finished episodes of some envs."""
+        self._counts[rows] = 0
+        self._returns[rows] = 0.0
+
     def peek(self) -> FinishedEpisodes:
         """Return the episodes that ended since the last `take`; waits for the device if there is one."""
         return FinishedEpisodes(*(self._backend.to_numpy(array).copy() for array in (self._counts, self._returns)))

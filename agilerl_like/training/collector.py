@@ -162,9 +162,14 @@ class Collector:
         return {place: _mean(its_reports) for place, its_reports in reports.items()}
 
     def reset_member(self, place: int) -> None:
-        """Reset the hidden state and discard the rollout of a member that was replaced."""
+        """Reset the hidden state and discard the rollout and the finished episodes of a member that was replaced."""
         for group in self.groups.values():
             group.reset_member(place)
+        for episodes in self._episodes:
+            rows = len(episodes.running) // len(self.population)
+            episodes.discard(slice(place * rows, (place + 1) * rows))
+        if self._seen.size:
+            self._seen[:, place] = 0.0
 
     def scores(self) -> list[float]:
         """Return each member's mean return in training episodes since the last `pop_scores`; nan without any."""

@@ -1,5 +1,6 @@
 """R3: a diverged member is found in the same learn call and replaced, without effect on others."""
 
+import contextlib
 import math
 import weakref
 from functools import cache, partial
@@ -114,6 +115,19 @@ def test_diverged_members_are_replaced_and_have_no_offspring(harm, places):
     assert not {member.uid for member in memory.generations[1].members} & set(saboteur.victims)
     assert all(math.isfinite(member.fitness) for record in memory.generations for member in record.members)
     assert all(is_finite(agent) for agent in population)
+
+
+def test_episodes_of_a_diverged_member_do_not_count_for_its_replacement():
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2 * ENVS, backend="sync")) as env:
+        collector = Collector(population_for(env, 2), VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+        collector.reset([0, 1])
+        collector.collect(collector.vector_steps_until_update)
+        before = collector.returns_since([0, 1])
+        assert np.isfinite(before).all()
+        collector.reset_member(0)
+        assert np.isnan(collector.returns_since([0, 1])).all()
+        assert math.isnan(collector.scores()[0])
+        assert collector.pop_scores()[1] == before[1]
 
 
 def test_the_trial_of_a_replaced_member_starts_from_the_fitness_of_its_parent(tmp_path):
