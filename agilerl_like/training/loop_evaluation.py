@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
@@ -60,7 +60,7 @@ class EvaluatingLoop(LoopState):
         self._extend_history(records)
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records, stopped or self._measure_baseline()
+        return records, stopped or self._measure_baseline(is_zero_sum=result.is_zero_sum)
 
     def _evaluate_members(self) -> tuple[EvalResult, int]:
         """Return the result of this process's members, with those in doubt, and the signal that stopped it, or 0."""
@@ -103,13 +103,20 @@ class EvaluatingLoop(LoopState):
             for record, fitness_before in zip(records, self.fitness or [math.nan] * len(records), strict=True)
         )
 
-    def _measure_baseline(self) -> int:
-        """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0."""
+    def _measure_baseline(self, *, is_zero_sum: bool) -> int:
+        """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0.
+
+        They are not played where a constant action may be illegal, nor where the fitness of all is 0.
+        """
         selection, members = self.selection, self.members
         if selection is None or not selection.needs_baseline or "baseline" in self.search.state:
             return 0
-        is_masked = self.evaluator.env.action_mask is not None  # a constant action may be illegal
-        if self.progress.generation < BASELINE_GENERATION or is_masked or not any(self.search.returns):
+        if self.progress.generation < BASELINE_GENERATION or not any(self.search.returns):
+            return 0
+        mask = self.evaluator.env.action_mask
+        by_agent = mask.values() if isinstance(mask, Mapping) else (mask,)
+        is_useless = is_zero_sum or any(its is not None for its in by_agent)
+        if any(members.process_group.all_gather(is_useless)):  # the envs of processes may differ
             return 0
         seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
         with self.timer("evaluate"):
@@ -176,7 +183,9 @@ class EvaluatingLoop(LoopState):
             state=self.search.state,
         )
         doubtful = [*selection.in_doubt(view)]  # which may be an array
-        cost = sum(episodes * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
+        # a seed is played on each instance, on each kind of env, and from each side where those are apart
+        played = episodes * (result.episodes / args.eval_loop)
+        cost = sum(played * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)
         # a signal stops processes at different steps, and all must choose the same slots
         trained = min(members.process_group.all_gather(self.steps - self._steps_before))
         allowed = args.eval_share * trained * members.size
@@ -190,7 +199,8 @@ class EvaluatingLoop(LoopState):
         """Return the members' training returns; None where fitness is another measure, so that they do not compare."""
         config, evaluator = env_config_or_none(self.env_setup.vec_env), self.evaluator
         is_wrapped = config is not None and len(config.training_wrappers) > 0
-        is_return = self.training_args.fitness == "return" and not is_wrapped
+        args = self.training_args  # where members play opponents, the evaluation has other games than training
+        is_return = args.fitness == "return" and args.opponents == "self" and not is_wrapped
         is_mean = evaluator.aggregate == "mean" or evaluator.instances == 1
         return np.array(train_returns) if is_return and is_mean else None
 

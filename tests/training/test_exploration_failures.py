@@ -1,17 +1,23 @@
 """What constant policies earn, measured in runs, and the ranges that `evolution: auto` adds for continuous actions."""
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from duel_envs import Duel
+from small_runs import SMALL
+from steady_teams import Steady
 
-from agilerl_like import PPO, make_vect_envs
+from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs, train_multi_agent_on_policy
 from agilerl_like.algorithms.constant_policies import constant_action, play_constant_policies
 from agilerl_like.cli import main
 from agilerl_like.config import build, load
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.hpo import GaussianSteps, Selection
 
 RUN = """
 environment: {id: MountainCarContinuous-v0, num_envs: 2, backend: sync}
@@ -81,3 +87,39 @@ def test_constant_actions_are_the_centre_and_two_corners(squash):
     distribution = agent.learner.distribution
     found = distribution.to_env(torch.stack([constant_action(distribution, number) for number in range(3)]))
     np.testing.assert_allclose(found, [[0.0, 5.0], [2.0, 10.0], [-2.0, 0.0]], atol=1e-5)
+
+
+@dataclass(frozen=True)
+class NotesBaseline(Selection):
+    """Every member stays; what constant policies earn is noted in each generation."""
+
+    noted: ClassVar[list] = []
+    needs_baseline = True
+
+    def parents(self, fitness, rng, uids=None):
+        return np.arange(len(fitness))
+
+    def plan(self, view, rng):
+        self.noted.append(view.state.get("baseline"))
+        return super().plan(view, rng)
+
+
+class WithMasks(Steady):
+    """One agent has a mask."""
+
+    def reset(self, seed=None, options=None):
+        seen, infos = super().reset(seed, options)
+        return seen, {**infos, "speaker_0": {"action_mask": np.array([1, 0], np.int8)}}
+
+
+@pytest.mark.parametrize(("team", "measured"), [(Steady, [15.0, 0.0]), (WithMasks, None), (Duel, None)])
+def test_constant_policies_are_measured_for_teams_without_masks(team, measured):
+    """All agents together earn 5 in each of three steps; what they earn in a duel is 0, whatever they do."""
+    env = make_multi_agent_vect_envs(team, 2, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    pop = IPPO.population(2, *spaces, num_envs=2, learn_step=12, batch_size=12, net_config=SMALL, seed=1)
+    options = {"max_steps": 48, "evo_steps": 12, "eval_loop": 1, "verbose": False}
+    NotesBaseline.noted.clear()
+    train_multi_agent_on_policy(env, pop=pop, selection_strategy=NotesBaseline(), mutation=GaussianSteps(), **options)
+    env.close()
+    assert NotesBaseline.noted == [None, None, measured]

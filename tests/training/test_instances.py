@@ -14,6 +14,7 @@ from gymnasium import RewardWrapper
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 from paying_envs import Paid
+from small_runs import Records
 
 from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make_vect_envs, train_on_policy
 from agilerl_like.cli.train import BEYOND
@@ -440,3 +441,18 @@ def test_populations_of_more_members_than_places_keep_whole_sets():
     found = evaluator.evaluate_some(members(6, env), [0, 1, 2, 3], [5], 0)
     assert found.returns == [[5.0, 10.0, 15.0]] * 4
     assert isinstance(members(2, env), Population)
+
+
+class AlwaysInDoubt(GatedSelection):
+    def in_doubt(self, view):
+        return range(len(view))
+
+
+@pytest.mark.parametrize(("share", "episodes"), [(0.9, 3), (1.0, 6)])
+def test_further_episodes_on_all_instances_stay_within_their_share(share, episodes):
+    """Two members take 60 env steps; a seed of both is played on three instances, which takes 30."""
+    env, records = make_vect_envs(Paid, num_envs=3, backend="sync", instances=PAYS), Records()
+    selection = {"selection_strategy": AlwaysInDoubt(), "eval_loop": 1, "eval_share": share}
+    trained(env, reporters=[records], **selection)
+    env.close()
+    assert [member.evaluation_steps for member in records.members] == [5 * episodes] * 4

@@ -2,8 +2,10 @@
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import game_envs as games
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Discrete
-from small_runs import SMALL
+from small_runs import SMALL, Records
+from steady_teams import Steady
 
 from agilerl_like import (
     IPPO,
@@ -26,6 +29,7 @@ from agilerl_like import (
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.pettingzoo import single_env_vector
 from agilerl_like.envs.multi_agent.scripted import random_moves
+from agilerl_like.hpo import Selection
 from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
@@ -405,3 +409,31 @@ def test_team_envs_that_were_made_without_a_config_are_trained_in():
     assert envs[0].env_config is None
     with pytest.raises(ConfigurationError, match="returned the env in which members train"):
         train_multi_agent_on_policy(envs[0], pop=teams, **budget)
+
+
+@dataclass(frozen=True)
+class NotesTrainReturns(Selection):
+    """Every member stays; the training returns that selection receives are noted."""
+
+    noted: ClassVar[list] = []
+
+    def parents(self, fitness, rng, uids=None):
+        return np.arange(len(fitness))
+
+    def plan(self, view, rng):
+        self.noted.append(view.train_returns)
+        return super().plan(view, rng)
+
+
+@pytest.mark.parametrize(("opponents", "earned"), [({"listener": zero}, 3.0), ("self", 15.0)])
+def test_the_training_return_is_that_of_the_members_own_agents(opponents, earned):
+    """In three steps the speaker earns 3 and the listeners 12; selection compares training returns of "self" alone."""
+    env, records = make_multi_agent_vect_envs(Steady, 2, backend="sync"), Records()
+    teams = population(env, learn_step=12, batch_size=12, frozen_groups=["listener"])
+    options = {"max_steps": 24, "evo_steps": 12, "eval_loop": 1, "reporters": [records]}
+    NotesTrainReturns.noted.clear()
+    train(env, teams, opponents, selection_strategy=NotesTrainReturns(), mutation=Mutations(), **options)
+    env.close()
+    assert [(member.train_return, member.fitness) for member in records.members] == [(earned, earned)] * 4
+    (noted,) = NotesTrainReturns.noted
+    assert (noted is not None) == (opponents == "self")

@@ -204,7 +204,7 @@ class MultiAgentStepSync:
         self.groups = {group: GroupEnv(self, rows, critics.get(group)) for group, rows in groups.items()}
         """Each group's env."""
         self.episodes: list[EpisodeTracker] = []
-        """Returns summed over agents, by env group."""
+        """Returns summed over agents, by env group; without those that functions control."""
         self._actions: dict[int, dict[str, np.ndarray]] = {}
         self._transitions: dict[int, MultiAgentTransition] = {}
         self._accounts: list[_EarlyRewards] = []
@@ -249,12 +249,19 @@ class MultiAgentStepSync:
         if group not in self._transitions:
             step = self._latest[group] = self.env.step_wait(group)
             team_reward = np.sum([*step.reward.values()], axis=0)
-            self.episodes[group].update(team_reward, step.ended, step.lost)
+            self.episodes[group].update(self._own_reward(group, step, team_reward), step.ended, step.lost)
             account = self._accounts[group]
             self._transitions[group] = account.moved(self._with_shared_rewards(step, team_reward, account))
             self._unread[group] = len(self.groups)
         self._unread[group] -= 1
         return self._transitions[group] if self._unread[group] else self._transitions.pop(group)
+
+    def _own_reward(self, group: int, step: MultiAgentTransition, team_reward: np.ndarray) -> np.ndarray:
+        """Return the reward `[n]` of the agents that no function controls."""
+        if self.scripts is None:
+            return team_reward
+        scripts, rows = self.scripts, self.env.group_rows[group]
+        return np.sum([scripts.others(agent, its, rows) for agent, its in step.reward.items()], axis=0)
 
     def _with_shared_rewards(
         self, step: MultiAgentTransition, team_reward: np.ndarray, account: _EarlyRewards

@@ -110,6 +110,10 @@ class ScriptedRows:
     ) -> None:
         self.agents, self._rows, self._generators = agents, rows, generators
 
+    def others(self, agent: str, values: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """Return an agent's values `[n]` in the envs numbered `envs` `[n]`, with 0 where a function controls it."""
+        return np.where(self._rows[agent][envs], 0, values)
+
     def replace(
         self,
         actions: Mapping[str, np.ndarray],
