@@ -6,7 +6,7 @@ the seed of a game only, so all members, and both sides of a pair of games, play
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,20 @@ TRIAL_STEPS = 200
 
 
 class Openings:
-    """The openings of games on some seeds, of 0 to `LONGEST` env steps: the first game has none."""
+    """The openings of games on some seeds, of 0 to `LONGEST` env steps.
 
-    def __init__(self, seeds: Sequence[int], spaces: Mapping[str, Space], longest: int = LONGEST) -> None:
-        self._spaces = spaces
-        self._lengths = {seed: 1 + (place - 1) % longest if place else 0 for place, seed in enumerate(seeds)}
+    The first game has none, unless games are further to earlier ones, whose openings are `seen`.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        spaces: Mapping[str, Space],
+        longest: int = LONGEST,
+        seen: Collection[str] = (),
+    ) -> None:
+        self._spaces, self._seen = spaces, frozenset(seen)
+        self._lengths = {seed: 1 + (place - 1) % longest if place or seen else 0 for place, seed in enumerate(seeds)}
         self._draws = {
             seed: np.random.default_rng(seed).random((length, len(spaces))) for seed, length in self._lengths.items()
         }
@@ -59,9 +68,14 @@ class Openings:
                         self._moves[seed].append((step, number, np.asarray(move).tolist()))
         return found
 
+    @property
+    def played(self) -> set[str]:
+        """The openings of the games that have been played, and those that were seen before."""
+        return {*self._seen, *map(repr, self._moves.values())}
+
     def are_new(self, seeds: Sequence[int]) -> np.ndarray:
         """Return flags `[K]` of the games, which have been played, whose opening is not that of an earlier one."""
-        seen: set[str] = set()
+        seen = set(self._seen)
         flags = []
         for seed in seeds:
             moves = repr(self._moves[seed])

@@ -79,6 +79,8 @@ class EloEvaluator(Evaluator):
         super().__init__(env, max_steps)
         self._chance: bool | None = None
         """Whether games differ by their seeds; None before the first game."""
+        self._openings: dict[int, set[str]] = {}
+        """The openings of the games since the last `evaluate`, by the opponent's generation."""
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
         groups = cast(IPPO, members.first).groups
@@ -97,12 +99,38 @@ class EloEvaluator(Evaluator):
         *,
         should_stop: Callable[[], bool] = never_stop,
     ) -> EvalResult:
+        self._openings = {}
+        return self.evaluate_further(players, seeds, generation, should_stop=should_stop)
+
+    def evaluate_further(
+        self,
+        players: EvolvableAlgorithm | BasePopulation,
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> EvalResult:
+        """Rate members by games that do not repeat those since the last `evaluate`.
+
+        Where no game is left, their standard errors are infinite, so that the ratings have no weight.
+        """
         home = cast(MultiAgentPopulation | IPPO, players)
         opponents = self._sample_opponents(home.seed, generation, OPPONENTS_PER_GENERATION)
-        games = [self._play_games(home, cast(IPPO, opponent.player), seeds, should_stop) for opponent in opponents]
+        games = [
+            self._play_games(
+                home,
+                cast(IPPO, opponent.player),
+                seeds,
+                should_stop,
+                self._openings.setdefault(opponent.generation, set()),
+            )
+            for opponent in opponents
+        ]
         counts = [score.shape[1] for score, _ in games]
-        scores = np.stack([score.mean(axis=1) for score, _ in games], axis=1)  # [P, opponents]
+        scores = np.stack([score.sum(axis=1) / max(1, score.shape[1]) for score, _ in games], axis=1)  # [P, opponents]
         ratings, errors = fit_ratings(scores, counts, [opponent.rating for opponent in opponents], opponents[0].rating)
+        if not any(counts):
+            errors = np.full(len(errors), math.inf)
         steps = np.sum([steps for _, steps in games], axis=0)
         episodes = len(player_sides(opponents[0].player.groups)) * sum(counts)
         return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), episodes, steps.tolist())
@@ -146,9 +174,15 @@ class EloEvaluator(Evaluator):
         visitor: IPPO,
         seeds: Sequence[int],
         should_stop: Callable[[], bool] = never_stop,
+        seen: set[str] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`."""
-        openings = None if self._has_chance(visitor.seed) else Openings(seeds, self.env.single_action_spaces)
+        """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`.
+
+        Without chance, games with openings that were `seen` are left out, and those of the others are added to it.
+        """
+        seen = set() if seen is None else seen
+        spaces = self.env.single_action_spaces
+        openings = None if self._has_chance(visitor.seed) else Openings(seeds, spaces, seen=seen)
         with eval_mode(home), eval_mode(visitor):
             played = play_sides(
                 player_sides(visitor.groups),
@@ -161,6 +195,8 @@ class EloEvaluator(Evaluator):
                 should_stop=should_stop,
                 openings=openings,
             )
+        if openings is not None:
+            seen |= openings.played
         mine, theirs = played.mine.sum(axis=0), played.others.sum(axis=0)
         return np.where((mine == theirs) | played.lost.any(axis=0), 0.5, mine > theirs), played.steps
 

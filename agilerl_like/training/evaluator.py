@@ -56,10 +56,12 @@ class EvalResult(NamedTuple):
         """Return the ratings after further games of the members at `places`, averaged by the inverse variances."""
         fitness, errors, steps = list(self.fitness), list(self.errors), list(self.steps)
         for place, rating, error, its_steps in zip(places, more.fitness, more.errors, more.steps, strict=True):
+            steps[place] += its_steps
+            if math.isinf(error):  # no game was new
+                continue
             weight = errors[place] ** -2, error**-2
             fitness[place] = (fitness[place] * weight[0] + rating * weight[1]) / sum(weight)
             errors[place] = sum(weight) ** -0.5
-            steps[place] += its_steps
         return self._replace(fitness=fitness, spread=list(errors), errors=errors, steps=steps)
 
     def of(self, places: Sequence[int]) -> EvalResult:
@@ -351,8 +353,19 @@ class Evaluator:
         count = next((n for n in counts if rows // n % kinds == 0), len(population))
         chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
-        found = self.evaluate(copies, seeds, generation, should_stop=should_stop)
+        found = self.evaluate_further(copies, seeds, generation, should_stop=should_stop)
         return found.of(range(len(places)))
+
+    def evaluate_further(
+        self,
+        players: EvolvableAlgorithm | BasePopulation,
+        seeds: Sequence[int],
+        generation: int,
+        *,
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> EvalResult:
+        """Evaluate members on other seeds than the last `evaluate`; raises as it does."""
+        return self.evaluate(players, seeds, generation, should_stop=should_stop)
 
     def init_opponent_pool(self, members: ShardedPopulation) -> None:
         """Start the opponent pool from the initial members; collective."""

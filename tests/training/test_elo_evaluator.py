@@ -18,6 +18,7 @@ from agilerl_like import (
     PPO,
     ConfigurationError,
     HyperparameterConfig,
+    MultiAgentPopulation,
     Mutations,
     RLParameter,
     Run,
@@ -250,6 +251,20 @@ def test_a_policy_that_plays_both_sides_is_rated_in_different_games():
     assert better.fitness[0] > INITIAL_RATING + 50
     assert better.errors[0] > 100  # of so few games, not of twelve
     assert better.episodes == 2 * openings
+
+
+def test_further_games_repeat_none_and_have_no_weight_where_none_is_left():
+    """On the same seeds only the first game, which now has an opening, differs from those before."""
+    teams = MultiAgentPopulation([nim_team(1), nim_team(2, best=True)])
+    evaluator, seeds = nim_evaluator(4, Opponent(nim_team(3), INITIAL_RATING, 0)), range(6)
+    first = evaluator.evaluate(teams, seeds, 1)
+    further = [evaluator.evaluate_some(teams, [0, 1], seeds, 1) for _ in range(2)]
+    assert [its.episodes for its in further] == [2, 0]
+    assert (first.episodes + further[0].episodes) / 2 == len(evaluator._openings[0])
+    both = first.averaged([0, 1], further[1])
+    assert (both.fitness, both.errors) == (first.fitness, first.errors)
+    assert both.steps == [sum(steps) for steps in zip(first.steps, further[1].steps, strict=True)]
+    assert evaluator.evaluate(teams, seeds, 2) == first
 
 
 def test_all_instances_of_a_game_without_chance_count():
