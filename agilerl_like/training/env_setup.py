@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 import gymnasium
+from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like.algorithms.population import BasePopulation, Population
@@ -72,6 +73,15 @@ class EnvSetup(ABC):
     @abstractmethod
     def make_eval_env(self, num_envs: int) -> Any:
         """Return a new vector env of single episodes."""
+
+    def check_eval_env(self, eval_setup: EnvSetup) -> None:
+        """Raise ConfigurationError unless members that train in these envs can be evaluated in those of `eval_setup`.
+
+        The bounds of a Box may differ.
+        """
+        wanted, found = self.spaces, eval_setup.spaces
+        if [*map(_without_bounds, found)] != [*map(_without_bounds, wanted)]:
+            raise ConfigurationError(f"eval_env has {found[0]} and {found[1]}; allowed are {wanted[0]} and {wanted[1]}")
 
     @abstractmethod
     def adapt(self, env: Any) -> Any:
@@ -168,6 +178,15 @@ def _changed_rewards(env_config: Any) -> Iterator[Finding]:
                 f"wrappers: {wrapper!r} changes the reward that fitness is computed from",
                 "in training_wrappers it changes the reward of training only",
             )
+
+
+def _without_bounds(space: Any) -> Any:
+    """Return what is compared of a space: of a Box its shape, of a Dict or Tuple that of its parts."""
+    if isinstance(space, Dict):
+        return {name: _without_bounds(part) for name, part in space.items()}
+    if isinstance(space, Tuple):
+        return tuple(map(_without_bounds, space))
+    return (Box, space.shape) if isinstance(space, Box) else space
 
 
 def check_separate(training_env: Any, eval_env: Any) -> None:

@@ -108,6 +108,19 @@ class MultiAgentEnvSetup(EnvSetup):
     def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         return self.env.eval_env(num_envs)
 
+    def check_eval_env(self, eval_setup: EnvSetup) -> None:
+        wanted, found = (
+            {agent: (its, one[1][agent]) for agent, its in one[0].items()} for one in (self.spaces, eval_setup.spaces)
+        )
+        if {*found} != {*wanted}:
+            raise ConfigurationError(f"eval_env has agents {[*found]}; allowed are {[*wanted]}")
+        for agent, (observation_space, action_space) in found.items():
+            if (observation_space, action_space) != wanted[agent]:
+                raise ConfigurationError(
+                    f"eval_env: agent {agent!r} has {observation_space} and {action_space}; allowed are "
+                    f"{wanted[agent][0]} and {wanted[agent][1]}"
+                )
+
     def adapt(self, env: MultiAgentVectorEnv) -> MultiAgentVecEnvAdapter:
         return MultiAgentVecEnvAdapter(env)
 

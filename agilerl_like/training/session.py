@@ -108,6 +108,8 @@ def evolve_on_policy(
         check_unused(output_paths.run_dir, overwrite=output_paths.overwrite)
     check_output_paths(output_paths)
     check_env_setup(env_setup, callbacks)
+    if eval_setup is not None:
+        env_setup.check_eval_env(eval_setup)
     process_run = ProcessRun(
         process_group or SingleProcess(), env_setup, eval_setup, population, plan, output_paths, callbacks
     )

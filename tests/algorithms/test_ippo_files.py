@@ -196,8 +196,9 @@ def test_eval_env_must_have_the_same_agents(env):
     spaces = env.single_observation_spaces, env.single_action_spaces
     teams = IPPO.population(2, *spaces, num_envs=2, learn_step=64, net_config=SMALL, seed=1)
     trials = make_multi_agent_vect_envs(MULTI_AGENT_PROBES["OwnObservation"].make, 2, backend="sync")
-    with pytest.raises(ConfigurationError, match=r"env: agent .* the team was made for"):
+    with pytest.raises(ConfigurationError, match=r"eval_env: agent .* has .*; allowed are Box"):
         train_multi_agent_on_policy(env, pop=teams, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
+    assert [team.steps for team in teams] == [[0], [0]]
 
 
 def test_populations_of_the_other_kind_are_refused(env):

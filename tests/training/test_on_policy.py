@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.spaces import Box, Dict
 from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL, Records
 
@@ -34,6 +35,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import Patience, Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 RANGES = HyperparameterConfig(
     lr=RLParameter(1e-4, 1e-2), ent_coef=RLParameter(1e-4, 1e-1), learn_step=RLParameter(32, 128)
@@ -354,6 +356,28 @@ def test_rows_of_a_given_eval_env_must_be_divisible():
     mine, env = Mine([lambda: gymnasium.make("CartPole-v1")] * 4), make_vect_envs("CartPole-v1", 2)
     with pytest.raises(ConfigurationError, match=r"eval_env=.*num_envs=4, which cannot be divided among 3 members"):
         train_on_policy(env, pop=population_of(env, num_envs=2), eval_env=mine, max_steps=200, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Box(-9.0, 9.0, (4,)), None),
+        (Box(-1.0, 1.0, (3,)), r"eval_env has Box.*\(3,\).* and Discrete\(2\); allowed are Box.*\(4,\)"),
+        (Dict(a=Box(-1.0, 1.0, (4,))), "eval_env has Dict.* allowed are Box"),
+    ],
+)
+def test_an_eval_env_of_other_spaces_is_named_before_training(space, message):
+    env = make_vect_envs("CartPole-v1", 2, backend="sync")
+    trials = make_vect_envs("CartPole-v1", 2, backend="sync")
+    trials.single_observation_space = space
+    setup, eval_setup = SingleAgentEnvSetup(env), SingleAgentEnvSetup(trials)
+    if message is None:
+        setup.check_eval_env(eval_setup)
+        return
+    pop = population_of(env, 1)
+    with pytest.raises(ConfigurationError, match=message):
+        train_on_policy(env, pop=pop, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
+    assert pop[0].steps == [0]
 
 
 @pytest.mark.parametrize("make", [lambda one: SyncVectorEnv([lambda: one]), lambda one: make_vect_envs(lambda: one, 1)])
