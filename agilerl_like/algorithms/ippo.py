@@ -395,7 +395,7 @@ class IPPO(OnPolicyAlgorithm):
         action_masks: Mapping[str, Sequence[Any]] | None = None,
         acting: Mapping[str, Sequence[Any]] | None = None,
     ) -> dict[str, float]:
-        """Do one PPO update of every group and return their mean losses.
+        """Do one PPO update of every group of which an agent acted, and return their mean losses.
 
         `experiences` are those of `PPO.learn`, each by agent, and so are `action_masks` and `acting`: flags `[N]` of
         the agents that were present, as `infos[agent]["acting"]` had them before the step. Without `acting` an agent is
@@ -408,12 +408,17 @@ class IPPO(OnPolicyAlgorithm):
             PopulationDivergedError: a group's update gave weights that are not finite; they were restored.
         """
         self._check_hand_written("learn")
-        return {
-            group: learner.learn(
-                **experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)._asdict()
-            )
-            for group, learner in self._trained_learners.items()
+        learners = self._trained_learners
+        parts = {
+            group: experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)
+            for group in learners
         }
+        losses = {group: learners[group].learn(**part._asdict()) for group, part in parts.items() if part.has_acted}
+        if parts and not losses:
+            raise ConfigurationError("experiences: acting is False everywhere; at least one step must have been taken")
+        for group in parts.keys() - losses.keys():
+            learners[group].skip_rollout(parts[group].rows)
+        return losses
 
     def _check_hand_written(self, method: str) -> None:
         """Raise ConfigurationError if critics have observations that the arguments of hand-written loops lack."""

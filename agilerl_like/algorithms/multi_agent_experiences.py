@@ -31,9 +31,11 @@ def get_action_by_agent(
         ConfigurationError: a group is recurrent, or an observation or mask does not fit.
     """
     results: ByAgent = ({}, {}, {}, {})
+    envs, absent = 0, []
     for group, agents in groups.items():
         present = [agent for agent in agents.agent_ids if agent in obs]
         if not present:
+            absent.append(group)
             continue
         learner = learners[group]
         if learner.recurrent:
@@ -58,6 +60,8 @@ def get_action_by_agent(
                 log_probs = learner.evaluate_actions(batch, actions, action_mask=its_masks)[0].cpu().numpy()
         for by_agent, output in zip(results, (actions, log_probs, *others), strict=True):
             by_agent |= zip(present, np.split(output, len(present)), strict=True)
+    for group in absent:
+        learners[group].skip_step(envs)
     return results
 
 
@@ -67,6 +71,16 @@ class GroupExperiences(NamedTuple):
     experiences: Experiences
     action_masks: list[np.ndarray] | None
     acting: list[np.ndarray] | None
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether any agent of the group acted."""
+        return self.acting is None or any(np.any(flags) for flags in self.acting)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all steps: agents of the group in all envs."""
+        return sum(np.size(row) for row in self.experiences[3])
 
 
 def experiences_of_group(

@@ -204,6 +204,16 @@ class PPOLearner(Learner):
         uniform[:, : -(-self._random_steps_taken * self.num_agents // uniform.shape[2])] = True
         return rollout.replace(uniform=uniform)
 
+    def skip_step(self, envs: int) -> None:
+        """Count a step of a hand-written loop's `envs` in which no agent of the group acts towards `random_steps`."""
+        if self.algorithm.training and self.env_steps + self._random_steps_taken < self.algorithm.random_steps:
+            self._random_steps_taken += envs
+
+    def skip_rollout(self, rows: int) -> None:
+        """Count a hand-written loop's rollout of so many `rows`, in none of which an agent of the group acted."""
+        self.env_steps += rows // self.num_agents
+        self._random_steps_taken = 0
+
     @property
     def longest_rollout(self) -> int:
         """Steps of each env in the longest rollout that evolution can set."""

@@ -130,3 +130,36 @@ def test_an_agent_that_waits_is_paid_for_its_last_step():
     assert own.rewards[:, 0, 0][::2].tolist() == [0.5, 0.0, 1.0]
     assert own.ended[:, 0, 0][::2].tolist() == [0.0, 0.0, 1.0]
     assert own.valid[:, 0, 0].tolist() == [1, 0] * 3
+
+
+PAIR = ("a_0", "b_0")
+
+
+def pair_of(**more):
+    """A team of two agents in groups of their own."""
+    settings = {"seed": 0, "num_envs": 2, "learn_step": 16, "batch_size": 16, "net_config": SMALL, **more}
+    return IPPO(dict.fromkeys(PAIR, SPACE), dict.fromkeys(PAIR, ACTIONS), **settings)
+
+
+def test_a_group_that_was_absent_in_the_whole_rollout_is_left_out():
+    team, nowhere = pair_of(), [[False, False]] * STEPS
+    experiences = tuple(dict.fromkeys(PAIR, part) for part in collected(0.0))
+    before = weights(team.learners["b"])
+    losses = team.learn(experiences, acting={"a_0": THERE, "b_0": nowhere})
+    assert [*losses] == ["a"]
+    assert torch.equal(weights(team.learners["b"]), before)
+    assert [learner.env_steps for learner in team.learners.values()] == [16, 16]
+    with pytest.raises(ConfigurationError, match="acting is False everywhere"):
+        team.learn(experiences, acting=dict.fromkeys(PAIR, nowhere))
+
+
+def test_random_steps_are_those_of_the_team_where_groups_take_turns():
+    """Six env steps of two envs are three steps, in which the first group acts twice, in steps 0 and 2."""
+    team, seen = pair_of(random_steps=6), np.ones((2, 3), np.float32)
+    random = {agent: [] for agent in PAIR}
+    for step in range(STEPS):
+        agent = PAIR[step % 2]
+        log_probs = team.get_action({agent: seen})[1][agent]
+        random[agent].append(bool(np.allclose(log_probs, np.log(0.5), rtol=0, atol=1e-6)))
+    assert random == {"a_0": [True, True, False, False], "b_0": [True, False, False, False]}
+    assert [learner._random_steps_taken for learner in team.learners.values()] == [6, 6]  # the first three steps
