@@ -471,7 +471,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return safe_folder.write_folder(path, "agent", {"agent": document}, {"agent": tensors})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the state of a saved agent into this one; spaces must be equal.
+        """Load the state of a saved agent into this one; spaces must be equal, and groups of a team.
 
         This agent keeps its `index`, `seed` and hooks, and its functions where the file has their names. Members of
         a population that load one file therefore keep random streams of their own, and runs that start from one file
@@ -484,17 +484,21 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         other = type(self).from_documents(
             document, tensors, device=self.device, where=str(path), networks=self._custom_networks
         )
-        if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
-            raise CheckpointError(
-                f"path={str(path)!r} was saved with {other.observation_space} and {other.action_space}; "
-                f"this agent has {self.observation_space} and {self.action_space}"
-            )
+        self._check_equal_spaces(other, str(path))
         unsaved = UnsavedState.of(self)
         self._init_copy(other, self.index, seed=self.seed)
         self._copy_history(other)
         unsaved.set_in(self)
         self._seed_is_drawn = unsaved.seed_is_drawn
         self._own_networks()
+
+    def _check_equal_spaces(self, other: EvolvableAlgorithm, where: str) -> None:
+        """Raise CheckpointError unless an agent that was loaded from `where` has the spaces of this one."""
+        if (other.observation_space, other.action_space) != (self.observation_space, self.action_space):
+            raise CheckpointError(
+                f"path={where!r} was saved with {other.observation_space} and {other.action_space}; "
+                f"this agent has {self.observation_space} and {self.action_space}"
+            )
 
     @classmethod
     def load(

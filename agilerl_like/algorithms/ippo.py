@@ -54,7 +54,7 @@ from agilerl_like.envs.multi_agent.central_critic import CRITIC, make_central_cr
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards, check_agents
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, ParallelEnv, single_env_vector
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
-from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of, unknown_name
+from agilerl_like.errors import CheckpointError, ConfigurationError, check_argument_names, tuple_of, unknown_name
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.architecture import NetworkSpec, sequence_length, with_critic_config
@@ -462,6 +462,20 @@ class IPPO(OnPolicyAlgorithm):
         check_agents(env, self.agent_groups.values())
 
     # -- copies and files
+
+    def _check_equal_spaces(self, other: Any, where: str) -> None:
+        super()._check_equal_spaces(other, where)
+        found, wanted = (
+            {
+                "groups": dict(one.groups),
+                "agent_id_one_hot": one.agent_id_one_hot,
+                "critic_observation": one.critic_observation,
+            }
+            for one in (other, self)
+        )
+        for name, value in found.items():  # these decide on the spaces of the groups' learners
+            if value != wanted[name]:
+                raise CheckpointError(f"path={where!r} was saved with {name}={value!r}; this team has {wanted[name]!r}")
 
     def _init_copy(self, other: IPPO, index: int, seed: int | None = None) -> None:
         seed = other.seed if seed is None else seed

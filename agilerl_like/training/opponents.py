@@ -18,15 +18,16 @@ import numpy as np
 from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.evaluation import Episodes, GroupPolicy, eval_mode
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.envs.multi_agent.scripted import ScriptedPolicy, ScriptedRows
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
-from agilerl_like.training.sharding import ShardedPopulation
+from agilerl_like.training.sharding import ShardedPopulation, deserialize
 from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
 
 NEWEST_SHARE = 0.5
@@ -48,6 +49,10 @@ def sample_opponents(
     `kind` is "past" (of the pool), "population" (another member as it is now) or "team".
     """
     everyone: Sequence[EvolvableAlgorithm] = list(members.gather_all()) if kind == "population" else ()
+    device = members.first.device
+    if team is not None and team.device != device:
+        moved = deserialize(SerializedAgent(*team.to_documents()), device, UnsavedState.of(team))
+        team = cast(IPPO, moved)
     chosen = []
     for slot in members.shard.slots:
         rng = generator(members.first.seed, Purpose.OPPONENTS, generation, 2, slot)

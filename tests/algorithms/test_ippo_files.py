@@ -66,6 +66,11 @@ def test_load_checkpoint_needs_a_team_of_the_same_agents(tmp_path):
     other = IPPO({"blue_1": SEES["blue_1"]}, {"blue_1": DOES["blue_1"]}, net_config=SMALL)
     with pytest.raises(CheckpointError, match="was saved with"):
         other.load_checkpoint(path)
+    apart = {"blue_1": "one", "blue_0": "other", "red_0": "red"}
+    for more in ({"groups": apart}, {"agent_id_one_hot": True}):
+        with pytest.raises(CheckpointError, match=f"was saved with {next(iter(more))}=.*; this team has"):
+            team.load_checkpoint(a_team(**more).save_checkpoint(tmp_path / "other"))
+    assert team.rewards == "sum"
 
 
 def test_load_checkpoint_keeps_index_and_learners_in_the_population(tmp_path):

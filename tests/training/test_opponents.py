@@ -24,11 +24,13 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.distributed.process_group import SingleProcess
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
-from agilerl_like.training.opponents import opponent_rows, scripted_rows
+from agilerl_like.training.opponents import opponent_rows, sample_opponents, scripted_rows
+from agilerl_like.training.sharding import ShardedPopulation
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -252,6 +254,17 @@ def test_a_takeover_by_an_opponent_is_no_termination(bootstraps):
     assert rollout.terminated[0, 3].tolist() == [0] * 6
     assert rollout.valid[0, 2].tolist() == (~was).tolist()
     assert rollout.valid[0, 3].tolist() == (~was & (bootstraps | ~now)).tolist()
+
+
+def test_a_team_on_another_device_plays_on_that_of_the_members():
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    members = ShardedPopulation.of(SingleProcess(), MultiAgentPopulation, population(env), None)
+    (team,) = population(env, 1, seed=9)
+    weights = [*team.learners["red"].network.parameters()]
+    team.device = torch.device("meta")
+    for opponent in sample_opponents("team", members, [], 1, team):
+        assert opponent.device == members.first.device
+        assert all(map(torch.equal, opponent.learners["red"].network.parameters(), weights))
 
 
 def test_opponents_that_cannot_play_are_refused():
