@@ -57,7 +57,7 @@ class GroupSettings(NamedTuple):
     num_agents: int = 1
     """Agents that share the policy; each is a further row of every env."""
     number: int | None = None
-    """Position of the group in its algorithm, which names its random streams; None if there is one group only."""
+    """Position of the group in its team, which names its random streams; None of an agent without a team."""
     layout: RowLayout = SingleAgentRows()
     """Converts between the group's agents and the rows that its learner reads."""
     factors: Mapping[str, float] = FrozenMapping()

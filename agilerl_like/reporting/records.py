@@ -75,7 +75,8 @@ class MemberRecord:
     """One member at the end of one generation, before selection.
 
     `fitness` is the mean return of `episodes` evaluation episodes with `evaluation_steps` steps in total, without the
-    effects of the seeds where members played different ones; `fitness_std` is the standard deviation of the episodes,
+    effects of the seeds where members played different ones; against functions, the games from each side on a seed are
+    one episode, unless the env has instances or `info_keys`; `fitness_std` is the standard deviation of the episodes,
     of a rating its standard error, and `standard_error` that of the fitness, nan if it is not known; `train_return` is
     the mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
     `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have

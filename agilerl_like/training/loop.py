@@ -149,19 +149,23 @@ class TrainingLoop(EvaluatingLoop):
     # -- training
 
     def _warn_if_no_update(self) -> None:
-        """Warn if a member's rollout is longer than a generation, or than all steps until the envs are reset."""
+        """Warn if a member's rollout is longer than a generation, or than all steps until a reset; collective."""
         args, envs = self.training_args, self.members.first.num_envs
         total = max(1, args.vector_steps(envs))
         generation = min(args.generation_steps(envs) // envs, total)
-        slow = max(self.population, key=lambda agent: agent.rollout_steps)
-        if slow.rollout_steps <= generation:
+        own = [
+            [int(agent.rollout_steps), int(next(iter(agent.learners.values())).rollout_length), agent.index]
+            for agent in self.population
+        ]
+        everyone = [one for members in self.members.process_group.all_gather(own) for one in members]
+        rollout_steps, length, index = max(everyone, key=lambda one: one[0])
+        if rollout_steps <= generation:
             return
-        length = next(iter(slow.learners.values())).rollout_length
         until_checkpoint = -(-args.checkpoint_every // (generation * envs)) * generation
         uninterrupted = min(total, generation if self._evaluates_in_training_env else until_checkpoint)
-        if slow.rollout_steps <= uninterrupted:
+        if rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
-                f"evo_steps={args.evo_steps} is less than learn_step={length} of member {slow.index}: it will be "
+                f"evo_steps={args.evo_steps} is less than learn_step={length} of member {index}: it will be "
                 "evaluated after generations without an update"
             )
             return
@@ -170,7 +174,7 @@ class TrainingLoop(EvaluatingLoop):
             reason = f"the run ends (max_steps={args.max_steps}, num_envs={envs})"
             allowed = "a larger max_steps"
         self.callbacks.on_warning(
-            f"learn_step={length} of member {slow.index} is more than the {uninterrupted * envs} env steps after which "
+            f"learn_step={length} of member {index} is more than the {uninterrupted * envs} env steps after which "
             f"{reason}: it will never learn; allowed is {allowed}, or a smaller learn_step"
         )
         self._warned_of_resets = True

@@ -1,11 +1,12 @@
 """Opponents in training: frozen teams that control a side of some envs, sampled again in each generation.
 
 With "self" the groups of a team, or the agents of its single group, play each other. With "past" and "population" they
-do so in every other env; in the rest a member controls one side, and an opponent all others. With a team or a function
-of the user's, that is the opponent in all envs. The envs with opponents take the sides in turn, and each generation
-continues where the last one ended, so that a member plays each side equally often. Functions by group control these
-groups, in all envs, and the members the others. Opponents explore, and learn nothing: their rows are not valid. All
-members' opponents act in one batched computation; functions act in one env after the other.
+do so in every other env, unless a member has one env alone; in the rest a member controls one side, and an opponent all
+others. With a team or a function of the user's, that is the opponent in all envs. The envs with opponents take the
+sides in turn, and each generation continues where the last one ended, so that a member plays each side equally often.
+Functions by group control these groups, in all envs, and the members the others. Opponents explore, and learn nothing:
+their rows are not valid. All members' opponents act in one batched computation; functions act in one env after the
+other.
 """
 
 from __future__ import annotations

@@ -429,3 +429,12 @@ def test_every_step_may_begin_an_episode():
         buffer.add(zeros, [0], [1.0], [0.0], [0.0], [0.0], zeros, episode_start=start)
     starts = buffer.content().experiences[4]
     assert [float(start[0]) for start in starts] == [1.0, 1.0, 0.0]
+
+
+def test_a_learning_rate_by_group_has_default_ranges():
+    spaces = dict.fromkeys(("a_0", "b_0"), BOX), dict.fromkeys(("a_0", "b_0"), DISCRETE)
+    team = IPPO(*spaces, lr={"a": 1e-3, "b": 2e-3}, net_config=SMALL)
+    assert [team.lr * team.group_factors["lr"].get(group, 1.0) for group in "ab"] == pytest.approx([1e-3, 2e-3])
+    assert team.hp_config["lr"].min < team.lr < team.hp_config["lr"].max
+    with pytest.raises(ConfigurationError, match="lr group='c' is unknown"):
+        IPPO(*spaces, lr={"c": 1e-3}, net_config=SMALL)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from itertools import pairwise
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -36,6 +37,8 @@ from agilerl_like.reporting import Patience, Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
+from agilerl_like.training.loop import TrainingLoop
+from agilerl_like.training.training_arguments import TrainingArguments
 
 RANGES = HyperparameterConfig(
     lr=RLParameter(1e-4, 1e-2), ent_coef=RLParameter(1e-4, 1e-1), learn_step=RLParameter(32, 128)
@@ -465,6 +468,20 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
     assert ["is more than the 100 env steps after which the run ends" in text for text in memory.warnings] == [True]
     _, _, memory = run(population=population_of(env, learn_step=199, hp_config=None))  # both are 50 ticks
     assert memory.warnings == []
+
+
+def test_a_warning_of_a_long_rollout_names_the_member_of_another_process():
+    warned, own = [], SimpleNamespace(rollout_steps=10, learners={"": SimpleNamespace(rollout_length=40)}, index=0)
+    group = SimpleNamespace(all_gather=lambda ours: [ours, [[64, 256, 7]]])
+    loop = SimpleNamespace(
+        training_args=TrainingArguments(max_steps=4096, evo_steps=252),
+        members=SimpleNamespace(first=SimpleNamespace(num_envs=4), process_group=group),
+        population=[own],
+        callbacks=SimpleNamespace(on_warning=warned.append),
+        _evaluates_in_training_env=False,
+    )
+    TrainingLoop._warn_if_no_update(loop)
+    assert [text.partition(":")[0] for text in warned] == ["evo_steps=252 is less than learn_step=256 of member 7"]
 
 
 class EnvOfAScript(gymnasium.vector.SyncVectorEnv):

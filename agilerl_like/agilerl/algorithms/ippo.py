@@ -19,7 +19,7 @@ from agilerl_like.agilerl.algorithms.core.base import (
     wrapped,
 )
 from agilerl_like.algorithms import ippo
-from agilerl_like.algorithms.agent_groups import Spaces, agent_ids_of, group_of
+from agilerl_like.algorithms.agent_groups import Spaces, agent_ids_of, group_of, split_by_group
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -33,8 +33,8 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
     """This package's IPPO, called as AgileRL's.
 
     `net_config` may be by agent: agents of a group have one network, so what one of them has counts for its group.
-    `action_batch_size`, `torch_compiler` and `wrap` are accepted and have nothing to do. `more` are keywords of
-    `agilerl_like.IPPO`, such as `groups` and `seed`.
+    `lr` may be by group, as in `agilerl_like.IPPO`. `action_batch_size`, `torch_compiler` and `wrap` are accepted and
+    have nothing to do. `more` are keywords of `agilerl_like.IPPO`, such as `groups` and `seed`.
 
     Raises:
         ConfigurationError: as `agilerl_like.IPPO`.
@@ -49,7 +49,7 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
         hp_config: HyperparameterConfig | None = None,
         net_config: Mapping[str, Any] | None = None,
         batch_size: int = 64,
-        lr: float = 1e-4,
+        lr: float | Mapping[str, float] = 1e-4,
         learn_step: int = 4096,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
@@ -75,9 +75,12 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO):
     ) -> None:
         agent_ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
         batch_size = fitting_batch(batch_size, learn_step, num_envs)
-        hp_config = default_ranges(hp_config, lr, batch_size, learn_step)
-        net_config = by_group(net_config, agent_ids, more.get("groups") or {})
-        super().__init__(**settings_from(locals(), without=WITHOUT_EFFECT))
+        groups = more.get("groups") or {}
+        names = {groups.get(agent, group_of(agent)) for agent in agent_ids}
+        single = split_by_group({"lr": lr}, {}, names)[0]["lr"]  # with lr by group, the value that evolves
+        hp_config = default_ranges(hp_config, single, batch_size, learn_step)
+        net_config = by_group(net_config, agent_ids, groups)
+        super().__init__(**settings_from(locals(), without=(*WITHOUT_EFFECT, "groups", "names", "single")))
         self.mut = mut or "None"
 
     @classmethod
