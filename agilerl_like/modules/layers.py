@@ -351,7 +351,8 @@ class ActivationRun(NamedTuple):
     name: str
     start: int
     stop: int | None
-    """None: to the last row; a number would fix the size of the batch in an exported policy."""
+    """None: to the last row; a number would fix the size of the batch in an exported policy, and cut the rows of one
+    member of a stack that is computed by itself (see `networks.custom`)."""
 
 
 class Activation(nn.Module):
@@ -452,10 +453,10 @@ class Activation(nn.Module):
 
 
 def _runs(names: Sequence[str]) -> tuple[ActivationRun, ...]:
-    """Return the runs of equal names."""
+    """Return the runs of equal names; the last one has no end."""
     runs, start = [], 0
     for name, group in groupby(names):
         stop = start + len(list(group))
-        runs.append(ActivationRun(name, start, stop))
+        runs.append(ActivationRun(name, start, stop if stop < len(names) else None))
         start = stop
     return tuple(runs)

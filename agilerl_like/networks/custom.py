@@ -21,6 +21,7 @@ from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError, check_mapping
 from agilerl_like.modules.composite import CompositeModule, CompositeSpec
 from agilerl_like.modules.evolvable_module import EvolvableModule
+from agilerl_like.modules.param_stack import update_count_flags
 from agilerl_like.modules.spec import Spec
 from agilerl_like.networks.identity_module import EmptySpec
 
@@ -178,6 +179,7 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         fresh, own = ([*net.parameters(), *net.buffers()] for net in (other.net, self.net))
         now = {id(new): copy.deepcopy(old, memo) for new, old in zip(fresh, own, strict=True)}
         other.net = copy.deepcopy(other.net, now)
+        update_count_flags(other.net)
         return other.train(self.training)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:

@@ -1,14 +1,24 @@
 """Networks supplied by the user: any module, and one that evolves."""
 
+import contextlib
 import copy
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from modules.module_checks import check_stack
 from torch import nn
 
-from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter
+from agilerl_like import (
+    PPO,
+    HyperparameterConfig,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    make_vect_envs,
+    train_on_policy,
+)
 from agilerl_like.algorithms import Population
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Mutation, Offspring, WeightMix
@@ -43,6 +53,23 @@ def squashed(outputs):
     net = Squashed(MLPSpec((16,)), 4, outputs)
     net.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
     return net
+
+
+FADES = [{"activation": "Tanh"}, {"layer_norm": True}]
+"""Settings with which a new layer fades in."""
+
+
+def mlp(outputs, **settings):
+    net = EvolvableMLP(MLPSpec((16,), **settings), 4, outputs)
+    net.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    return net
+
+
+def mutated(make, operator, **arguments):
+    agent = agent_of(make)
+    changed = agent.genome.replace(architecture=agent.architecture.apply(operator, **arguments))
+    agent.apply_genome(changed, (Mutation("architecture", operator, arguments),))
+    return agent
 
 
 def agent_of(make=sequential, **kwargs):
@@ -137,6 +164,55 @@ def test_growing_an_evolvable_user_network_keeps_its_outputs(operator):
     np.testing.assert_array_equal(found[0], action)
     np.testing.assert_allclose(found[1], log_prob, atol=1e-5)
     np.testing.assert_allclose(found[3], value, atol=1e-5)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("settings", FADES)
+def test_a_layer_of_a_user_network_fades_in_stacked_as_alone(settings, members):
+    agent = mutated(lambda outputs: mlp(outputs, **settings), "encoder.actor.add_layer", layer=0)
+    assert agent.architecture.is_fading
+    agent.network.advance_fades_(0.25)
+    seen = [*observations(4), observations(4)[0]]
+    means = agent.network.actor(torch.from_numpy(np.stack(seen))).argmax(-1)
+    agent.set_training_mode(False)
+    assert agent.get_action(np.stack(seen))[0].tolist() == means.tolist()
+    networks = [copy.deepcopy(agent.actor.encoder).double() for _ in range(members)]
+    with torch.no_grad():
+        for number, network in enumerate(networks):
+            for parameter in network.parameters():
+                parameter.add_(0.1 * number)
+    x = torch.randn(members, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    check_stack(networks, copy.deepcopy(networks[0]), x)
+
+
+def test_user_networks_learn_while_layers_fade_in():
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = PPO.population(
+        2,
+        env.single_observation_space,
+        env.single_action_space,
+        actor_network=mlp(2, activation="Tanh"),
+        critic_network=mlp(1, layer_norm=True),
+        num_envs=4,
+        seed=1,
+        learn_step=32,
+        batch_size=16,
+        update_epochs=1,
+    )
+    mutations = Mutations(architecture=1.0, rl_hp=0.0, new_layer_prob=1.0)
+    with contextlib.closing(env):
+        trained, _ = train_on_policy(
+            env, pop=population, max_steps=128, evo_steps=64, eval_loop=1, eval_steps=8,
+            selection_strategy=TournamentSelection(), mutation=mutations, verbose=False,
+        )  # fmt: skip
+    assert any(agent.architecture.is_fading for agent in trained)
+
+
+def test_a_copy_of_a_grown_user_network_normalises_as_it_does():
+    agent = mutated(lambda outputs: mlp(outputs, layer_norm=True), "encoder.actor.add_node", layer=0, nodes=16)
+    seen = torch.from_numpy(observations())
+    for copied in (agent.clone().actor, copy.deepcopy(agent.actor)):
+        torch.testing.assert_close(copied(seen), agent.actor(seen))
 
 
 def test_an_evolved_user_network_is_loaded_with_its_architecture(tmp_path):
