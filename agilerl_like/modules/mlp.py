@@ -67,7 +67,8 @@ class MLPSpec(FadingSpec):
     output_layernorm: bool = False
     """Normalise the output layer before its activation."""
     output_vanish: bool = True
-    """Start the output layer with small weights, so that a new policy is near uniform."""
+    """Start a policy's output layer with small weights, so that a new policy is near uniform; this has no effect in an
+    encoder, nor in the heads of DQN, whose outputs are values."""
     init_layers: bool = True
     """Orthogonal initial weights; otherwise uniform in +-1/sqrt(inputs)."""
     noisy: bool = False

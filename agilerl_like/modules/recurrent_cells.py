@@ -215,7 +215,11 @@ def linear_scan(factors: Tensor, terms: Tensor, state: Tensor) -> Tensor:
 
 
 class GRUCell(SequentialCell):
-    """`h' = (1 - z) n + z h` with `n = tanh(W x + b + r U h)`, gates in the order r, z, n (Cho et al. 2014)."""
+    """`h' = (1 - z) n + z h` with `n = tanh(W x + b + r U h)`, gates in the order r, z, n.
+
+    This is the variant of cuDNN and PyTorch, in which r scales the product `U h`; in Cho et al. (2014) it scales `h`.
+    PyTorch adds a bias to `U h`, too.
+    """
 
     GATES, VECTORS = 3, 1
 

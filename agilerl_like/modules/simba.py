@@ -32,7 +32,7 @@ class SimBaSpec(ResidualSpec):
     output_activation: str = "Identity"
     """Activation of the outputs."""
     output_vanish: bool = True
-    """Start the output layer with small weights, so that a new policy is near uniform."""
+    """Has no effect, since the encoder's outputs are no policy: see `MLPSpec.output_vanish`, of the head."""
     init_layers: bool = True
     """Orthogonal initial weights; otherwise uniform in +-1/sqrt(inputs)."""
     scale_factor: int = 4

@@ -301,7 +301,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
         behind = "memory" if part == "encoder" and self.is_recurrent else "head"
         readers = [name for name in self.parts if name.endswith(f".{behind}")]
         if not self.share_encoders:
-            readers = [name for name in readers if name.startswith(branch)]
+            readers = [name for name in readers if name.startswith(f"{branch}.")]
         return tuple(f"{name}.{linear}" for name in readers for linear in self.parts[name].input_consumers)
 
     def unit_change(self, operator: str, arguments: Arguments) -> UnitChange:

@@ -167,10 +167,14 @@ class ContinuousNetwork(OffPolicyNetwork):
         return super().stack_key(), self.critic_names, type(self.actor.distribution)
 
     def reset_(self, generator: torch.Generator, *, output_gain: float = VANISHING_GAIN) -> None:
-        """Draw initial weights from one generator; a new policy acts near the centre of the space."""
+        """Draw initial weights from one generator; a new policy acts near the centre of the space by `output_gain`.
+
+        Without `output_vanish` in the head's spec the gain of the policy's last layer is 1.
+        """
+        vanishes = cast(MLPSpec, self.spec.head).output_vanish
         for name, branch in self.branches.items():
             branch.encoder.reset_(generator, output_gain=2**0.5)
-            branch.head.reset_(generator, output_gain=output_gain if name == "actor" else 1.0)
+            branch.head.reset_(generator, output_gain=output_gain if name == "actor" and vanishes else 1.0)
         self.sync_target_()
 
     def outputs(self, x: Tensor) -> Tensor:

@@ -318,6 +318,24 @@ def test_targets_follow_every_mutation(kind):
     assert np.isfinite([one.learn(experiences()) for one in (member, differing)]).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_policy_is_near_the_centre_unless_configured_otherwise(kind):
+    def norms(**head):
+        network = agent(kind, net_config={**SMALL, "head_config": {**SMALL["head_config"], **head}}).network
+        return [branch.head.linears[-1].weight.norm() for branch in network.branches.values()]
+
+    (actor, *critics), (full, *others) = norms(), norms(output_vanish=False)
+    torch.testing.assert_close(full, 100 * actor)
+    assert critics == others
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_removal_refits_every_layer_that_reads_it_once(kind):
+    network = agent(kind, net_config={**SMALL, "latent_dim": 32}).network
+    readers = [consumer for consumer, _ in network.unit_change("remove_latent_node", {"nodes": 8}).consumers]
+    assert readers == [f"{branch}.head.linears.0" for branch in network.branches]
+
+
 class Batches:
     """Stands for a replay: minibatches by place and step."""
 
