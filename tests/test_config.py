@@ -234,6 +234,7 @@ class TestRefusing:
                 "hyperparameters: {activation: [ReLU, Tanh]}",
                 "hyperparameters.activation: it belongs to the networks, whose weights fit one activation",
             ),
+            ("network: {simba: true, encoder: mlp}", "network.encoder='mlp' contradicts simba=True; allowed is one"),
             ("max_steps: 3", "config key='max_steps' is unknown; did you mean 'training.max_steps'"),
             ("run: {seed: 3}", "run key='seed' is unknown; allowed is seed at the top level, which is --seed on the"),
             ("environment: {id: A-v0, backend: asink}", "environment.backend='asink' is unknown; did you mean 'async'"),

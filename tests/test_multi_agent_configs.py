@@ -133,6 +133,17 @@ class TestReading:
         assert config.network.groups["speaker"].encoder_config == together
         assert read(config.to_yaml()) == config
 
+    @pytest.mark.parametrize(
+        ("common", "own"), [("simba: true", "encoder: mlp"), ("encoder: mlp", "simba: true"), ("simba: true", "")]
+    )
+    def test_group_names_its_encoder_by_either_key(self, read, common, own):
+        config = read(STEADY + f"network: {{{common}, groups: {{speaker: {{latent_dim: 16, {own}}}}}}}")
+        expected = "mlp" if "mlp" in own else "simba"
+        speaker = config.network.groups["speaker"]
+        assert (speaker.encoder or "simba") == expected
+        assert speaker.simba == (expected == "simba")
+        assert read(config.to_yaml()) == config
+
     def test_group_overrides_single_settings_of_its_head(self, read):
         text = STEADY + "network: {head_config: {hidden_size: [32, 32]}}"
         head = (

@@ -15,7 +15,7 @@ from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.presets import PRESETS
 from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset, validated
 from agilerl_like.errors import ConfigurationError, check_mapping, tuple_of, unknown_name
-from agilerl_like.networks.architecture import NET_CONFIG_KEYS
+from agilerl_like.networks.architecture import NET_CONFIG_KEYS, inherited_by
 from agilerl_like.networks.custom import CustomSpec
 
 Spaces = Mapping[str, gymnasium.Space] | Sequence[gymnasium.Space]
@@ -145,7 +145,8 @@ def net_config_by_group(
         raise ConfigurationError(
             f"net_config={unused!r:.200} has no effect beside actor_networks and critic_networks; leave it out"
         )
-    return {group: {**common, **config.get(group, {})} or None for group in groups}
+    of_group = {group: config.get(group, {}) for group in groups}
+    return {group: {**inherited_by(own, common), **own} or None for group, own in of_group.items()}
 
 
 def own_networks_by_group(

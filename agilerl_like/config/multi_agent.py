@@ -25,7 +25,7 @@ from agilerl_like.envs.multi_agent.central_critic import STATE
 from agilerl_like.envs.multi_agent.group_env import Death, Rewards
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentBackend, multi_agent_env_config, refuse_attributes
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.networks.architecture import PARTS, inherits_encoder_config
+from agilerl_like.networks.architecture import PARTS, inherited_by, inherits_encoder_config
 from agilerl_like.registry import register
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
@@ -145,7 +145,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     """Return the common network settings, overridden by a group's own; an encoder of another kind inherits nothing."""
     if not inherits_encoder_config(common, own):
         common = {key: value for key, value in common.items() if key != "encoder_config"}
-    merged = {**common, **own}
+    merged = {**inherited_by(own, common), **own}
     for key in (*(f"{part}_config" for part in PARTS), "critic_config"):
         if isinstance(common.get(key), Mapping) and isinstance(own.get(key), Mapping):
             merged[key] = {**common[key], **own[key]}

@@ -54,7 +54,7 @@ from agilerl_like.hpo import (
 from agilerl_like.hpo.hyperparameters import Scale, parameter_from_json
 from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
-from agilerl_like.networks.architecture import NetworkSpec, check_encoder, split_recurrent
+from agilerl_like.networks.architecture import NetworkSpec, check_encoder, named_encoder, split_recurrent
 from agilerl_like.registry import registered
 from agilerl_like.training.training_arguments import LogEvery, TrainingArguments
 
@@ -319,7 +319,7 @@ class NetworkConfig(Section, frozen=True):
     encoder: str | None = None
     """mlp, simba, cnn, resnet, multi_input or a registered encoder; none: the default for the observations."""
     simba: bool = False
-    """Use the encoder simba if no `encoder` is given (AgileRL's key)."""
+    """Use the encoder simba (AgileRL's key); another `encoder` beside it is an error."""
     encoder_config: dict[str, Any] = {}
     """Settings of the encoder, from the observation to the latent layer, that differ from its defaults."""
     memory_config: dict[str, Any] = {}
@@ -342,7 +342,8 @@ class NetworkConfig(Section, frozen=True):
         if not without_env:
             return self.model_dump()
         critic = self._critic_without_encoder()
-        return self.model_dump() | {"encoder": "mlp", "encoder_config": memory, "critic_config": critic}
+        plain = {"encoder": "mlp", "simba": False, "encoder_config": memory, "critic_config": critic}
+        return self.model_dump() | plain
 
     def _critic_without_encoder(self) -> dict[str, Any]:
         """Return the critic's settings without those of its encoder, whose kind may depend on the environment."""
@@ -362,8 +363,10 @@ class NetworkConfig(Section, frozen=True):
     @model_validator(mode="after")
     def _check(self) -> NetworkConfig:
         known_early = {"head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}  # before there is an env
+        named_encoder({"encoder": self.encoder, "simba": self.simba})
         if self.critic_config:
-            check_encoder(self.critic_config.get("encoder"), self.critic_config.get("encoder_config") or {})
+            of_critic = named_encoder(self.critic_config, "critic_config: ")
+            check_encoder(of_critic, self.critic_config.get("encoder_config") or {})
         NetworkSpec.from_net_config(
             self.model_dump(include=known_early) | {"critic_config": self._critic_without_encoder()}
         )

@@ -264,7 +264,8 @@ class NetworkSpec(CompositeSpec):
         architecture has `evolved`: mutations may have made them equal.
 
         Raises:
-            ConfigurationError: a key is unknown (near ones are named) or a value illegal.
+            ConfigurationError: a key is unknown (near ones are named) or a value illegal, or `simba` (AgileRL's key for
+                that encoder) is true beside another `encoder`.
         """
         check_mapping("net_config", {} if net_config is None else net_config)
         config = {key: value for key, value in (net_config or {}).items() if value is not None}
@@ -277,9 +278,10 @@ class NetworkSpec(CompositeSpec):
             spec = _with_critic(own, config, of_critic, leaves if critic_leaves is None else critic_leaves)
             is_own = evolved or spec.critic_evolves != "alike" or spec.critic != own.evolve(memory=EmptySpec())
             return spec if is_own else own
-        default = "simba" if config.pop("simba", False) else default_encoder(leaves)
-        name = config.pop("encoder", default)
+        named = named_encoder(config)
+        name = default_encoder(leaves) if named is None else named
         check_encoder_name(name)
+        config = {key: value for key, value in config.items() if key not in ("encoder", "simba")}
         encoder, memory, head = (dict(_mapping(f"{part}_config", config.pop(f"{part}_config", {}))) for part in PARTS)
         if recurrent:
             encoder, own = split_recurrent(encoder)
@@ -334,9 +336,9 @@ def _with_critic(
             continue
         if key not in allowed:
             raise unknown_name("critic_config key", key, [*allowed, "evolves"])
-    kind = _encoder_name(actor.encoder)
-    if given.get("simba") or given.get("encoder") is not None:
-        kind = given.get("encoder") or "simba"
+    kind, named = _encoder_name(actor.encoder), named_encoder(given, "critic_config: ")
+    if named is not None:
+        kind = named
     elif ENCODERS[kind].input_form not in _input_forms(leaves):
         kind = default_encoder(leaves)
     inherited = {key: value for key, value in net_config.items() if key in allowed and key != "simba"}
@@ -432,9 +434,30 @@ def check_encoder_name(name: object) -> None:
         raise unknown_name("encoder", name, ENCODERS)
 
 
+def named_encoder(config: Mapping[str, Any], where: str = "") -> str | None:
+    """Return the kind of encoder that a `net_config` names, by `encoder` or by AgileRL's `simba`; None if it has none.
+
+    Raises:
+        ConfigurationError: both are given, and differ; the message begins with `where`.
+    """
+    name = config.get("encoder")
+    if not config.get("simba"):
+        return name
+    if name not in (None, "simba"):
+        raise ConfigurationError(
+            f"{where}encoder={name!r} contradicts simba={config['simba']!r}; allowed is one of them"
+        )
+    return "simba"
+
+
+def inherited_by(own: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the common settings for a group with its own ones: without their kind of encoder if it names another."""
+    return {**common, **({} if named_encoder(own) is None else {"encoder": None, "simba": False})}
+
+
 def inherits_encoder_config(common: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
     """Return whether a group's encoder inherits the common `encoder_config`: some kind of encoder fits both."""
-    names = [network["encoder"] for network in (common, its) if network.get("encoder") is not None]
+    names = [name for name in map(named_encoder, (common, its)) if name is not None]
     config, own = common.get("encoder_config", {}), its.get("encoder_config", {})
     keys = own.keys() if isinstance(own, Mapping) else set()
     for name, kind in ENCODERS.items():

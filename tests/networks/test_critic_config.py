@@ -57,6 +57,25 @@ def test_keys_that_are_not_given_are_those_of_the_actor():
     assert other.critic.encoder == NetworkSpec().encoder
 
 
+def test_the_key_simba_beside_another_encoder_is_refused():
+    with pytest.raises(ConfigurationError, match=r"^encoder='mlp' contradicts simba=True; allowed is one of them"):
+        NetworkSpec.from_net_config({"simba": True, "encoder": "mlp"})
+    named = NetworkSpec.from_net_config({"encoder": "simba"})
+    assert NetworkSpec.from_net_config({"simba": True, "encoder": "simba"}) == named
+    own = NetworkSpec.from_net_config({"simba": True, "critic_config": {"encoder": "mlp"}})
+    assert (own.encoder, own.critic.encoder) == (named.encoder, NetworkSpec().encoder)
+
+
+def test_a_group_names_its_encoder_by_either_key():
+    spaces = {"speaker_0": SPACE, "listener_0": SPACE}
+    acts = dict.fromkeys(spaces, gymnasium.spaces.Discrete(3))
+    kinds = {"MLPSpec": {"encoder": "mlp"}, "SimBaSpec": {"simba": True}}
+    for common, own in (kinds.keys(), reversed(kinds.keys())):
+        team = IPPO(spaces, acts, net_config={**kinds[common], "speaker": kinds[own]})
+        found = [type(team.architecture.of(group).encoder).__name__ for group in ("listener", "speaker")]
+        assert found == [common, own]
+
+
 def test_an_equal_critic_that_evolves_alike_is_the_shared_architecture():
     assert spec_of({"latent_dim": 16}) == NetworkSpec.from_net_config(SMALL)
     assert spec_of({"evolves": "apart"}).critic is not None
@@ -78,6 +97,7 @@ def test_a_critic_that_mutations_made_equal_is_loaded_as_a_critic_of_its_own(tmp
         ({"memory_config": {"cell": "GRU"}}, "critic_config key='memory_config' is unknown"),
         ({"latent_dim": 9999}, "critic_config: latent_dim=9999"),
         (3, "critic_config=3 must be a mapping"),
+        ({"simba": True, "encoder": "mlp"}, "critic_config: encoder='mlp' contradicts simba=True; allowed is one"),
     ],
 )
 def test_errors_name_the_critic(config, message):
