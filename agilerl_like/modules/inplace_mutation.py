@@ -46,24 +46,26 @@ def mutate_(
     """Apply an operator to a module in place and return its arguments; those that are left out are drawn.
 
     Growth changes no output. After a removal the remaining layers are refitted on `states`, a batch of inputs, or on
-    standard normal inputs if there is none. `seed` and the architecture determine the draws, so that repeated calls
-    draw differently. The module gets new parameters, so an optimizer of the old ones has to be replaced.
+    standard normal inputs if there is none; a module that reads rows of observations needs `states` then. `seed` and
+    the architecture determine the draws, so that repeated calls draw differently. The module gets new parameters, so an
+    optimizer of the old ones has to be replaced.
 
     Raises:
-        ConfigurationError: the operator is unknown, or not legal now or with these arguments.
+        ConfigurationError: the operator is unknown, or not legal now or with these arguments; or `states` are needed.
     """
     if module.spec.is_fading and module.fade_left() <= 0:
         module.finish_fading_()
     rng = np.random.default_rng([seed, zlib.crc32(repr(module.spec).encode())])
     legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
-        allowed = list(module.spec.choices(operator)) or _why_not_legal(module)
+        allowed = list(module.spec.choices(operator)) or _why_not_legal(module, operator)
         raise ConfigurationError(f"{operator} with {arguments} is not legal for {module.spec}; allowed are {allowed}")
     chosen = dict(legal[rng.integers(len(legal))])
     child = module.rebuild(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
-    states = _random_states(module, generator) if states is None else states
+    if states is None and (_reads_floats(module) or module.unit_change(operator, chosen).consumers):
+        states = _random_states(module, generator)
     with in_eval_mode(module):
         transfer_weights_(child, module, operator, chosen, states=states, generator=generator)
     child.train(module.training)
@@ -72,8 +74,8 @@ def mutate_(
     return chosen
 
 
-def _why_not_legal(module: EvolvableModule) -> str:
-    if not module.spec.is_fading:
+def _why_not_legal(module: EvolvableModule, operator: str) -> str:
+    if not module.spec.without_fading().choices(operator):
         return "none, since it would leave its limits"
     return (
         f"none while the last mutation is still fading in ({module.fade_left():.2f} is left); advance_fades_(share) "
@@ -81,8 +83,13 @@ def _why_not_legal(module: EvolvableModule) -> str:
     )
 
 
-def _random_states(module: EvolvableModule, generator: torch.Generator) -> Tensor:
+def _reads_floats(module: EvolvableModule) -> bool:
+    """Whether inputs are floats of one kind, so that normal ones can be drawn: not rows of observations."""
     shape = module.sample_shape
-    if not isinstance(shape, Sequence) or not all(isinstance(size, int) for size in shape):
+    return isinstance(shape, Sequence) and all(isinstance(size, int) for size in shape)
+
+
+def _random_states(module: EvolvableModule, generator: torch.Generator) -> Tensor:
+    if not _reads_floats(module):
         raise ConfigurationError(f"states=None, but {type(module).__name__} reads rows of observations; pass some")
-    return torch.randn(NUM_RANDOM_STATES, *shape, generator=generator).to(next(module.parameters()))
+    return torch.randn(NUM_RANDOM_STATES, *module.sample_shape, generator=generator).to(next(module.parameters()))

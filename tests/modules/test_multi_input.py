@@ -14,6 +14,7 @@ from agilerl_like.envs import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.cnn import CNNSpec
 from agilerl_like.modules.history_lstm import HistoryLSTMSpec
+from agilerl_like.modules.inplace_mutation import mutate_
 from agilerl_like.modules.layers import Activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
@@ -402,6 +403,28 @@ def test_growth_changes_no_output(name, seed):
 
 
 @torch.no_grad()
+def test_growth_in_place_needs_no_states():
+    module, x = made(SPECS["every part by itself"]).double(), rows(6)
+    before = module(x)
+    assert module.add_latent_node(nodes=8) == {"nodes": 8}
+    mutate_(module, "body.0.add_node")
+    torch.testing.assert_close(module(x), before)
+    with pytest.raises(ConfigurationError, match="states=None, but EvolvableMultiInput reads rows of observations"):
+        module.remove_latent_node(nodes=8)
+
+
+def test_a_part_at_its_limit_is_refused_for_it_while_another_fades_in():
+    deep = {**MLP, "hidden_size": [5, 5]}  # of at most two layers
+    module = made(spec_of(activation="Tanh", extractors={"body.0": deep, "past": {**MLP, "encoder": "mlp"}}))
+    mutate_(module, "past.add_layer", layer=0)
+    for operator, reason in (
+        ("body.0.add_layer", "its limits"),
+        ("past.add_node", r"still fading in \(1.00 is left\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"allowed are none.* {reason}"):
+            mutate_(module, operator)
+
+
 def error(module, x, expected):
     return float((module(x) - expected).square().mean() / expected.var())
 
