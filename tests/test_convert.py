@@ -268,7 +268,7 @@ def test_the_dictionaries_of_agilerl(tmp_path):
         "network": {
             "latent_dim": 32,
             "encoder_config": {"hidden_size": [48], "activation": "Tanh", "layer_norm": True},
-            "head_config": {"hidden_size": [24]},
+            "head_config": {"hidden_size": [24], "layer_norm": True},
         },
         "population": {"size": 6, "sample_hyperparameters": False},
         "hyperparameters": {"lr": {"min": 1e-4, "max": 1e-2}},
@@ -286,10 +286,91 @@ def test_the_dictionaries_of_agilerl(tmp_path):
 def test_a_manifest_of_agilerl(tmp_path):
     found = settings(converted(tmp_path, MANIFEST, "agilerl"))
     assert found["environment"] == {"id": "CartPole-v1", "num_envs": 8}
-    assert found["mutation"] == {"no_mutation": 0.5, "rl_hp": 0.5}
+    usual = {"architecture": 0.2, "new_layer_prob": 0.2, "parameters": 0.2, "activation": 0.0}  # AgileRL's
+    assert found["mutation"] == {"no_mutation": 0.5, "rl_hp": 0.5, **usual}
     assert found["hyperparameters"] == {"lr": {"min": 1e-4, "max": 1e-2}}
     assert (found["seed"], found["training"]["evo_steps"]) == (7, 5000)
     assert found["population"] == {"size": 4, "sample_hyperparameters": False}  # all begin with the same values
+
+
+HEAD = "algorithm: {name: %s, lr: 0.01}\nenvironment: {name: CartPole-v1, num_envs: 4}\n"
+EVOLVES = "tournament_selection: {tournament_size: 2}\ntraining: {pop_size: 4}\nmutation:\n"
+
+
+def test_limits_of_mutations_in_a_manifest_are_those_of_the_network(tmp_path):
+    limits = "  network: {max_latent_dim: 99, encoder: {max_mlp_nodes: 260}, head_net: {max_hidden_layers: 2}}\n"
+    network = "network: {latent_dim: 64, encoder_config: {hidden_size: [256, 256]}, head_config: {hidden_size: [64]}}\n"
+    made = converted(tmp_path, HEAD % "PPO" + EVOLVES + limits + network, "agilerl")
+    assert settings(made)["network"] == {
+        "latent_dim": 64,
+        "max_latent_dim": 99,
+        "encoder_config": {"hidden_size": [256, 256], "max_mlp_nodes": 260, "layer_norm": True},
+        "head_config": {"hidden_size": [64], "max_hidden_layers": 2, "layer_norm": True},
+    }
+    assert made.conversion.refused == {}
+
+
+def test_kinds_of_encoders_in_a_manifest(tmp_path):
+    head = "head_config: {arch: mlp, hidden_size: [8], layer_norm: false}"
+    simba = f"network: {{arch: simba, random_seed: 3, encoder_config: {{hidden_size: 64, num_blocks: 2}}, {head}}}\n"
+    made = converted(tmp_path, HEAD % "PPO" + simba, "agilerl")
+    assert settings(made)["network"] == {
+        "latent_dim": 128,  # AgileRL's default beside arch
+        "simba": True,
+        "encoder_config": {"hidden_size": 64, "num_blocks": 2},
+        "head_config": {"hidden_size": [8], "min_mlp_nodes": 8, "layer_norm": False},
+    }
+    assert [*made.conversion.refused.values()] == ["random_seed has no equivalent"]
+    config = "{channel_size: [8], kernel_size: [3], stride_size: [1], hidden_state_size: 16, arch: cnn_lstm}"
+    made = converted(tmp_path, HEAD % "RecurrentPPO" + f"network: {{encoder_config: {config}}}\n", "agilerl")
+    assert settings(made)["network"]["encoder_config"]["hidden_state_size"] == 16
+
+
+def test_networks_by_agent_are_those_of_its_group(tmp_path):
+    network = "network: {encoder_config: {speaker_0: {hidden_size: [64]}, listener_0: {hidden_size: [32]}}}\n"
+    made = converted(tmp_path, HEAD % "IPPO" + network, "agilerl")
+    groups = settings(made)["network"]["groups"]
+    assert {name: its["encoder_config"]["hidden_size"] for name, its in groups.items()} == {
+        "speaker": [64],
+        "listener": [32],
+    }
+
+
+@pytest.mark.parametrize("name", ["RecurrentPPO", "Recurrent PPO"])
+def test_recurrent_ppo_of_agilerl_has_its_own_defaults(tmp_path, name):
+    found = settings(converted(tmp_path, HEAD % name, "agilerl"))["algorithm"]
+    assert (found["recurrent"], found["learn_step"], found["bptt_sequence_type"]) == (True, 8192, "chunked")
+    found = settings(converted(tmp_path, f"INIT_HP: {{ALGO: {name}, LEARN_STEP: 64}}", "agilerl"))["algorithm"]
+    assert (found["recurrent"], found["learn_step"]) == (True, 64)
+
+
+def test_a_manifest_has_the_defaults_of_agilerl_beside_the_algorithm(tmp_path):
+    made = converted(tmp_path, HEAD % "PPO", "agilerl")
+    found = settings(made)
+    assert found["mutation"] is None
+    assert found["population"] == {"size": 1}
+    assert found["training"] == {"max_steps": 1_000_000, "evo_steps": 10_000, "eval_loop": 1}
+    assert "agilerl) in algorithm, and else this package's defaults\n" in made.to_yaml()
+    found = settings(converted(tmp_path, HEAD % "PPO" + EVOLVES + "  rand_seed: 1\n", "agilerl"))
+    assert found["hyperparameters"] == {
+        "lr": {"min": 1e-3, "max": 0.1},
+        "batch_size": {"min": 16, "max": 256},
+        "learn_step": {"min": 1024, "max": 16384},
+    }
+
+
+def test_ranges_of_a_list_of_names_and_around_the_given_value(tmp_path):
+    init = "INIT_HP: {LR: 0.1, POP_SIZE: 4}\n"
+    text = "MUTATION_PARAMS: {RL_HP_SELECTION: [lr], MIN_LR: 1.0e-3, MAX_LR: 1.0e-2, MIN_GAMMA: 0.9, MAX_GAMMA: 0.99}"
+    made = converted(tmp_path, init + text, "agilerl")
+    assert settings(made)["hyperparameters"] == {"lr": {"min": 1e-3, "max": 0.1}}
+    assert "wider here, to contain the value above" in made.to_yaml()
+
+
+def test_a_single_member_of_agilerl_does_not_evolve(tmp_path):
+    made = converted(tmp_path, "INIT_HP: {POP_SIZE: 1, TOURN_SIZE: 2}\nMUTATION_PARAMS: {NO_MUT: 0.4}", "agilerl")
+    assert settings(made)["mutation"] is None
+    assert made.conversion.left_out["NO_MUT"] == "it has no effect, since nothing evolves"
 
 
 def test_a_file_of_skrl(tmp_path):

@@ -21,7 +21,7 @@ from agilerl_like.config.foreign_scripts import Unread, literal, script_settings
 from agilerl_like.config.loader import Draft
 from agilerl_like.config.yaml12 import MAX_BYTES, MAX_DEPTH, parse_value, read_yaml
 from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
-from agilerl_like.foreign_settings import SYSTEMS, Conversion, canonical, convert
+from agilerl_like.foreign_settings import COMPLETE, SYSTEMS, Conversion, canonical, convert
 from agilerl_like.foreign_settings.rules import Rule
 from agilerl_like.storage import safe_folder
 from agilerl_like.yaml_writer import Dumper
@@ -67,7 +67,8 @@ class Converted:
         found, algorithm = self.conversion, self.data["algorithm"]
         has_preset = "preset" in algorithm
         values = f"values of the preset (agilerl-like presets {self.system})"
-        absent = values if has_preset else f"defaults of {algorithm['name']}"
+        absent = f"{values} in algorithm, and else this package's defaults"
+        absent = absent if has_preset else f"defaults of {algorithm['name']}"
         differences = PRESETS[self.system].differences if has_preset else ()
         head = [f"{self.source}, of {self.system}; settings that are absent here have the {absent}"]
         if "id" not in (self.data.get("environment") or {}):
@@ -117,6 +118,7 @@ def convert_file(
     if name not in ("", "default", "atari"):
         found.settings["environment.id"] = name
     _add_absent(found, {"env": env or None, "num_envs": num_envs})
+    _complete(found, system, flat)
     has_preset = found.settings.get("algorithm.name", PPO.algo) in (PPO.algo, IPPO.algo)
     if has_preset:
         _add_networks(found, system, flat)
@@ -195,6 +197,22 @@ def _add_absent(found: Conversion, given: Mapping[str, Any]) -> None:
                 f"{option}={value!r}, but the file has {setting}={found.settings[setting]!r}; leave the option out, or "
                 "change the setting in the file that is printed"
             )
+
+
+def _complete(found: Conversion, system: str, flat: Mapping[str, Any]) -> None:
+    """Add what a system has where its file leaves it out, and list what has no effect with it."""
+    if system not in COMPLETE:
+        return
+    before = found.settings
+    found.settings = COMPLETE[system](before, {canonical(name): value for name, value in flat.items()})
+    for path, value in found.settings.items():
+        if path not in before:
+            found.comments[path] = f"default of {system}"
+        elif before[path] != value:
+            found.comments[path] = f"{found.comments[path]}; wider here, to contain the value above"
+    for path in [path for path in before if path not in found.settings]:
+        name = found.comments[path].partition(";")[0] or path.rpartition(".")[2]
+        found.left_out[name] = "it has no effect, since nothing evolves"
 
 
 def _add_networks(found: Conversion, system: str, flat: Mapping[str, Any]) -> None:

@@ -5,11 +5,11 @@ A setting here is a path: "algorithm.lr", "training.max_steps". `algorithms.pres
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agilerl_like.foreign_settings.agilerl import AGILERL
+from agilerl_like.foreign_settings.agilerl import AGILERL, complete
 from agilerl_like.foreign_settings.cleanrl import CLEANRL, DTI
 from agilerl_like.foreign_settings.further_systems import BRAX, ISAACLAB, METABOX, RLIB
 from agilerl_like.foreign_settings.rules import NotConvertible, Rule, Rules, Settings
@@ -28,6 +28,8 @@ SYSTEMS: Mapping[str, Rules] = {
     "isaaclab": ISAACLAB,
 }
 """The rules of each system."""
+COMPLETE: Mapping[str, Callable[[Settings, Mapping[str, Any]], Settings]] = {"agilerl": complete}
+"""What completes the settings of a whole file, by the names that it has."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ def convert(system: str, given: Mapping[str, Any], *, num_envs: int | None = Non
             settings = rule.convert(value, values)
         except NotConvertible as reason:
             found.refused[_shown(name, value)] = str(reason)
-            continue
+            settings = reason.converted
         except (
             TypeError,
             AttributeError,
@@ -94,7 +96,7 @@ def convert(system: str, given: Mapping[str, Any], *, num_envs: int | None = Non
         ):  # of a value that the system itself would refuse
             found.refused[_shown(name, value)] = "its form is unknown"
             continue
-        if not settings:
+        if not settings and _shown(name, value) not in found.refused:
             found.left_out[_shown(name, value)] = NEEDS_NONE if rule.setting else rule.meaning.format(name)
         for path, one in settings.items():
             found.settings[path] = one

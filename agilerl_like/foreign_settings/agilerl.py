@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,27 @@ from agilerl_like.foreign_settings.rules import (
 )
 
 PARTS = ("latent_dim", "min_latent_dim", "max_latent_dim", "encoder_config", "head_config", "simba", "encoder")
+CONFIGS = ("encoder_config", "head_config")
+PARTS_OF_ENCODERS = {"mlp_config", "cnn_config", "lstm_config", "extractors"}
+"""Sections of an `encoder_config`; others in one are those of agents."""
+ENCODERS = ("mlp", "cnn", "composed", "multiinput", "lstm", "cnn_lstm", "simba")
+"""Values of `arch`; all but simba follow from the observations and `recurrent`, here and there."""
+LATENT_DIM = 128
+"""AgileRL's default in a manifest with `arch`; without, it is that of this package."""
+RECURRENT = ("RecurrentPPO", "Recurrent PPO")
+MUTATES = "no_mut arch_mut new_layer params_mut act_mut rl_hp_mut mutation_sd rand_seed rl_hp_selection"
+"""Settings in the section `mutation` of a manifest, without which nothing is mutated."""
+SELECTS = "tournament_size elitism strategy selection_strategy.name tournament_selection.name"
+SIZES = {"hidden_size": ("mlp_nodes", 16, 500, 3), "channel_size": ("channel_size", 8, 256, 6)}
+"""Sizes of layers; the name of their limits, and this package's limits where a file has none, of the number too."""
+PROBABILITIES: Settings = {
+    "mutation.no_mutation": 0.4,
+    "mutation.architecture": 0.2,
+    "mutation.new_layer_prob": 0.2,
+    "mutation.parameters": 0.2,
+    "mutation.activation": 0.0,
+    "mutation.rl_hp": 0.2,
+}
 FLAT = ("hidden_size", "min_hidden_layers", "max_hidden_layers", "min_mlp_nodes", "max_mlp_nodes", "activation")
 """Keys of the flat NET_CONFIG of early releases, which are those of an encoder."""
 EVOLVED = "lr batch_size learn_step ent_coef clip_coef vf_coef gamma gae_lambda max_grad_norm update_epochs"
@@ -43,8 +65,12 @@ def _networks(value: Any, given: Given) -> Settings:
     if not isinstance(value, Mapping):
         raise NotConvertible("it is not a mapping")
     found: Settings = {}
+    unknown: list[str] = []
+    is_team = "IPPO" in (given.get("algorithm.name"), given.get("algo"), given.get("algorithm"))
     for name, one in value.items():
-        if name in PARTS:
+        if name in CONFIGS and isinstance(one, Mapping):
+            found |= _by_group(name, one) if is_team else entries(f"network.{name}", one)
+        elif name in PARTS:
             found |= entries(f"network.{name}", one)
         elif name == "squash_output":
             found["algorithm.squash_output"] = one
@@ -52,9 +78,137 @@ def _networks(value: Any, given: Given) -> Settings:
             found[f"network.encoder_config.{name}"] = one
         elif name == "mlp_activation":
             found["network.encoder_config.activation"] = one
-        elif name != "arch" or one not in ("mlp", "cnn", "composed"):
-            raise NotConvertible(f"{name} has no equivalent")
-    return {path: one for path, one in found.items() if one is not None}
+        elif name == "arch" and one in ENCODERS:
+            continue  # see below
+        elif is_team and isinstance(one, Mapping):
+            its = {path.removeprefix("network."): leaf for path, leaf in _networks(one, {}).items()}
+            found |= {f"network.groups.{_group(name)}.{path}": leaf for path, leaf in its.items()}
+        elif name != "has_evolvable_encoder":
+            unknown.append(str(name))
+    arch = found.pop("network.encoder_config.arch", value.get("arch"))
+    if arch == "simba":
+        found["network.simba"] = True
+    if arch is not None and value is given.get("network"):  # of a manifest
+        found.setdefault("network.latent_dim", LATENT_DIM)
+    found = {path: one for path, one in found.items() if one is not None and not path.endswith(".arch")}
+    unread = "network.encoder_config.mlp_config"
+    if any(path.startswith(unread) for path in found) and not found.get("network.encoder_config.vector_space_mlp"):
+        found = {path: one for path, one in found.items() if not path.startswith(unread)}
+        unknown.append("mlp_config without vector_space_mlp")
+    found |= _limits(found) | ({} if value.keys() & {*FLAT} else _normalised(found))
+    if unknown:
+        raise NotConvertible(f"{', '.join(unknown)} has no equivalent", found)
+    return found
+
+
+def _by_group(name: str, config: Mapping[str, Any]) -> Settings:
+    """Return the entries of an encoder's or a head's settings, which may be by agent."""
+    if not config or not all(isinstance(one, Mapping) for one in config.values()) or config.keys() & PARTS_OF_ENCODERS:
+        return entries(f"network.{name}", config)
+    by_agent = [entries(f"network.groups.{_group(agent)}.{name}", one) for agent, one in config.items()]
+    return {path: leaf for its in by_agent for path, leaf in its.items()}
+
+
+def _group(agent: object) -> str:
+    """Return the group of an agent: its id without the number at the end."""
+    return re.sub(r"_\d+$", "", str(agent))
+
+
+def _limits(found: Settings) -> Settings:
+    """Return limits of mutations that allow the given layers, as AgileRL does, where those of the file do not."""
+    limits: Settings = {}
+    for path, sizes in found.items():
+        section, _, name = path.rpartition(".")
+        its = sizes if isinstance(sizes, list | tuple) else [sizes]
+        if name not in SIZES or not its or not all(isinstance(size, int) for size in its):
+            continue
+        limit, smallest, largest, most = SIZES[name]
+        wanted = (
+            (f"{section}.min_{limit}", smallest, min(its), min),
+            (f"{section}.max_{limit}", largest, max(its), max),
+            (f"{section}.max_hidden_layers", most, len(its), max),
+        )
+        for where, default, needed, wider in wanted:
+            usual = found.get(where, default)
+            if isinstance(usual, int) and wider(usual, needed) != usual:
+                limits[where] = needed
+    return limits
+
+
+def _normalised(found: Settings) -> Settings:
+    """Return `layer_norm`, AgileRL's default, of layers that do not set it."""
+    layers = [path.rpartition(".")[0] for path, one in found.items() if path.endswith(".hidden_size")]
+    simba = "network.encoder_config" if "network.encoder_config.num_blocks" in found else None
+    names = [f"{section}.layer_norm" for section in layers if section != simba]
+    return {name: True for name in names if name not in found}
+
+
+def _network_limits(value: Any, given: Given) -> Settings:
+    """Convert the limits in the section `mutation`, which those of the network itself replace."""
+    network = given.get("network")
+    if not isinstance(network, Mapping):
+        raise NotConvertible("it has no effect without network")
+    names = {"encoder": "encoder_config", "head_net": "head_config"}
+    own = entries("network", network)
+    found = {
+        path: one
+        for name, its in value.items()
+        for path, one in entries(f"network.{names.get(name, name)}", its).items()
+    }
+    return {path: one for path, one in found.items() if path not in own and one is not None}
+
+
+def complete(found: Settings, given: Given) -> Settings:
+    """Return the converted settings of a file, with AgileRL's defaults of what a manifest leaves out.
+
+    A single member does not evolve here, and ranges contain the value that members begin with.
+    """
+    result = dict(found)
+    if "algorithm.name" in given:
+        mutates = {*MUTATES.split(), "mutation.name", "mutation.network"} & given.keys()
+        evolves = given.get("hpo") or (mutates and {*SELECTS.split()} & given.keys())
+        steps = result.get("training.max_steps", 1_000_000)
+        absent: Settings = {
+            "population.size": 1,
+            "training.max_steps": steps,
+            "training.evo_steps": min(10_000, steps),
+            "training.eval_loop": 1,
+        }
+        if "mutation" not in result:
+            absent |= PROBABILITIES | _default_ranges(result) if evolves else {"mutation": None}
+        result = absent | result
+    if result.get("population.size") == 1:
+        result["mutation"] = None
+    if "mutation" in result:
+        result = {path: one for path, one in result.items() if not path.startswith(("mutation.", "selection."))}
+    for path, bound in result.items():
+        section, _, rest = path.partition(".")
+        name, _, end = rest.rpartition(".")
+        value = result.get(f"algorithm.{name}")
+        if section == "hyperparameters" and end in ("min", "max") and _are_numbers(value, bound):
+            result[path] = min(bound, value) if end == "min" else max(bound, value)
+    return result
+
+
+def _default_ranges(found: Settings) -> Settings:
+    """Return the ranges that AgileRL's agents have if they are given none."""
+    if any(path.startswith("hyperparameters.") for path in found):
+        return {}
+    ranges: Settings = {}
+    for name, usual in {"lr": 1e-4, "batch_size": 64, "learn_step": 4096}.items():
+        value = found.get(f"algorithm.{name}", usual)
+        if _are_numbers(value):
+            ends = (
+                (max(1, value // 4), 4 * value)
+                if isinstance(value, int)
+                else (float(f"{value / 10:.12g}"), float(f"{10 * value:.12g}"))
+            )
+            ranges |= {f"hyperparameters.{name}.{end}": one for end, one in zip(("min", "max"), ends, strict=True)}
+    return ranges | EQUAL_STARTS
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _ranges(value: Any, given: Given) -> Settings:
@@ -68,17 +222,25 @@ def _ranges(value: Any, given: Given) -> Settings:
 
 
 def _range_end(name: str, end: str) -> Rule:
-    """Return the rule for one end of a hyperparameter's range."""
+    """Return the rule for one end of a hyperparameter's range, which a list of names may leave out."""
     setting = f"hyperparameters.{name}.{end}"
-    return Rule(setting, "", lambda value, given: {setting: value, **EQUAL_STARTS})
+
+    def convert(value: Any, given: Given) -> Settings:
+        names = given.get("rl_hp_selection")
+        is_left_out = isinstance(names, list | tuple) and name not in [str(one).lower() for one in names]
+        return {} if is_left_out else {setting: value, **EQUAL_STARTS}
+
+    return Rule(setting, "", convert)
 
 
 def _algorithm(value: Any, given: Given) -> Settings:
-    name = "PPO" if value == "Recurrent PPO" else value
-    if name not in ("PPO", "IPPO"):
-        raise NotConvertible("allowed are PPO and IPPO")
-    recurrent: Settings = {"algorithm.recurrent": True} if name != value else {}
-    return recurrent | ({"algorithm.name": name} if name != "PPO" else {})
+    if value in RECURRENT:
+        own: Settings = {"learn_step": 8192, "bptt_sequence_type": "chunked"}
+        absent = {f"algorithm.{name}": one for name, one in own.items() if given.get(name) is None}
+        return {"algorithm.recurrent": True, **absent}
+    if value not in ("PPO", "IPPO"):
+        raise NotConvertible("allowed are PPO, RecurrentPPO and IPPO")
+    return {"algorithm.name": value} if value != "PPO" else {}
 
 
 def _mutates(value: Any, given: Given) -> Settings:
@@ -113,6 +275,7 @@ AGILERL: Rules = {
     "rl_hp_selection": Rule("hyperparameters", "has {{min: …, max: …}} by name", _ranges),
     **{f"{end}_{name}": _range_end(name, end) for name in EVOLVED.split() for end in ("min", "max")},
     **each("net_config network", Rule("network", "", _networks)),
+    "mutation.network": Rule("network", "has the limits of mutations beside the sizes", _network_limits),
     "wandb": same("run.wandb"),
     "rollout_buffer_config": refused("rollouts have one kind of buffer here", {}),
     "use_rollout_buffer": unused("rollouts are always buffered"),

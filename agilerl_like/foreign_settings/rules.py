@@ -17,7 +17,14 @@ Rules: TypeAlias = Mapping[str, "Rule"]
 
 
 class NotConvertible(ValueError):
-    """A value of another system has no equivalent here; the message has the reason."""
+    """A value of another system has no equivalent here; the message has the reason.
+
+    `converted` are the settings of the parts of it that have one.
+    """
+
+    def __init__(self, reason: str, converted: Settings | None = None) -> None:
+        super().__init__(reason)
+        self.converted: Settings = converted or {}
 
 
 @dataclass(frozen=True)
