@@ -350,6 +350,8 @@ def test_a_manifest_has_the_defaults_of_agilerl_beside_the_algorithm(tmp_path):
     assert found["mutation"] is None
     assert found["population"] == {"size": 1}
     assert found["training"] == {"max_steps": 1_000_000, "evo_steps": 10_000, "eval_loop": 1}
+    head = {"hidden_size": [64], "layer_norm": True}
+    assert found["network"] == {"encoder_config": {"hidden_size": [64, 64], "layer_norm": True}, "head_config": head}
     assert "agilerl) in algorithm, and else this package's defaults\n" in made.to_yaml()
     found = settings(converted(tmp_path, HEAD % "PPO" + EVOLVES + "  rand_seed: 1\n", "agilerl"))
     assert found["hyperparameters"] == {

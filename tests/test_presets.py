@@ -154,6 +154,21 @@ def test_teams_have_presets():
     assert IPPO.population(2, spaces, spaces, like="sb3", vf_coef=0.25)[1].vf_coef == 0.5
 
 
+def test_values_that_differ_by_algorithm_and_with_a_memory():
+    """AgileRL's IPPO has two networks and normalises minibatches; sb3-contrib's RecurrentPPO has shorter rollouts."""
+    spaces = {"a_0": BOX, "a_1": BOX}
+    team, alone = IPPO(spaces, spaces, preset="agilerl"), agent(preset="agilerl")
+    assert (team.share_encoders, team.normalize_advantage) == (False, "minibatch")
+    assert (alone.share_encoders, alone.normalize_advantage) == (True, "rollout")
+    recurrent = agent(preset="sb3", recurrent=True)
+    assert (recurrent.num_steps, recurrent.batch_size) == (128, 128)
+    assert agent(like="sb3", policy="MlpLstmPolicy", n_steps=64).num_steps == 64
+    found = config(algorithm={"name": "IPPO", "preset": "agilerl"}, environment={"id": "mpe/simple_spread-v3"})
+    assert (found.algorithm.share_encoders, found.algorithm.normalize_advantage) == (False, "minibatch")
+    found = config(algorithm={"preset": "sb3", "recurrent": True}, environment={"id": "CartPole-v1"})
+    assert (found.algorithm.num_steps, found.algorithm.batch_size) == (128, 128)
+
+
 def test_copies_and_saved_agents_keep_values_that_were_given_over_the_preset(tmp_path):
     made = agent(preset="sb3", clip_grads="apart", adam_eps=PPOConfig.adam_eps, learn_step=256)
     assert made.clone().settings() == made.settings()
@@ -301,6 +316,8 @@ def test_the_command_prints_presets(capsys):
     assert main(["presets", "skrl"]) == 0
     printed = capsys.readouterr().out
     assert "vf_coef                5          0.5           value_loss_scale=2.5, of the whole squared error" in printed
+    assert main(["presets", "sb3"]) == 0
+    assert "recurrent: num_steps 128 (RecurrentPPO of sb3-contrib: n_steps=128)" in capsys.readouterr().out
     assert main(["presets", "skl"]) == 2
     assert "did you mean 'skrl'" in capsys.readouterr().err
 

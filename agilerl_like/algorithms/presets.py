@@ -44,10 +44,15 @@ class Preset:
     """Settings of its networks for vectors, which a converted file has if it sets no others."""
     differences: tuple[str, ...] = ()
     """Differences from the system that no setting removes."""
+    variants: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """Values that differ, by the name of an algorithm ("IPPO"), or for agents with a memory ("recurrent")."""
 
-    def values(self) -> dict[str, Any]:
-        """Return the values of the settings."""
-        return {name: one.value for name, one in self.settings.items()}
+    def values(self, *variants: str) -> dict[str, Any]:
+        """Return the values of the settings, with those of some variants in their place."""
+        found = dict(self.settings)
+        for variant in variants:
+            found |= self.variants.get(variant, {})
+        return {name: one.value for name, one in found.items()}
 
 
 TANH = "two layers of 64, tanh, for actor and critic each"
@@ -119,6 +124,12 @@ PRESETS: Mapping[str, Preset] = {
             HALF_WIDTHS,
             "CnnPolicy shares the convolutions: share_encoders: true",
         ),
+        variants={
+            "recurrent": {
+                "num_steps": Value(128, "RecurrentPPO of sb3-contrib: n_steps=128"),
+                "batch_size": Value(128, "RecurrentPPO of sb3-contrib: batch_size=128"),
+            }
+        },
     ),
     "cleanrl": Preset(
         "CleanRL 1.0: arguments of ppo.py",
@@ -195,12 +206,20 @@ PRESETS: Mapping[str, Preset] = {
             "action_std_init": Value(0.6, "action_std_init=0.6, a logarithm there, too"),
             "share_encoders": Value(True, "share_encoders=True"),
         },
-        network="the same, with layer_norm: true",
+        network="two layers of 64, latent layer of 32, head of 64 (of PPO's critic 16, here only without "
+        "share_encoders), ReLU, with layer_norm; recurrent: two LSTM layers of 128 in place of the two of 64",
         differences=(
             HALF_WIDTHS,
             "advantages are shifted by a step where episodes end, and steps that autoreset inserts are learned from",
             "recurrent agents learn from the whole squared error of the value: vf_coef: 1.0",
+            "batch_size of recurrent agents counts sequences, here samples: multiply it by their length",
         ),
+        variants={
+            "IPPO": {
+                "normalize_advantage": Value("minibatch", "IPPO: in each minibatch"),
+                "share_encoders": Value(False, "IPPO: two networks"),
+            }
+        },
     ),
     "rlib": Preset(
         "rlib: arguments of PPO",
@@ -368,21 +387,23 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_values(
-    name: str, given: Mapping[str, Any], *, num_envs: int = 1, evolving: Collection[str] = ()
+    name: str, given: Mapping[str, Any], *, num_envs: int = 1, evolving: Collection[str] = (), algorithm: str = "PPO"
 ) -> dict[str, Any]:
-    """Return the values of a preset for settings that are not given.
+    """Return the values of a preset for settings of an algorithm that are not given.
 
     A setting that is given, or evolves, replaces an alternative to it, such as `num_steps` in place of `learn_step`;
     one that evolves starts from the preset's value, converted for `num_envs` environments. Values that have no effect
     with the other settings are left out.
     """
-    values = PRESETS[check_preset(name)].values()
+    values = PRESETS[check_preset(name)].values(algorithm, *(("recurrent",) if given.get("recurrent") is True else ()))
     for one, other in (("num_steps", "learn_step"), ("num_minibatches", "batch_size")):
         if {one, other} & given.keys():
             values.pop(one, None)
             values.pop(other, None)
     num_envs = _count(num_envs) or 1
     steps = _steps_of_update({**values, **given}, num_envs)
+    if algorithm == "PPO" and "batch_size" in values:  # as the systems do with a rollout that is smaller
+        values["batch_size"] = min(values["batch_size"], -(-steps // num_envs) * num_envs)
     if "learn_step" in evolving and "num_steps" in values:
         values["learn_step"] = num_envs * values.pop("num_steps")
     if "num_steps" in evolving and "learn_step" in values:
@@ -522,6 +543,7 @@ def reads_presets(function: Callable[Arguments, ResultT]) -> Callable[Arguments,
             {**by_place, **given},
             num_envs=cast(Any, {**by_place, **given}.get("num_envs")) or 1,
             evolving={**by_place, **given}.get("hp_config") or (),
+            algorithm=cls.algo,
         )
         return function(*args, **{**given, **filled})  # pyright: ignore[reportCallIssue]
 

@@ -32,6 +32,9 @@ def presets(name: Positional[str] = "", /) -> int:
         (key, _shown(one.value), _shown(getattr(PPOConfig, key)), one.source) for key, one in preset.settings.items()
     ]
     write_table(("setting", "value", "default here", f"in {name}"), rows)
+    for variant, values in preset.variants.items():
+        its = ", ".join(f"{key} {_shown(one.value)} ({one.source})" for key, one in values.items())
+        write_line(f"{variant}: {its}")
     write_line(f"networks, which the preset does not set: {preset.network}")
     for difference in preset.differences:
         write_line(f"differs whatever the settings: {difference}")

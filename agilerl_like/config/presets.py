@@ -45,6 +45,7 @@ def with_preset(data: Any, names: Collection[str]) -> Any:
         rest,
         num_envs=num_envs if isinstance(num_envs, int) else VecEnvConfig.num_envs,
         evolving=evolving if isinstance(evolving, Mapping) else (),
+        algorithm=str(rest.get("name", "PPO")),
     )
     result["algorithm"] = {**filled, **rest}
     return result

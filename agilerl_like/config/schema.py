@@ -98,7 +98,8 @@ class AlgorithmConfig(AlgorithmSection, PPOConfig):
         settings = given.kwargs if isinstance(given, ArgsKwargs) else given
         if not isinstance(settings, Mapping) or "preset" not in settings:
             return given
-        return {**preset_values(settings["preset"], settings), **settings}
+        filled = preset_values(settings["preset"], settings, algorithm=str(getattr(cls, "name", "PPO")))
+        return {**filled, **settings}
 
 
 class EnvironmentConfig(Section, frozen=True):

@@ -159,11 +159,11 @@ def _network_limits(value: Any, given: Given) -> Settings:
 
 
 def complete(found: Settings, given: Given) -> Settings:
-    """Return the converted settings of a file, with AgileRL's defaults of what a manifest leaves out.
+    """Return the converted settings of a file, with AgileRL's default networks, and its defaults of a manifest.
 
     A single member does not evolve here, and ranges contain the value that members begin with.
     """
-    result = dict(found)
+    result = _default_networks(found) | found
     if "algorithm.name" in given:
         mutates = {*MUTATES.split(), "mutation.name", "mutation.network"} & given.keys()
         evolves = given.get("hpo") or (mutates and {*SELECTS.split()} & given.keys())
@@ -188,6 +188,28 @@ def complete(found: Settings, given: Given) -> Settings:
         if section == "hyperparameters" and end in ("min", "max") and _are_numbers(value, bound):
             result[path] = min(bound, value) if end == "min" else max(bound, value)
     return result
+
+
+def _default_networks(found: Settings) -> Settings:
+    """Return the networks for vectors of AgileRL's agents if they are given none; images have others."""
+    env_id = str(found.get("environment.id", ""))
+    parts = {path.split(".")[1] for path in found if path.startswith("network.")}
+    if (
+        found.get("algorithm.swap_channels")
+        or env_id.startswith("ALE/")
+        or "NoFrameskip" in env_id
+        or "groups" in parts
+    ):
+        return {}
+    encoder: Settings = {"hidden_size": [64, 64], "layer_norm": True}
+    if found.get("algorithm.recurrent"):
+        encoder = {"hidden_state_size": 128, "num_layers": 2}
+    head: Settings = {"network.head_config.hidden_size": [64], "network.head_config.layer_norm": True}
+    if found.get("algorithm.share_encoders") is False and found.get("algorithm.name") != "IPPO":
+        head["network.critic_config.head_config.hidden_size"] = [16]
+    has_encoder = parts & {"encoder_config", "encoder", "simba"}
+    absent = {} if has_encoder else {f"network.encoder_config.{name}": one for name, one in encoder.items()}
+    return absent | ({} if "head_config" in parts else head)
 
 
 def _default_ranges(found: Settings) -> Settings:
