@@ -317,6 +317,62 @@ def test_the_elite_is_mutated_by_hand_unless_that_is_turned_off():
     assert agents[0].hyperparameters != before[0]
 
 
+def test_agents_to_mutate_are_named_by_their_index():
+    agents = [agent_of(index=index) for index in (5, 1, 0)]
+    before = [agent.hyperparameters for agent in agents]
+    mutations = Mutations(0, 0, 0, 0, 0, 1, mutate_elite=False, rand_seed=0)
+    mutations.mutation(agents, indices=[5])
+    assert [agent.hyperparameters == old for agent, old in zip(agents, before, strict=True)] == [False, True, True]
+    with pytest.raises(ConfigurationError, match=r"indices=\[2\] has 2; allowed are \[5, 1, 0\]"):
+        mutations.mutation(agents, indices=[2])
+
+
+def test_settings_of_other_algorithms_in_a_script_are_left_out():
+    """As in AgileRL's tutorial of DQN with a curriculum."""
+    unread = {"ALPHA": 0.6, "BETA": 0.4, "PRIOR_EPS": 1e-6, "NUM_ATOMS": 51, "V_MIN": 0.0, "V_MAX": 200.0}
+    (agent,) = create_population("DQN", SMALL, {"TAU": 0.01, "TORCH_COMPILER": None, **unread}, BOX, DISCRETE)
+    assert agent.tau == 0.01
+
+
+def test_a_normalising_wrapper_makes_dqn_normalise():
+    (agent,) = create_population("DQN", SMALL, {}, BOX, DISCRETE, agent_wrapper=RSNorm)
+    assert isinstance(agent, RSNorm)
+    assert agent.normalize_observation is True
+
+
+def test_scores_are_those_of_the_episodes():
+    agent = agent_of(num_envs=2)
+    collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
+    assert agent.scores == [2.0] * 4
+    agent.add_scores([10.0, [20.0, 1.0]])
+    assert agent.scores[4:] == [10.0, 21.0]
+
+
+def test_rows_of_a_minibatch_are_drawn():
+    def filled():
+        buffer = agent_of(num_envs=1).rollout_buffer
+        for step in range(16):
+            buffer.add(np.full((1, 3), step), [0], [float(step)], [0.0], [0.0], [0.0], np.zeros((1, 3)))
+        return buffer
+
+    buffer = filled()
+    rewards = [buffer.get(8)["rewards"].tolist() for _ in range(2)]
+    assert rewards[0] != rewards[1]
+    assert len({*rewards[0]}) == 8
+    assert filled().get(8)["rewards"].tolist() == rewards[0]  # it follows from the agent's seed
+    with pytest.raises(ConfigurationError, match="batch_size=17; allowed are 1 to 16"):
+        buffer.get_tensor_batch(17)
+
+
+def test_an_activation_is_changed_by_its_name():
+    network = EvolvableMLP(3, 2, [16], random_seed=0)
+    assert network.change_activation("ReLU") == {}
+    assert network.change_activation("ELU", output=False) == {"activation": "ELU"}
+    assert network.activation == "ELU"
+    with pytest.raises(ConfigurationError, match="output=True is not available"):
+        network.change_activation("Tanh", output=True)
+
+
 def test_a_network_that_is_made_evolvable_computes_the_same():
     network = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2), nn.Sigmoid())
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))

@@ -11,6 +11,7 @@ import torch
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, default_ranges, settings_from, wrapped
+from agilerl_like.agilerl.wrappers.agent import RSNorm
 from agilerl_like.algorithms import dqn
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.errors import ConfigurationError
@@ -65,8 +66,11 @@ class DQN(EvolvableAlgorithm, dqn.DQN):
     ) -> list[Any]:
         """A list of `size` agents of one run seed, each in `wrapper_cls` if it is given.
 
-        With `resume_from_checkpoint` each of them begins as the agent that was saved there.
+        With `resume_from_checkpoint` each of them begins as the agent that was saved there. `RSNorm` as `wrapper_cls`
+        makes them normalise observations.
         """
+        if wrapper_cls is RSNorm:
+            kwargs = {"normalize_observation": True, **kwargs}
         agents = list(super().population(size, observation_space, action_space, device=device, **kwargs))
         for agent in agents if resume_from_checkpoint is not None else ():
             agent.load_checkpoint(resume_from_checkpoint or "")

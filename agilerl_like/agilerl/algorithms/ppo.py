@@ -28,6 +28,7 @@ from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import make_distribution
+from agilerl_like.seeding import Purpose, generator
 
 __getattr__ = absent_from(__name__)
 
@@ -145,6 +146,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
             self.gamma,
             self.recurrent,
         )
+        self._buffer.rng = generator(self.seed, Purpose.MANUAL, Purpose.MINIBATCHES, self.index)
 
     def learn(
         self,

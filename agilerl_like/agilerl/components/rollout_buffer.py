@@ -21,6 +21,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.sequences import BPTTSequenceType
+from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 __getattr__ = absent_from(__name__)
 
@@ -80,6 +81,8 @@ class RolloutBuffer:
         """The env that `collect_rollouts` filled it from."""
         self.hidden_state: dict[str, Tensor] | None = None
         """The hidden state behind the last step that `collect_rollouts` took."""
+        self.rng = generator(fresh_seed(), Purpose.MANUAL, Purpose.MINIBATCHES)
+        """Draws the rows of `get(batch_size)`; of an agent's buffer it follows from the agent's seed."""
         self._rows: list[Row] = []
         self._ended = np.ones(num_envs, np.float32)  # by the last step, also of the rollout before
         self.reset()
@@ -192,12 +195,12 @@ class RolloutBuffer:
         self.advantages, self.returns = advantages.numpy(), (advantages + values).numpy()
 
     def get(self, batch_size: int | None = None) -> dict[str, Any]:
-        """Its arrays `[T E, …]` by AgileRL's names, or the first `batch_size` rows of them.
+        """Its arrays `[T E, …]` by AgileRL's names, or `batch_size` rows of them, drawn without replacement.
 
         `returns` and `advantages` are among them if they were computed after the last step was added.
 
         Raises:
-            ConfigurationError: nothing is in it.
+            ConfigurationError: nothing is in it, or fewer rows than `batch_size`.
         """
         self._check_filled("get")
         table = {
@@ -210,7 +213,14 @@ class RolloutBuffer:
         }
         if len(self.returns) == self.pos:
             table |= {"returns": self.returns.reshape(-1), "advantages": self.advantages.reshape(-1)}
-        return table if batch_size is None else tree_map(lambda part: part[:batch_size], table)
+        if batch_size is None:
+            return table
+        if not 0 < batch_size <= self.size():
+            raise ConfigurationError(
+                f"batch_size={batch_size!r}; allowed are 1 to {self.size()}, the rows in the buffer"
+            )
+        rows = self.rng.choice(self.size(), batch_size, replace=False)
+        return tree_map(lambda part: part[rows], table)
 
     def get_tensor_batch(self, batch_size: int | None = None, device: str | None = None) -> dict[str, Any]:
         """As `get`, in tensors."""

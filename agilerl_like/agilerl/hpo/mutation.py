@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import mutation as ours
 
 __getattr__ = absent_from(__name__)
@@ -52,19 +53,26 @@ def Mutations(  # noqa: N802  # AgileRL's name
 
 @dataclass(frozen=True)
 class ByHand(ours.Mutations):
-    """Mutations of a list of agents, of which some may be chosen by their places."""
+    """Mutations of a list of agents, of which some may be chosen by their `index`."""
 
     spares_elite: bool = False
 
     def mutation(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's has one more
         self, population: Any, pre_training_mut: bool = False, indices: Sequence[int] | None = None
     ) -> Any:
-        """Mutate the agents at `indices` (all of them, if left out) and return the population.
+        """Mutate the agents whose `index` is in `indices`, or all of them if it is left out; return the population.
 
-        The elite, the first agent, is left out if `mutate_elite` is False.
+        The elite, the first agent, is left out if `mutate_elite` is False and there are no `indices`.
+
+        Raises:
+            ConfigurationError: no agent has one of the indices.
         """
-        chosen = range(len(population)) if indices is None else indices
-        for place in chosen:
-            if pre_training_mut or place or not self.spares_elite:
-                population[place].mutate(self, self.manual_rng, pre_training=pre_training_mut)
+        known = [agent.index for agent in population]
+        for index in indices or ():
+            if index not in known:
+                raise ConfigurationError(f"indices={list(indices or ())!r} has {index!r}; allowed are {known}")
+        spares_first = self.spares_elite and not pre_training_mut
+        for place, agent in enumerate(population):
+            if agent.index in indices if indices is not None else place > 0 or not spares_first:
+                agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
         return population

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules import EvolvableModule, Spec
+from agilerl_like.modules.inplace_mutation import mutate_
 from agilerl_like.seeding import fresh_seed
 
 __all__ = ["EvolvableModule"]
@@ -56,7 +58,23 @@ def begin(module: EvolvableModule, device: Any, random_seed: int | None) -> None
 def arguments(**given: Any) -> dict[str, Any]:
     """The arguments of a mutation by this package's names; those that are None are drawn."""
     ours = {theirs: mine for mine, theirs in NAMES.items()}
-    return {ours[name]: value for name, value in given.items() if value is not None}
+    return {ours.get(name, name): value for name, value in given.items() if value is not None}
+
+
+def change_activation(module: Any, activation: str | None, output: bool) -> dict[str, Any]:
+    """Let a module fade to another activation, which is drawn if it is None; return it by name, nothing if it has it.
+
+    Raises:
+        ConfigurationError: `output` is True, or the activation is unknown.
+    """
+    if output:
+        raise ConfigurationError(
+            "output=True is not available; allowed is False: the activation of the outputs changes where it is that of "
+            "the hidden layers"
+        )
+    if activation == module.spec.activation:
+        return {}
+    return dict(mutate_(module, "change_activation", **arguments(activation=activation)))
 
 
 def by_their_names(done: Mapping[str, Any]) -> dict[str, Any]:

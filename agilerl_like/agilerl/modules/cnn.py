@@ -7,7 +7,7 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
+from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, change_activation, spec_from
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
@@ -50,6 +50,12 @@ class EvolvableCNN(modules.EvolvableCNN):
         """Add channels to a hidden layer, which changes no output."""
         given = arguments(hidden_layer=hidden_layer, numb_new_channels=numb_new_channels)
         return by_their_names(super().add_channel(**given))
+
+    def change_activation(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, activation: str | None = None, output: bool = False
+    ) -> dict[str, Any]:
+        """Fade to another activation, which is drawn if it is left out; `output` may be False alone."""
+        return change_activation(self, activation, output)
 
     def remove_channel(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
         self, hidden_layer: int | None = None, numb_new_channels: int | None = None

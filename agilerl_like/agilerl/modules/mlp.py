@@ -9,7 +9,7 @@ from torch import nn
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
+from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, change_activation, spec_from
 
 __getattr__ = absent_from(__name__)
 
@@ -80,6 +80,12 @@ class EvolvableMLP(modules.EvolvableMLP):
     ) -> dict[str, Any]:
         """Add nodes to a hidden layer, which changes no output."""
         return by_their_names(super().add_node(**arguments(hidden_layer=hidden_layer, numb_new_nodes=numb_new_nodes)))
+
+    def change_activation(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
+        self, activation: str | None = None, output: bool = False
+    ) -> dict[str, Any]:
+        """Fade to another activation, which is drawn if it is left out; `output` may be False alone."""
+        return change_activation(self, activation, output)
 
     def remove_node(  # pyright: ignore[reportIncompatibleVariableOverride]  # likewise
         self, hidden_layer: int | None = None, numb_new_nodes: int | None = None

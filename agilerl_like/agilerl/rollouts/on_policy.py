@@ -46,7 +46,8 @@ def collect_rollouts(
 ) -> Collected:
     """Act for `n_steps` of each env, by default `learn_step` steps of all together, and fill the rollout buffer.
 
-    Without `last_obs` new episodes begin; with the last four results of the call before they are continued.
+    Without `last_obs` new episodes begin; with the last four results of the call before they are continued. The scores
+    of episodes that ended are appended to the agent's `scores`.
 
     Raises:
         ConfigurationError: the agent changes rewards in training (reward_transform, normalize_reward, reward_clip).
@@ -95,6 +96,7 @@ def collect_rollouts(
         scores[step.ended] = 0.0
         obs, done, state = step.obs, step.ended, _kept(reached, step, steps.autoreset_mode)
     buffer.hidden_state = state
+    player.scores += completed
     return Collected(completed, obs, done, scores, {})
 
 

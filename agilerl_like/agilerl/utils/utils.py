@@ -40,6 +40,7 @@ IGNORED = (
     "POP_SIZE", "POPULATION_SIZE", "TOURN_SIZE", "ELITISM", "WANDB", "TORCH_COMPILE",
     "MAX_STEPS", "EVO_STEPS", "EVAL_STEPS", "EVAL_LOOP", "TARGET_SCORE", "EPISODES", "EVO_EPOCHS",
     "MEMORY_SIZE", "LEARNING_DELAY", "EPS_START", "EPS_END", "EPS_DECAY", "N_STEP", "PER",
+    "ALPHA", "BETA", "PRIOR_EPS", "NUM_ATOMS", "V_MIN", "V_MAX", "TORCH_COMPILER",
 )  # fmt: skip
 """Keys of INIT_HP in AgileRL's scripts that the script or the training loop reads, not the algorithm."""
 

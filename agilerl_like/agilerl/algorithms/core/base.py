@@ -57,9 +57,8 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
             self._steps[-1] = int(counts)
 
     def add_scores(self, scores: Sequence[Any]) -> None:
-        """Append the mean score of completed episodes, of which each may be a row by agent; nothing for none."""
-        if len(scores):
-            self.scores.append(float(np.mean([np.sum(score) for score in scores])))
+        """Append the scores of completed episodes; of a row by agent the sum."""
+        self.scores += [float(np.sum(score)) for score in scores]
 
     def init_training_step(self, capture_grama: bool = False) -> None:
         """Do nothing: there are no metrics to open, and no dormant units to find."""
