@@ -329,7 +329,9 @@ def test_kinds_of_encoders_in_a_manifest(tmp_path):
 def test_networks_by_agent_are_those_of_its_group(tmp_path):
     network = "network: {encoder_config: {speaker_0: {hidden_size: [64]}, listener_0: {hidden_size: [32]}}}\n"
     made = converted(tmp_path, HEAD % "IPPO" + network, "agilerl")
-    groups = settings(made)["network"]["groups"]
+    found = settings(made)["network"]
+    assert found["latent_dim"] == 32  # AgileRL's default of a manifest's network
+    groups = found["groups"]
     assert {name: its["encoder_config"]["hidden_size"] for name, its in groups.items()} == {
         "speaker": [64],
         "listener": [32],
@@ -351,7 +353,8 @@ def test_a_manifest_has_the_defaults_of_agilerl_beside_the_algorithm(tmp_path):
     assert found["population"] == {"size": 1}
     assert found["training"] == {"max_steps": 1_000_000, "evo_steps": 10_000, "eval_loop": 1}
     head = {"hidden_size": [64], "layer_norm": True}
-    assert found["network"] == {"encoder_config": {"hidden_size": [64, 64], "layer_norm": True}, "head_config": head}
+    encoder = {"hidden_size": [64, 64], "layer_norm": True}
+    assert found["network"] == {"encoder_config": encoder, "head_config": head}
     assert "agilerl) in algorithm, and else this package's defaults\n" in made.to_yaml()
     found = settings(converted(tmp_path, HEAD % "PPO" + EVOLVES + "  rand_seed: 1\n", "agilerl"))
     assert found["hyperparameters"] == {

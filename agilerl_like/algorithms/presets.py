@@ -206,7 +206,7 @@ PRESETS: Mapping[str, Preset] = {
             "action_std_init": Value(0.6, "action_std_init=0.6, a logarithm there, too"),
             "share_encoders": Value(True, "share_encoders=True"),
         },
-        network="two layers of 64, latent layer of 32, head of 64 (of PPO's critic 16, here only without "
+        network="two layers of 64, latent layer of 64, head of 64 (of PPO's critic 16, here only without "
         "share_encoders), ReLU, with layer_norm; recurrent: two LSTM layers of 128 in place of the two of 64",
         differences=(
             HALF_WIDTHS,

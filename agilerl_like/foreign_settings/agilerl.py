@@ -36,8 +36,8 @@ PARTS_OF_ENCODERS = {"mlp_config", "cnn_config", "lstm_config", "extractors"}
 """Sections of an `encoder_config`; others in one are those of agents."""
 ENCODERS = ("mlp", "cnn", "composed", "multiinput", "lstm", "cnn_lstm", "simba")
 """Values of `arch`; all but simba follow from the observations and `recurrent`, here and there."""
-LATENT_DIM = 128
-"""AgileRL's default in a manifest with `arch`; without, it is that of this package."""
+LATENT_DIM, LATENT_DIM_OF_ARCH = 32, 128
+"""AgileRL's default in the section `network` of a manifest, and there with `arch`; else it is that of this package."""
 RECURRENT = ("RecurrentPPO", "Recurrent PPO")
 MUTATES = "no_mut arch_mut new_layer params_mut act_mut rl_hp_mut mutation_sd rand_seed rl_hp_selection"
 """Settings in the section `mutation` of a manifest, without which nothing is mutated."""
@@ -88,8 +88,8 @@ def _networks(value: Any, given: Given) -> Settings:
     arch = found.pop("network.encoder_config.arch", value.get("arch"))
     if arch == "simba":
         found["network.simba"] = True
-    if arch is not None and value is given.get("network"):  # of a manifest
-        found.setdefault("network.latent_dim", LATENT_DIM)
+    if value is given.get("network"):  # of a manifest
+        found.setdefault("network.latent_dim", LATENT_DIM if arch is None else LATENT_DIM_OF_ARCH)
     found = {path: one for path, one in found.items() if one is not None and not path.endswith(".arch")}
     unread = "network.encoder_config.mlp_config"
     if any(path.startswith(unread) for path in found) and not found.get("network.encoder_config.vector_space_mlp"):
