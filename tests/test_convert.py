@@ -378,6 +378,30 @@ def test_a_single_member_of_agilerl_does_not_evolve(tmp_path):
     assert made.conversion.left_out["NO_MUT"] == "it has no effect, since nothing evolves"
 
 
+AGILERL_SCRIPT = """
+INIT_HP = {"POP_SIZE": 4, "LR": 1e-3, "ENT_COEF": 0.02}
+env = make_vect_envs("Acrobot-v1", num_envs=16)
+ranges = HyperparameterConfig(lr=RLParameter(min=1e-4, max=1e-2), learn_step=RLParameter(64, 8192, dtype=int))
+pop = PPO.population(size=INIT_HP["POP_SIZE"], observation_space=space, lr=INIT_HP["LR"], hp_config=ranges, vf_coef=0.7)
+tournament = TournamentSelection(3, elitism=True, population_size=4)
+mutations = Mutations(0.4, 0.9, 0.2, 0.2, activation=0, rl_hp=0.3, device=device)
+train_on_policy(env=env, algo="PPO", pop=pop, max_steps=200_000, evo_steps=steps, target=-100.0, save_elite=True)
+"""
+
+
+def test_the_calls_of_a_script_of_agilerl(tmp_path):
+    made = converted(tmp_path, AGILERL_SCRIPT, "agilerl", name="train.py")
+    found = settings(made)
+    assert found["environment"] == {"id": "Acrobot-v1", "num_envs": 16}
+    assert found["algorithm"] == {"preset": "agilerl", "lr": 1e-3, "ent_coef": 0.02, "vf_coef": 0.7}
+    assert found["hyperparameters"] == {"lr": {"min": 1e-4, "max": 1e-2}, "learn_step": {"min": 64, "max": 8192}}
+    assert found["population"]["size"] == 4
+    assert found["selection"] == {"tournament_size": 3, "elitism": True}
+    assert (found["mutation"]["architecture"], found["mutation"]["rl_hp"]) == (0.9, 0.3)
+    assert found["training"] == {"max_steps": 200_000, "target": -100.0}
+    assert {*made.conversion.refused} == {"evo_steps=steps", "save_elite=True", "run.device=device"}
+
+
 def test_a_file_of_skrl(tmp_path):
     made = converted(tmp_path, SKRL, "skrl", env="CartPole-v1", num_envs=32)
     assert settings(made) == {

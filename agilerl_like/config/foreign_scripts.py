@@ -1,7 +1,8 @@
 """Settings in Python scripts of other systems. A script is parsed, never executed.
 
 Read are dictionaries, fields of classes, assignments of entries, and the keywords of the calls that make or train an
-algorithm. For Stable-Baselines3 that includes the calls that make and wrap its environments.
+algorithm. For Stable-Baselines3 that includes the calls that make and wrap its environments, for AgileRL those that
+make environments, populations, ranges, selection and mutation.
 """
 
 from __future__ import annotations
@@ -17,6 +18,29 @@ from agilerl_like.errors import ConfigurationError
 PPO_CLASSES = ("PPO", "RecurrentPPO")
 CALLS = (*PPO_CLASSES, "PPO_CFG", "RslRlPpoAlgorithmCfg", "RslRlPpoActorCriticCfg", "RslRlMLPModelCfg", "train")
 """Functions and classes of the other systems whose keywords are settings."""
+OF_AGILERL: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    "create_population": (("algo",), {}),
+    "population": (("population_size",), {"size": "population_size"}),
+    "make_vect_envs": (("env_name", "num_envs"), {}),
+    "make_multi_agent_vect_envs": ((), {}),
+    "train_on_policy": ((), {"target": "target_score", "checkpoint": "checkpoint_steps", "wb": "wandb"}),
+    "train_multi_agent_on_policy": ((), {"target": "target_score", "checkpoint": "checkpoint_steps", "wb": "wandb"}),
+    "TournamentSelection": (("tournament_size", "elitism"), {}),
+    "Mutations": (
+        ("no_mut", "arch_mut", "new_layer", "params_mut", "act_mut", "rl_hp_mut", "mutation_sd"),
+        {
+            "no_mutation": "no_mut",
+            "architecture": "arch_mut",
+            "new_layer_prob": "new_layer",
+            "parameters": "params_mut",
+            "activation": "act_mut",
+            "rl_hp": "rl_hp_mut",
+        },
+    ),
+}
+"""Calls of AgileRL's scripts: the settings of its files that the arguments are, by their places and by their names."""
+RANGE = ("min", "max", "shrink_factor", "grow_factor")
+"""Arguments of AgileRL's RLParameter."""
 POLICY_KWARGS = "policy_kwargs"
 OTHER_ALGORITHMS = ("DQN", "QRDQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ", "A2C", "TRPO", "ARS")
 """Classes of algorithms whose settings are not converted."""
@@ -101,6 +125,13 @@ class _Script:
                 if word.arg == POLICY_KWARGS and isinstance(word.value, ast.Name):  # its dictionary is no section
                     keywords[POLICY_KWARGS] = self.sections.pop(word.value.id, keywords[POLICY_KWARGS])
             self._section(f"{name}()").update({**found, **keywords})
+        elif name == "HyperparameterConfig":
+            self._section(f"{name}()")["rl_hp_selection"] = keywords
+        elif name in OF_AGILERL and (name != "population" or _name_of(_owner(node)) in (*PPO_CLASSES, "IPPO")):
+            places, names = OF_AGILERL[name]
+            given = {**dict(zip(places, map(self._value, node.args), strict=False)), **keywords}
+            kind = {"algo": _name_of(_owner(node))} if name == "population" else {}
+            self._section(f"{name}()").update({**kind, **{names.get(key, key): one for key, one in given.items()}})
         elif name in ENV_CALLS and (found := ENV_CALLS[name]([*map(self._value, node.args)], keywords)):
             count = sum(section.startswith(f"{name}()") for section in self.sections)
             self.sections[f"{name}(){f' {count + 1}' if count else ''}"] = found  # such as that of evaluation
@@ -176,6 +207,11 @@ OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+def _owner(node: ast.Call) -> ast.AST:
+    """Return what a method is called of."""
+    return node.func.value if isinstance(node.func, ast.Attribute) else node
+
+
 def _name_of(node: ast.AST) -> str:
     """Return the last part of a dotted name, "" for other expressions."""
     if isinstance(node, ast.Attribute):
@@ -195,6 +231,13 @@ def _value(node: ast.AST, names: Mapping[str, ast.AST]) -> Any:
         return Unread(ast.unparse(node))
     if isinstance(node, ast.Call) and _name_of(node.func) == "dict" and not node.args:
         return {word.arg: _value(word.value, names) for word in node.keywords if word.arg}
+    if isinstance(node, ast.Call) and _name_of(node.func) == "RLParameter":
+        given = [*zip(RANGE, node.args, strict=False), *((word.arg, word.value) for word in node.keywords)]
+        return {name: _value(one, names) for name, one in given if name in RANGE}
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        table = _value(names[place], {}) if (place := _name_of(node.value)) in names else None
+        if isinstance(table, dict) and node.slice.value in table:
+            return table[node.slice.value]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _value(node.operand, names)
         return -inner if isinstance(inner, int | float) else Unread(ast.unparse(node))
