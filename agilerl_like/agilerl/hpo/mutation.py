@@ -72,7 +72,10 @@ class ByHand(ours.Mutations):
             if index not in known:
                 raise ConfigurationError(f"indices={list(indices or ())!r} has {index!r}; allowed are {known}")
         spares_first = self.spares_elite and not pre_training_mut
-        for place, agent in enumerate(population):
-            if agent.index in indices if indices is not None else place > 0 or not spares_first:
-                agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
+        if indices is None:
+            chosen = population[1:] if spares_first else population
+        else:
+            chosen = [agent for agent in population if agent.index in indices]
+        for agent in chosen:
+            agent.mutate(self, self.manual_rng, pre_training=pre_training_mut)
         return population
