@@ -73,7 +73,7 @@ class ByHand(ours.Mutations):
                 raise ConfigurationError(f"indices={list(indices or ())!r} has {index!r}; allowed are {known}")
         spares_first = self.spares_elite and not pre_training_mut
         if indices is None:
-            chosen = population[1:] if spares_first else population
+            chosen = [*population][1 if spares_first else 0 :]
         else:
             chosen = [agent for agent in population if agent.index in indices]
         for agent in chosen:
