@@ -31,7 +31,7 @@ from agilerl_like.algorithms.evaluation import (
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
-from agilerl_like.algorithms.serialization import MAX_COUNT, read_agent, read_history, to_builtin
+from agilerl_like.algorithms.serialization import MAX_COUNT, check_space_sizes, read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import FIXED, check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import device_from, resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError
@@ -217,12 +217,19 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return self.learners
 
     def _finish_init(self, mut: str | None) -> None:
-        """Finish a constructor: check the settings and the memory needed, and draw the initial weights."""
+        """Finish a constructor: check settings, spaces and the memory needed, and draw the initial weights."""
         self.check()
+        self._check_spaces()
         self._check_memory()
         for learner in self.learners.values():
             learner.reinitialize()
         self.mut = mut or "None"
+
+    def _check_spaces(self) -> None:
+        """Raise ConfigurationError if a space is so large that a saved agent could not be loaded."""
+        for learner in self.learners.values():
+            check_space_sizes("observation_space", [learner.observation_space])
+            check_space_sizes("action_space", [learner.action_space])
 
     def set_training_mode(self, training: bool) -> None:
         """Switch between exploration (True) and the most likely actions (False)."""

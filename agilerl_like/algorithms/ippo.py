@@ -45,7 +45,14 @@ from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.ppo_learner import PPOLearner
 from agilerl_like.algorithms.presets import reads_presets
-from agilerl_like.algorithms.serialization import read_agent, read_count, read_multi_agent_spec, read_space, to_builtin
+from agilerl_like.algorithms.serialization import (
+    check_space_sizes,
+    read_agent,
+    read_count,
+    read_multi_agent_spec,
+    read_space,
+    to_builtin,
+)
 from agilerl_like.algorithms.settings import settings_to_json, validated
 from agilerl_like.algorithms.team_settings import TeamSettings
 from agilerl_like.envs.array_backend import device_from
@@ -242,6 +249,14 @@ class IPPO(OnPolicyAlgorithm):
     def check(self) -> None:
         super().check()
         TeamSettings.of(self)
+
+    def _check_spaces(self) -> None:
+        super()._check_spaces()
+        firsts = [ids[0] for ids in self.groups.values()]  # a file has the spaces of each group
+        spaces = [space[agent] for space in (self.observation_space, self.action_space) for agent in firsts]
+        check_space_sizes("observation_spaces and action_spaces", spaces)
+        if self.state_space is not None:
+            check_space_sizes("state_space", [self.state_space])
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:

@@ -21,14 +21,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agilerl_like.algorithms.agent_groups import assign_groups, check_names
-from agilerl_like.envs.spaces import space_from_json
+from agilerl_like.envs.spaces import space_from_json, space_to_json
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.safe_folder import LazyTensors
 
 MAX_COUNT = 2**128
 """Upper bound of counters."""
-MAX_SPACE_BYTES = 2**23
-"""Upper bound of an observation's bytes in float32, of a space in a file: a frame of 1448 x 1448."""
+MAX_SPACE_BYTES = 2**27
+"""Upper bound of an observation's bytes as float32, of a space in a file: four color frames of 1920 x 1080 fit, and
+reading it takes less than a gigabyte."""
 SUBSPACE_BYTES = 4000
 """Bytes that are added for each part of a composite space."""
 
@@ -211,8 +213,33 @@ def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
 def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
     """Return a space; ValueError if its observations are too large, since a short text can describe a terabyte."""
     if _space_bytes(data) > MAX_SPACE_BYTES:
-        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes")
+        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes as float32")
     return space_from_json(data)
+
+
+def check_space_sizes(name: str, spaces: Iterable[gymnasium.Space]) -> None:
+    """Raise ConfigurationError, with the argument `name`, if `read_spaces` would refuse these spaces."""
+    distinct: list[gymnasium.Space] = []
+    for space in spaces:
+        if space not in distinct:
+            distinct.append(space)
+    size = _space_bytes({"type": "Tuple", "spaces": [*map(_outline, distinct)]})
+    if size > MAX_SPACE_BYTES:
+        raise ConfigurationError(
+            f"{name}={'; '.join(map(str, distinct)):.200} needs {size} bytes as float32, so a saved agent could not be "
+            f"loaded; allowed are {MAX_SPACE_BYTES}"
+        )
+
+
+def _outline(space: gymnasium.Space) -> dict[str, Any]:
+    """Describe a space as `space_to_json` does, but a Box without its bounds, which may be millions of numbers."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return {"type": "Box", "dtype": str(space.dtype), "shape": list(space.shape)}
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {"type": "Dict", "spaces": [[str(key), _outline(child)] for key, child in space.spaces.items()]}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {"type": "Tuple", "spaces": [_outline(child) for child in space.spaces]}
+    return space_to_json(space)
 
 
 def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]:
@@ -220,7 +247,9 @@ def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]
     texts = [(json.dumps(data, sort_keys=True), data) for data in described]
     distinct = dict(texts)
     if _space_bytes({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_SPACE_BYTES:
-        raise ValueError(f"{len(distinct)} spaces are too large together; allowed are {MAX_SPACE_BYTES} bytes")
+        raise ValueError(
+            f"{len(distinct)} spaces are too large together; allowed are {MAX_SPACE_BYTES} bytes as float32"
+        )
     read = {text: space_from_json(data) for text, data in distinct.items()}
     return [read[text] for text, _ in texts]
 

@@ -1,0 +1,34 @@
+"""Agents with large observations can be loaded; those that could not are refused before they are trained."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
+
+from agilerl_like import IPPO, PPO, ConfigurationError
+from agilerl_like.algorithms import serialization
+from agilerl_like.envs.spaces import space_to_json
+
+FRAME = Box(0, 255, (3, 720, 1280), np.uint8)
+
+
+def test_the_space_of_a_color_frame_is_read_again():
+    assert serialization.read_space(space_to_json(FRAME)) == FRAME
+
+
+def test_a_space_that_no_file_may_have_is_refused_by_the_constructor(monkeypatch, tmp_path):
+    monkeypatch.setattr(serialization, "MAX_SPACE_BYTES", 4000 + 4 * 100)
+    fits, too_large = Box(-1, 1, (100,)), Box(-1, 1, (101,))
+    agent = PPO(fits, Discrete(2), seed=1, net_config=SMALL)
+    assert PPO.load(agent.save_checkpoint(tmp_path / "agent")).observation_space == fits
+    with pytest.raises(ConfigurationError, match=r"observation_space=Box.* 4404 bytes as float32.*allowed are 4400"):
+        PPO(too_large, Discrete(2), seed=1, net_config=SMALL)
+
+
+def test_the_spaces_of_a_team_are_counted_together_and_equal_ones_once(monkeypatch):
+    monkeypatch.setattr(serialization, "MAX_SPACE_BYTES", 3 * 4000 + 3 * 4 * 100)
+    seen, other = Box(-1, 1, (100,)), Box(-2, 2, (100,))
+    acts = dict.fromkeys(("a_0", "b_0", "c_0"), Discrete(2))
+    IPPO({"a_0": seen, "b_0": seen, "c_0": other}, acts, seed=1, net_config=SMALL)
+    with pytest.raises(ConfigurationError, match="observation_spaces and action_spaces=Box"):
+        IPPO({"a_0": seen, "b_0": Box(-3, 3, (100,)), "c_0": other}, acts, seed=1, net_config=SMALL)
