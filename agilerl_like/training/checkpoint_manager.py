@@ -37,8 +37,9 @@ IDENTITY = "identity"
 EXPERIENCE = "memory"
 """Prefix of the names of the files with each member's experience."""
 INTERRUPTED = "interrupted"
-MAX_RECORDS = 2_000
-"""Most offspring records in one document, whose size is limited: a long run has one for each generation and more."""
+MAX_RECORDS = 200
+"""Most records of one kind in one document, whose size is limited to 8 MiB: births with 40 hyperparameters and a team's
+architectures have 10 kB each. A long run has a birth for each generation and more."""
 MAX_FAILED_SAVES = 3
 """Consecutive failed saves after which a run stops."""
 
@@ -174,8 +175,8 @@ def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) ->
 
 
 def _records(run: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the lists of offspring records in a document of the run, by the prefix of the documents with the rest."""
-    return {"births": run["births"], "ancestry": run["best"]["ancestry"]}
+    """Return the lists of births and trials in a document of the run, by the prefix of the documents with the rest."""
+    return {"births": run["births"], "ancestry": run["best"]["ancestry"], "history": run.get("history", [])}
 
 
 def _split_records(run: dict[str, Any]) -> dict[str, list[Any]]:

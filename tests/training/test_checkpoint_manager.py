@@ -60,18 +60,31 @@ def test_the_records_of_a_long_run_are_in_several_documents(original, tmp_path, 
     whole = newest_checkpoint(OutputPaths(run_dir=original), refuse).documents["run"]
     assert (len(whole["births"]), len(whole["best"]["ancestry"])) == (2, 1)
     monkeypatch.setattr(checkpoint_manager, "MAX_RECORDS", 1)
-    run = json.loads(json.dumps({"births": [0, 1, 2], "best": {"ancestry": [3, 4]}}))
+    run = json.loads(json.dumps({"births": [0, 1, 2], "best": {"ancestry": [3, 4]}, "history": [5, 6]}))
     further = checkpoint_manager._split_records(run)
-    assert run == {"births": [0], "best": {"ancestry": [3]}}
-    assert further == {"births-001": [1], "births-002": [2], "ancestry-001": [4]}
+    assert run == {"births": [0], "best": {"ancestry": [3]}, "history": [5]}
+    assert further == {"births-001": [1], "births-002": [2], "ancestry-001": [4], "history-001": [6]}
     train(tmp_path / "run")
     checkpoint = max((tmp_path / "run" / "checkpoints").iterdir())
     documents, _ = safe_folder.read_folder(checkpoint, "checkpoint")
     assert len(documents["run"]["births"]) == len(documents["births-001"]) == 1
     joined = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), refuse).documents["run"]
     assert joined["births"] == whole["births"]
+    assert joined["history"] == whole["history"]
     with pytest.raises(CheckpointError, match=r"run\.births"):
         newest_checkpoint(forged(original, tmp_path / "b", lambda _, its: its.update({"births-001": "no"})), refuse)
+
+
+def test_a_document_has_room_for_the_records_of_many_hyperparameters(original):
+    whole = newest_checkpoint(OutputPaths(run_dir=original), refuse).documents["run"]
+    values = {f"hyperparameter_number_{i:02d}": 0.0012345678901234567 for i in range(40)}
+    named = {"hyperparameters": values, "architecture": "64 | 64 | 64-64 ReLU, " * 20}
+    change = {"kind": "rl_hp", "operator": "gaussian", "details": {name: [x, x] for name, x in values.items()}}
+    birth = whole["births"][0] | named | {"parent_" + name: value for name, value in named.items()}
+    births, trials = [birth | {"mutations": [change]}] * 201, [whole["history"][0] | named] * 201
+    run = {**whole, "births": births, "best": {**whole["best"], "ancestry": [*births]}, "history": trials}
+    assert checkpoint_manager._split_records(run).keys() == {"births-001", "ancestry-001", "history-001"}
+    assert len(json.dumps(run, indent=1)) < 0.9 * safe_folder.MAX_JSON_BYTES
 
 
 @pytest.mark.parametrize("with_folder", [True, False])
