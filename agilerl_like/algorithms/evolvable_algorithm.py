@@ -602,6 +602,20 @@ class UnsavedState(NamedTuple):
         functions, hooks = SettingFunctions.of(agent), tuple(agent._hooks)
         return cls(type(agent), agent._custom_networks, functions, hooks, agent._seed_is_drawn)
 
+    @classmethod
+    def shared(cls, agents: Sequence[EvolvableAlgorithm]) -> UnsavedState:
+        """Return the unsaved state of agents that are loaded, or sent to other processes.
+
+        Raises:
+            ConfigurationError: they have different functions of one setting, or different hooks.
+        """
+        if found := differing_functions(agents):
+            raise ConfigurationError(
+                f"{found} is not the same function for all members; it is not saved, so a resumed run and other "
+                "processes have one for all: allowed are equal functions, or processes=1 without resume"
+            )
+        return cls.of(agents[0])
+
     def class_for(self, found: type[EvolvableAlgorithm]) -> type[EvolvableAlgorithm]:
         """Return the class of the agents if it is a subclass of the one `found` by name, else that one."""
         return self.kind if issubclass(self.kind, found) else found
@@ -611,6 +625,40 @@ class UnsavedState(NamedTuple):
         self.functions.set_in(agent)
         for hook in self.hooks:
             agent.register_mutation_hook(hook)
+
+
+def differing_functions(agents: Sequence[EvolvableAlgorithm]) -> str:
+    """Return the setting of which agents have different functions, or "register_mutation_hook"; "" if all agree."""
+    first, first_hooks = SettingFunctions.of(agents[0]), agents[0]._hooks
+    for agent in agents[1:]:
+        its = SettingFunctions.of(agent)
+        pairs = [(f"schedules.{name}", one, its.schedules.get(name)) for name, one in first.schedules.items()]
+        pairs.append(("lr_schedule", first.lr_schedule, its.lr_schedule))
+        pairs.append(("reward_transform", first.reward_transform, its.reward_transform))
+        for name, one, other in pairs:
+            if callable(one) and callable(other) and not _are_equal_functions(one, other):
+                return name
+        hooks = agent._hooks
+        if len(hooks) != len(first_hooks) or not all(map(_are_equal_functions, hooks, first_hooks)):
+            return "register_mutation_hook"
+    return ""
+
+
+def _are_equal_functions(one: Any, other: Any) -> bool:
+    """Return whether functions are equal, or of the same code with equal defaults and enclosed values."""
+    if one is other or one == other:
+        return True
+    code = getattr(one, "__code__", None)
+    if code is None or code != getattr(other, "__code__", None):
+        return False
+    values = [
+        (its.__defaults__, its.__kwdefaults__, [cell.cell_contents for cell in its.__closure__ or ()])
+        for its in (one, other)
+    ]
+    try:
+        return bool(values[0] == values[1])
+    except (RuntimeError, ValueError):  # arrays and tensors have no single truth value
+        return False
 
 
 def class_by_name(algo: Any, where: str, base: type[AlgorithmT] = EvolvableAlgorithm) -> type[AlgorithmT]:

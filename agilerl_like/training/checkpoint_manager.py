@@ -270,8 +270,12 @@ def _are_games(found: Sequence[Any]) -> bool:
 
 
 def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
-    """Return the population of a checkpoint, with the class, device, hooks and custom networks of `like`."""
-    unsaved = None if like is None else UnsavedState.of(like[0])
+    """Return the population of a checkpoint, with the class, device, hooks and custom networks of `like`.
+
+    Raises:
+        ConfigurationError: the members of `like` have different functions or hooks.
+    """
+    unsaved = None if like is None else UnsavedState.shared(like)
     population = kind.from_documents(
         checkpoint.documents,
         checkpoint.tensors,

@@ -17,7 +17,7 @@ from typing import Any
 
 from gymnasium.vector import SyncVectorEnv
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import WorkerProcesses, launched
 from agilerl_like.distributed.process_group import (
@@ -272,7 +272,9 @@ class ProcessRun:
                 try:
                     return loop.run(stop_requests)
                 except PopulationDivergedError as end:
-                    if diverged is None and (saved_run is not None or loop.progress.saved_at):
+                    is_saved = saved_run is not None or loop.progress.saved_at
+                    is_loadable = self.population is None or not differing_functions(self.population)
+                    if diverged is None and is_saved and is_loadable:
                         raise RetryFromCheckpoint(str(end)) from end
                     raise
 
@@ -334,6 +336,8 @@ class ProcessRun:
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         unsaved = self.unsaved or _unsaved_state(population)
+        if population is not None and self.process_group.size > 1:
+            unsaved = UnsavedState.shared(population)
         return ShardedPopulation.of(self.process_group, self.env_setup.population, population, unsaved)
 
     def _check_unfinished(
@@ -450,7 +454,7 @@ def worker_job(
         env_config_of(env_setup.vec_env),
         None if eval_setup is None else env_config_of(eval_setup.vec_env),
         population is None or population.device.type == "cpu",
-        _unsaved_state(population),
+        None if population is None else UnsavedState.shared(population),
     )
 
 

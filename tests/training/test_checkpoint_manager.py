@@ -7,22 +7,26 @@ import shutil
 import pytest
 import torch
 
-from agilerl_like import PPO, make_vect_envs, train_on_policy
+from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.distributed.heartbeat import NullMonitor
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint
 from agilerl_like.training import checkpoint_manager
-from agilerl_like.training.checkpoint_manager import EXPERIENCE, newest_checkpoint, take_experience
+from agilerl_like.training.checkpoint_manager import EXPERIENCE, load_population, newest_checkpoint, take_experience
 from agilerl_like.training.training_arguments import OutputPaths
+
+
+def members_of(env):
+    spaces = env.single_observation_space, env.single_action_space
+    return PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=16, seed=1)
 
 
 def train(folder):
     """A run of two generations."""
     env = make_vect_envs("CartPole-v1", 2, backend="vector")
-    spaces = env.single_observation_space, env.single_action_space
-    pop = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=16, seed=1)
+    pop = members_of(env)
     sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32}
     train_on_policy(env, pop=pop, **sizes, run_dir=folder, verbose=False)
     env.close()
@@ -85,6 +89,45 @@ def test_a_document_has_room_for_the_records_of_many_hyperparameters(original):
     run = {**whole, "births": births, "best": {**whole["best"], "ancestry": [*births]}, "history": trials}
     assert checkpoint_manager._split_records(run).keys() == {"births-001", "ancestry-001", "history-001"}
     assert len(json.dumps(run, indent=1)) < 0.9 * safe_folder.MAX_JSON_BYTES
+
+
+def scaled(factor):
+    return lambda rewards, steps, max_steps: factor * rewards
+
+
+def decaying(rate):
+    return lambda progress: 1 - rate * progress
+
+
+def set_transform(agent, factor):
+    agent.reward_transform = scaled(factor)
+
+
+def set_schedule(agent, rate):
+    agent.schedules = {"lr": decaying(rate)}
+
+
+def add_hook(agent, value):
+    agent.register_mutation_hook(lambda child: setattr(child, "note", value))
+
+
+@pytest.mark.parametrize(
+    ("setter", "name"),
+    [(set_transform, "reward_transform"), (set_schedule, "schedules.lr"), (add_hook, "register_mutation_hook")],
+)
+def test_members_take_the_functions_of_the_first_only_if_all_have_equal_ones(original, setter, name):
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=original), refuse)
+    like = members_of(env)
+    for agent in like:
+        setter(agent, 0.5)  # a function of its own, of the same code
+    assert len(load_population(checkpoint, Population, like)) == 2
+    like = members_of(env)
+    for number, agent in enumerate(like):
+        setter(agent, 0.5 + number / 10)
+    with pytest.raises(ConfigurationError, match=f"^{name} is not the same function for all members"):
+        load_population(checkpoint, Population, like)
+    env.close()
 
 
 @pytest.mark.parametrize("with_folder", [True, False])
