@@ -8,7 +8,7 @@ groups are due for an update at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -657,8 +657,8 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     kind = IPPO
 
-    def __init__(self, agents: Iterable[IPPO]) -> None:
-        super().__init__(agents)
+    def check_settings(self) -> None:
+        super().check_settings()
         for name in ("groups", "rewards", "death", "frozen_groups", "group_factors", "agent_id_one_hot"):
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):

@@ -78,14 +78,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             if (agent.observation_space, agent.action_space) != (first.observation_space, first.action_space):
                 raise ConfigurationError("all agents of a population need the same observation_space and action_space")
         self._share_drawn_seeds()
-        for name in ("seed", *COMMON):
-            values = [getattr(agent, ATTRIBUTES.get(name, name), None) for agent in self.agents]
-            if any(value != values[0] for value in values):
-                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
-        if len({agent.index for agent in self.agents}) < len(self.agents):
-            raise ConfigurationError(
-                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
-            )
+        self.check_settings()
         self.fitness: list[float] = []
         """Each member's last evaluation; empty before the first."""
         self.best_of_run: AlgorithmT | None = None
@@ -94,6 +87,20 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """The processes that share the envs of each member."""
         self.by_group = {group: first.group_class(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
+
+    def check_settings(self) -> None:
+        """Raise ConfigurationError unless settings of the common computation are equal, and each index is another.
+
+        An attribute of a member may have been set since the population was made.
+        """
+        for name in ("seed", *COMMON):
+            values = [getattr(agent, ATTRIBUTES.get(name, name), None) for agent in self.agents]
+            if any(value != values[0] for value in values):
+                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
+        if len({agent.index for agent in self.agents}) < len(self.agents):
+            raise ConfigurationError(
+                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
+            )
 
     def _share_drawn_seeds(self) -> None:
         """Give agents that were made without a seed that of the others, or else the first one's."""
@@ -346,7 +353,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         return population_documents([agent.to_documents() for agent in self.agents], self.fitness, best)
 
     def save_checkpoint(self, path: str | os.PathLike[str], **more: Any) -> Path:
-        """Write all members to one folder; `more` are further documents by name."""
+        """Write all members to one folder; `more` are further documents by name.
+
+        Raises:
+            ConfigurationError: members cannot be loaded as a population, because a setting or a network was changed.
+            CheckpointError: the folder cannot be written.
+        """
+        self.check_settings()
         documents, tensors = self.to_documents()
         for agent in self.agents:
             for learner in agent.learners.values():

@@ -329,6 +329,7 @@ class ProcessRun:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""
         for agent in members.population:
             agent.check()
+        members.population.check_settings()
         longest = longest_episode(self.env_setup.vec_env)
         for learner in members.population.all_learners():
             learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
@@ -337,6 +338,7 @@ class ProcessRun:
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         unsaved = self.unsaved or _unsaved_state(population)
         if population is not None and self.process_group.size > 1:
+            population.check_settings()  # later each process has some of the members
             unsaved = UnsavedState.shared(population)
         return ShardedPopulation.of(self.process_group, self.env_setup.population, population, unsaved)
 

@@ -15,6 +15,7 @@ from agilerl_like import (
     RLParameter,
     TournamentSelection,
     make_vect_envs,
+    train_on_policy,
 )
 from agilerl_like.algorithms.population import founder_draws, replace_diverged
 from agilerl_like.algorithms.ppo_learner import hyperparams_of
@@ -103,6 +104,18 @@ def test_settings_of_the_computation_must_be_equal(name, values):
     ]
     with pytest.raises(ConfigurationError, match=rf"{name}=\[.*{values[1]}.*\] must be the same for all agents"):
         Population(agents)
+
+
+def test_a_setting_that_one_member_was_given_later_is_refused_before_it_is_saved_or_trained(tmp_path):
+    population = population_of(2)
+    population[1].normalize_advantage = "none"
+    with pytest.raises(ConfigurationError, match=r"normalize_advantage=.* must be the same for all agents"):
+        population.save_checkpoint(tmp_path / "population")
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    with pytest.raises(ConfigurationError, match=r"normalize_advantage=.* must be the same for all agents"):
+        train_on_policy(env, pop=population, max_steps=64, evo_steps=32, run_dir=tmp_path / "run", verbose=False)
+    env.close()
+    assert not (tmp_path / "population").exists()
 
 
 def test_equal_seeds_are_bit_identical_and_other_seeds_differ():
