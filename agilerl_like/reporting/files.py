@@ -12,12 +12,13 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, Generic, NamedTuple, TypeVar
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.reporting.callback import DurableReporter
+from agilerl_like.reporting.callback import DurableReporter, RunContext
 from agilerl_like.reporting.metrics import member_metrics, population_metrics
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, OffspringRecord, RunRecord
 from agilerl_like.storage import safe_folder
@@ -84,6 +85,28 @@ class RecordFile:
         """Replace all lines, durably."""
         replace_file(self.path, text.encode())
         self._complete_bytes, self._name_is_synced = -1, True
+
+    def keep(self, spans: Sequence[tuple[int, int]], *, skip: int) -> None:
+        """Remove all lines but the first `skip` and those in `spans` of bytes, durably.
+
+        If those are the beginning of the file, which may be large, it is truncated; else what is kept is written again.
+        """
+        with safe_folder.open_regular(self.path) as file:
+            spans = [(0, sum(len(file.readline()) for _ in range(skip))), *spans]
+            is_beginning = all(before[1] == after[0] for before, after in pairwise(spans))
+            file.seek(0)
+            content = b"" if is_beginning else file.read()
+        if not is_beginning:
+            replace_file(self.path, b"".join(content[start:end] for start, end in spans))
+            self._name_is_synced = True
+        else:
+            handle = open_to_write(self.path, os.O_WRONLY)
+            try:
+                os.ftruncate(handle, spans[-1][1])
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        self._complete_bytes = -1
 
     def sync(self) -> None:
         """Sync content and name to the disk."""
@@ -199,12 +222,12 @@ class CsvReporter(FileReporter[dict[str, Any]]):
         columns = _header(self.path) if self.path.is_file() else ()
         if not columns:
             return
-        found = _table(self.path, columns)
+        found = _parse_lines(self.path, lambda line, _: _read_row(columns, _fields(line))["generation"], skip=1)
         if found.damaged:
             self._file.back_up(found.damaged)
-        earlier = [row for row in found.records if float(row["generation"]) < generation]
+        earlier = [span for its, span in zip(found.records, found.spans, strict=True) if its < generation]
         if len(earlier) < len(found.records) or not found.is_intact:
-            self._rewrite(columns, earlier)
+            self._file.keep(skip=1, spans=earlier)
         self._columns = columns
 
     def _rewrite(self, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
@@ -235,6 +258,13 @@ class LineageReporter(FileReporter[OffspringRecord]):
 
     file_name = LINEAGE
     _is_new = True
+    _resumed_at = 0
+    """The last generation of the checkpoint that the run continues from."""
+
+    def on_run_begin(self, run: RunContext) -> None:
+        """Begin at the generation of the checkpoint, or at 0."""
+        self._resumed_at = run.generation
+        super().on_run_begin(run)
 
     def start(self, run: RunRecord) -> None:
         super().start(run)
@@ -255,7 +285,7 @@ class LineageReporter(FileReporter[OffspringRecord]):
         self._pending = []
 
     def _resume_at(self, births: Sequence[OffspringRecord]) -> None:
-        """Remove what a killed process wrote after the checkpoint that the run continues from.
+        """Remove what a killed or diverged attempt wrote after the checkpoint that the run continues from.
 
         A run that ended was saved before its last generation evolved, but after members that diverged in it had been
         replaced: those births have smaller uids than the new ones.
@@ -266,14 +296,15 @@ class LineageReporter(FileReporter[OffspringRecord]):
         generation = min(birth.generation for birth in births)
         new = [birth.uid for birth in births if not birth.survives]
         first_uid = min(new, default=1 + max(birth.uid for birth in births))
+        replaced_at = self._resumed_at if self._resumed_at == generation else -1
         earlier = [
-            birth
-            for birth in found.records
+            span
+            for birth, span in zip(found.records, found.spans, strict=True)
             if birth.generation < generation
-            or (birth.generation == generation and not birth.survives and birth.uid < first_uid)
+            or (birth.generation == replaced_at and not birth.survives and birth.uid < first_uid)
         ]
         if len(earlier) < len(found.records) or not found.is_intact:
-            self._file.replace("".join(map(_line, earlier)))
+            self._file.keep(earlier, skip=0)
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
@@ -370,6 +401,8 @@ class ParsedLines(NamedTuple, Generic[T]):
     """The content of a file that a resumed run continues."""
 
     records: list[T]
+    spans: list[tuple[int, int]]
+    """Where each record's line begins and ends in the file, in bytes."""
     damaged: list[int]
     """Numbers of the lines that are not records."""
     is_intact: bool
@@ -383,17 +416,33 @@ def _parse_lines(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -
     process and a full disk leave a partial last line, a power cut leaves NUL bytes at the end. Neither was written
     completely, so neither counts as damage.
     """
-    data = safe_folder.read_regular(path, safe_folder.MAX_TEXT_BYTES)
-    texts = data.rstrip(b"\0").decode("utf-8", errors="replace").split("\n")
-    found: ParsedLines[T] = ParsedLines([], [], not texts[-1] and not data.endswith(b"\0"))
-    for number, text in enumerate(texts[skip:-1], 1 + skip):
-        try:
-            found.records.append(parse(text, f"path={str(path)!r}, line {number}"))
-        except (CheckpointError, ValueError):
-            found.damaged.append(number)
-            if len(found.damaged) == MAX_DAMAGED_LINES:
-                break
+    found: ParsedLines[T] = ParsedLines([], [], [], is_intact=True)
+    with safe_folder.open_regular(path) as file:
+        start = 0
+        for number, line in enumerate(_whole_lines(file), start=1):
+            if not line.endswith(b"\n"):
+                return found._replace(is_intact=False)
+            span, start = (start, file.tell()), file.tell()
+            if number <= skip:
+                continue
+            try:
+                text = line[:-1].decode("utf-8", errors="replace")
+                found.records.append(parse(text, f"path={str(path)!r}, line {number}"))
+                found.spans.append(span)
+            except (CheckpointError, ValueError):
+                found.damaged.append(number)
+                if len(found.damaged) == MAX_DAMAGED_LINES:
+                    break
     return found if not found.damaged else found._replace(is_intact=False)
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, and one without content for a line that is too long to be a record."""
+    while line := file.readline(safe_folder.MAX_LINE_BYTES):
+        while len(line) == safe_folder.MAX_LINE_BYTES and not line.endswith(b"\n"):
+            rest = file.readline(safe_folder.MAX_LINE_BYTES)
+            line = b"\n" if rest.endswith(b"\n") else rest
+        yield line
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> ParsedLines[dict[str, str]]:

@@ -23,6 +23,7 @@ from agilerl_like.reporting import (
 )
 from agilerl_like.reporting.files import MAX_DAMAGED_LINES
 from agilerl_like.reporting.metrics import scalars
+from agilerl_like.storage import safe_folder
 
 
 class Warnings(Reporter):
@@ -304,13 +305,50 @@ def test_resumed_run_replaces_lineage_after_its_checkpoint(tmp_path):
     assert [(birth.uid, birth.slot) for birth in read_lineage(tmp_path)] == [(0, 0), (2, 1), (3, 0), (4, 0)]
 
 
+def test_births_of_an_attempt_that_diverged_are_removed_where_the_run_restarts(tmp_path):
+    """The restart skips the uids of as many births as there are members: theirs are smaller than the new ones."""
+    reporter = LineageReporter(tmp_path)
+    reporter.on_run_begin(RunContext(a_run()))
+    reporter.offspring((a_founder(0), a_founder(1)))
+    reporter.offspring((a_birth(generation=1, uid=2),))  # then a checkpoint
+    reporter.offspring((a_birth(generation=2, uid=3),))  # then all members diverge
+    reporter.on_run_begin(RunContext(a_run(), generation=1))
+    reporter.offspring((a_birth(generation=2, uid=5),))
+    assert [(birth.generation, birth.uid) for birth in read_lineage(tmp_path)] == [(0, 0), (0, 1), (1, 2), (2, 5)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_file_of_any_size_is_continued(tmp_path, monkeypatch, late):
+    """Rows of later generations are cut off; where earlier rows are behind them, the others are written again."""
+    monkeypatch.setattr(safe_folder, "MAX_TEXT_BYTES", 10)
+    second, third = (a_generation(a_member(), number=number) for number in (2, 3))
+    write(tmp_path, first_generation(), *([third, second] if late else [second, third]))
+    write(tmp_path, third)  # resumes
+    monkeypatch.undo()
+    assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2, 3]
+
+
+def test_a_line_that_is_too_long_is_damage_and_a_long_tail_is_not(tmp_path, monkeypatch):
+    write(tmp_path, first_generation())
+    path = tmp_path / "metrics.csv"
+    monkeypatch.setattr(safe_folder, "MAX_LINE_BYTES", 1000)
+    path.write_text(path.read_text() + "x" * 2500 + "\n" + "\0" * 2500)
+    calls = Warnings()
+    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+        reporters.on_run_begin(RUN)
+        reporters.on_generation(RUN, a_generation(a_member(), number=2))
+    (warning,) = calls.texts
+    assert "line 4 is damaged and removed" in warning
+    assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2]
+
+
 def test_members_that_were_replaced_before_the_run_ended_keep_their_lineage(tmp_path):
     """A run that has ended is saved before its last generation evolves, as generation 2 here."""
     first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
     first.start(a_run())
     first.offspring((a_founder(),))
     first.offspring((a_birth(generation=2, uid=2, reason="replaced: loss or weights are not finite"),))
-    second.start(a_run())
+    second.on_run_begin(RunContext(a_run(), generation=2))
     second.offspring((a_birth(generation=2, slot=0, uid=3), a_birth(generation=2, uid=2, parent_uid=2, survives=True)))
     assert [(birth.uid, birth.survives) for birth in read_lineage(tmp_path)] == [
         (0, False),
@@ -325,7 +363,7 @@ def test_a_replaced_member_keeps_its_birth_where_all_survive_the_selection_after
     first.start(a_run())
     first.offspring((a_founder(0), a_founder(1)))
     first.offspring((a_birth(generation=2, uid=2, reason="replaced: loss or weights are not finite"),))
-    second.start(a_run())
+    second.on_run_begin(RunContext(a_run(), generation=2))
     survivals = (
         a_birth(generation=2, slot=slot, uid=uid, parent_uid=uid, survives=True) for slot, uid in ((0, 0), (1, 2))
     )
