@@ -65,5 +65,8 @@ def read_architecture(
             config, encoding.policy.leaves, recurrent=recurrent, critic_leaves=of_critic, evolved=True
         )
     if networks is None:
-        raise ConfigurationError("it has networks of the user's own; pass them as actor_network and critic_network")
+        raise ConfigurationError(
+            "it has networks of the user's own; pass them as actor_network and critic_network, of a team as "
+            "actor_networks and critic_networks, to load() of the class, such as PPO.load(PATH, actor_network=…)"
+        )
     return NetworkSpec.custom(networks.with_architectures(config["encoder_config"]))

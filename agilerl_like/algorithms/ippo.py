@@ -50,6 +50,7 @@ from agilerl_like.algorithms.serialization import (
     read_agent,
     read_count,
     read_multi_agent_spec,
+    read_population,
     read_space,
     to_builtin,
 )
@@ -539,9 +540,7 @@ class IPPO(OnPolicyAlgorithm):
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
         """
         document, tensors = read_agent(path)
-        own: Any = None
-        if actor_networks or critic_networks:
-            own = own_networks_by_group(actor_networks, critic_networks, read_multi_agent_spec(document).groups)
+        own: Any = _own_networks(document, actor_networks, critic_networks, str(path))
         device = device_from(device, accelerator)
         return cls.from_documents(document, tensors, device=device, where=str(path), networks=own)
 
@@ -644,6 +643,24 @@ class IPPO(OnPolicyAlgorithm):
         return networks if networks_only else {**networks, **self.hyperparameters}
 
 
+def _own_networks(
+    document: Any, actors: Mapping[str, nn.Module] | None, critics: Mapping[str, nn.Module] | None, where: str
+) -> dict[str, CustomSpec] | None:
+    """Return the user's own networks by group of the team in a document, for `from_documents`; None without any.
+
+    Raises:
+        ConfigurationError: as `own_networks_by_group`.
+        CheckpointError: the document, which is from `where`, is not that of a team.
+    """
+    if not actors and not critics:
+        return None
+    try:
+        groups = read_multi_agent_spec(document).groups
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"path={where!r} does not fit together: {error!r:.500}") from error
+    return own_networks_by_group(actors, critics, groups)
+
+
 def _one_of(**spaces: Spaces | None) -> Spaces:
     """Return the spaces that are given under one of two names."""
     found = [given for given in spaces.values() if given is not None]
@@ -656,6 +673,26 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
     """P teams of the same agents, groups and run seed."""
 
     kind = IPPO
+
+    @classmethod
+    def load(  # pyright: ignore[reportIncompatibleMethodOverride]  # more keywords
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device = "cpu",
+        *,
+        actor_networks: Mapping[str, nn.Module] | None = None,
+        critic_networks: Mapping[str, nn.Module] | None = None,
+    ) -> MultiAgentPopulation:
+        """Load teams that `save_checkpoint` wrote, or those of a checkpoint, or the last ones of a run.
+
+        The user's own networks must be given again, as to `IPPO.load`.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
+        """
+        documents, tensors = read_population(path)
+        own: Any = _own_networks(documents.get("member-000"), actor_networks, critic_networks, str(path))
+        return cls.from_documents(documents, tensors, device=device, where=str(path), networks=own)
 
     def check_settings(self) -> None:
         super().check_settings()

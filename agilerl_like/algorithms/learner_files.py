@@ -142,7 +142,8 @@ class StoredLearner(LearnerBase):
             now, expected = (str(infos[name].shape) if name in infos else "none" for infos in (found, wanted))
             raise ConfigurationError(
                 f"{name} is {now} where the architecture has {expected}: it was changed by hand; allowed is "
-                "agent.mutate(...), or a module passed as actor_network and critic_network"
+                "agent.mutate(...), or a module passed as actor_network and critic_network (of teams, actor_networks "
+                "and critic_networks)"
             )
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -50,9 +50,8 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
             self._check_random_steps(learner)
             for name in ("recurrent", "share_encoders"):
                 if settings[name] and learner.custom_networks is not None:
-                    raise ConfigurationError(
-                        f"{name}=True cannot go with actor_network and critic_network; allowed is False"
-                    )
+                    own = "actor_networks and critic_networks" if group else "actor_network and critic_network"
+                    raise ConfigurationError(f"{name}=True cannot go with {own}; allowed is False")
 
     def _check_random_steps(self, learner: PPOLearner) -> None:
         space, steps = learner.action_space, number_range(self.hp_config, "random_steps")

@@ -282,6 +282,22 @@ def test_groups_may_have_networks_of_the_user(tmp_path):
         IPPO.load(tmp_path / "team")
 
 
+def test_a_population_of_teams_with_networks_of_the_user_is_loaded(tmp_path):
+    teams = MultiAgentPopulation([own_team(), own_team(index=1)])
+    path = teams.save_checkpoint(tmp_path / "teams")
+    loaded = MultiAgentPopulation.load(path, **own_networks())
+    seen = torch.rand(4, 3)
+    for team, its in zip(teams, loaded, strict=True):
+        torch.testing.assert_close(its.actors["listener"].encoder.net(seen), team.actors["listener"].encoder.net(seen))
+    with pytest.raises(CheckpointError, match=r"of a team as actor_networks and critic_networks, to load\(\)"):
+        MultiAgentPopulation.load(path)
+    with pytest.raises(ConfigurationError, match="recurrent=True cannot go with actor_networks and critic_networks"):
+        own_team(recurrent=True)
+    (path / "member-000.json").write_text("{}")
+    with pytest.raises(CheckpointError):
+        MultiAgentPopulation.load(path, **own_networks())
+
+
 def test_returns_of_groups_are_means_of_the_episodes_that_were_not_lost(monkeypatch):
     team = IPPO(OBSERVED, ACTED, seed=0)
     lost = np.array([[False, True, False]])
