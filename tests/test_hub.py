@@ -1,5 +1,7 @@
 """`push_to_hub` and `from_hub`: a local folder, and a Hub whose calls copy folders, without a network."""
 
+import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +14,7 @@ from test_saved_runs import TINY
 
 from agilerl_like import IPPO, PPO, CheckpointError, ConfigurationError, Run, from_hub, push_to_hub
 from agilerl_like.cli import main
+from agilerl_like.cli.players import best_generation
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 
@@ -44,6 +47,42 @@ def test_a_local_folder(run, tmp_path):
     assert agent.hyperparameters == run.best().hyperparameters
     push_to_hub(run.folder, folder)  # again, by path
     assert acts_alike(from_hub(folder), run.best())
+
+
+def test_the_folder_of_a_run_and_a_foreign_configuration_are_left_as_they_are(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ConfigurationError, match=r"has files of a run, or a config\.yaml of its own"):
+        push_to_hub(Run.open(folder), folder)
+    assert (folder / "config.yaml").read_bytes() == before
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.yaml").write_text("mine")
+    with pytest.raises(ConfigurationError, match="allowed is another folder"):
+        push_to_hub(run, tmp_path / "own")
+
+
+def test_a_killed_run_is_described_as_of_the_checkpoint_that_its_best_agent_is_from(run, tmp_path):
+    """Here a generation was recorded after it, with another best agent."""
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    document = json.loads((folder / "run.json").read_text())
+    del document["outcome"]
+    (folder / "run.json").write_text(json.dumps(document))
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    number = int(rows[-1]["generation"]) + 1
+    later = {"generation": number, "population/best_ever": 1234.5, "population/best_ever_generation": number}
+    with (folder / "metrics.csv").open("a") as file:
+        csv.DictWriter(file, rows[0], lineterminator="\n").writerow({**rows[-1], **later})
+    killed = Run.open(folder)
+    assert killed.records.outcome == "killed"
+    assert best_generation(folder) == best_generation(run.folder) < number
+    pushed = (tmp_path / "a", tmp_path / "b")
+    for one, place in zip((run, killed), pushed, strict=True):
+        push_to_hub(one, place)
+    cards = [(place / "README.md").read_text(encoding="utf-8") for place in pushed]
+    for part in ("fitness", "generation "):
+        lines = [[line for line in card.splitlines() if part in line] for card in cards]
+        assert lines[0] == lines[1] != []
+    assert not any("1234" in card for card in cards)
 
 
 def test_the_card(run, tmp_path):

@@ -83,11 +83,14 @@ def _check_saved(run: Path, name: str, *, is_running: bool) -> None:
 
 
 def best_generation(run: Path) -> int:
-    """Return the generation of a run's best agent; -1 of a folder without readable metrics."""
+    """Return the generation of a run's saved best agent; -1 of a folder without readable metrics or checkpoints."""
     try:
-        records = Run.open(run).records
+        opened = Run.open(run)
+        records, saved = opened.records, opened.saved_best
     except (CheckpointError, ConfigurationError):
         return UNKNOWN
+    if saved is not None:
+        return saved.record.generation
     return int(records.rows[records.best_row]["generation"])
 
 

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import formatting
+from agilerl_like.reporting.files import LINEAGE, METRICS
 from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.saved_runs.run import Run
+from agilerl_like.storage.checkpoint_folder import CHECKPOINTS
 from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.run_folder import BEST
 from agilerl_like.yaml_writer import to_yaml
@@ -50,7 +52,8 @@ def push_to_hub(
     environment variable HF_TOKEN. `message` is that of the commit.
 
     Raises:
-        ConfigurationError: `repository` is neither; the folder holds another card; or the extra `hub` is missing.
+        ConfigurationError: `repository` is neither; the folder holds another card, a run, or a config.yaml without our
+            card; or the extra `hub` is missing.
     """
     content = _content_of(source, env)
     if isinstance(repository, Path):
@@ -137,8 +140,11 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         environment = {"environment": {"id": env}} if env else {}
         return Content(source, env, {**environment, "algorithm": {"name": source.algo}}, tested, {}, ())
     run = source if isinstance(source, Run) else Run.open(source)
-    last, records = run.records.rows[-1], run.records
-    mean, error = (last.get(f"population/best_ever{suffix}", math.nan) for suffix in ("", "_standard_error"))
+    last, records, saved = run.records.rows[-1], run.records, run.saved_best
+    if saved is not None:
+        mean, error = saved.record.fitness, saved.record.standard_error
+    else:
+        mean, error = (last.get(f"population/best_ever{suffix}", math.nan) for suffix in ("", "_standard_error"))
     result = f"{mean:.2f}" if math.isfinite(mean) else ""
     result += f" (standard error {error:.2f})" if result and math.isfinite(error) else ""
     document, git = run.provenance, run.provenance.get("git") or {}
@@ -158,9 +164,9 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         settings,
         result,
         {name: value for name, value in origin.items() if value},
-        tuple(_birth_line(birth) for birth in run.ancestry()),
+        tuple(_birth_line(birth) for birth in (run.ancestry() if saved is None else saved.ancestry)),
         "mean_reward" if run.fitness_is_mean_return else "fitness",
-        records.best_is_confirmed,
+        records.best_is_confirmed if saved is None else saved.record.is_confirmed,
     )
 
 
@@ -175,12 +181,18 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
     card = folder / CARD
     if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(encoding="utf-8", errors="replace")[:500]:
         raise ConfigurationError(f"repository={str(folder)!r} has a {CARD} that is not a card of this package")
+    is_run = any((folder / name).exists() for name in (METRICS, LINEAGE, CHECKPOINTS))
+    if is_run or ((folder / CONFIG).exists() and not card.exists()):
+        raise ConfigurationError(
+            f"repository={str(folder)!r} has files of a run, or a {CONFIG} of its own, which would be replaced; "
+            "allowed is another folder"
+        )
     make_folder(folder)
+    replace_file(card, card_of(content, place).encode())  # first: it marks the other files as ours
     content.agent.save_checkpoint(folder / BEST)
     replace_file(folder / CONFIG, to_yaml(dict(content.settings)).encode())
     if video is not None:
         shutil.copyfile(video, folder / VIDEO)
-    replace_file(card, card_of(content, place).encode())
 
 
 def card_of(content: Content, place: str) -> str:

@@ -24,6 +24,7 @@ from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY
 from agilerl_like.storage.run_lock import is_locked
 from agilerl_like.storage.validation import NonNegativeInt, validate_record
+from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint_manager import load_opponents, newest_checkpoint
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.lineage import Lineage
@@ -200,6 +201,21 @@ class Run:
     def best(self) -> EvolvableAlgorithm:
         """Load the best agent."""
         return load_agent(self.folder / BEST)
+
+    @cached_property
+    def saved_best(self) -> BestAgent | None:
+        """The record and the ancestry of `best()` where the run is running or was killed, from its newest checkpoint.
+
+        metrics.csv and lineage.jsonl may then be of later generations, and of another best agent, than `best/`. None
+        where the run has ended, or has no checkpoint: they describe the agent.
+
+        Raises:
+            CheckpointError: no checkpoint is intact.
+        """
+        if self.records.outcome not in ("running", "killed"):
+            return None
+        checkpoint = newest_checkpoint(OutputPaths(self.folder), warnings.warn)
+        return None if checkpoint is None else BestAgent.from_json(checkpoint.documents["run"]["best"], None)
 
     @property
     def _population_class(self) -> type[BasePopulation]:
