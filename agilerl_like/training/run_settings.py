@@ -17,7 +17,7 @@ import torch
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, founder_draws
-from agilerl_like.algorithms.settings import settings_to_json
+from agilerl_like.algorithms.settings import setting_names, settings_to_json
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import TENSOR_BACKENDS, VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
@@ -196,7 +196,8 @@ def left_out(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str, *, seed_is_drawn: bool) -> None:
     """Raise ConfigurationError, with every difference, if settings are not those that a run was started with.
 
-    Settings that one side lacks are not compared, and with `seed_is_drawn` neither are those that depend on the seed.
+    Sections that one side lacks are not compared, and with `seed_is_drawn` neither are settings that depend on the
+    seed. A setting of the algorithm that one side lacks, because an earlier version wrote it, has its default.
     """
     old, new = ({**section, "environment": dict(section["environment"])} for section in (run, given))
     for section in (old, new):
@@ -213,6 +214,7 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
     if "id" in old["environment"]:  # the name follows from it
         old["environment"].pop("name", None)
         new["environment"].pop("name", None)
+    _fill_defaults(old, new)
     if seed_is_drawn:
         new.pop("seed", None)
         for section in (old, new):
@@ -229,6 +231,20 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
             f"{where}: {'; '.join(refused)}: a run keeps these settings; allowed are those that it was started with, "
             "or a new run in another folder"
         )
+
+
+def _fill_defaults(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Add the defaults of settings of the algorithm that one of two sections has and the other lacks."""
+    sections = [section.get("algorithm") for section in (old, new)]
+    if not all(isinstance(section, dict) and "name" in section for section in sections):
+        return
+    config = getattr(registered("algorithm").get(sections[1]["name"]), "config", None)
+    if config is None:
+        return
+    defaults = settings_to_json({name: getattr(config, name) for name in setting_names(config)})
+    lacking = sections[0].keys() ^ sections[1].keys()
+    filled = {name: _plain(value) for name, value in defaults.items() if name in lacking}
+    old["algorithm"], new["algorithm"] = ({**filled, **section} for section in sections)
 
 
 def _drop_unshared(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -379,6 +379,18 @@ def test_a_run_of_an_earlier_release_with_a_device_of_its_envs_is_resumed():
     check_identity(new, old, "run", seed_is_drawn=False)
 
 
+def test_a_setting_that_an_earlier_release_lacked_has_its_default():
+    def identity(**settings):
+        return {"environment": {}, "algorithm": {"name": "PPO", "lr": 1e-4, **settings}}
+
+    for one, other in ((identity(), identity(reward_clip=None)), (identity(reward_clip=None), identity())):
+        check_identity(one, other, "run", seed_is_drawn=False)
+    with pytest.raises(ConfigurationError, match=r"algorithm.reward_clip=2.0 is None in this run"):
+        check_identity(identity(), identity(reward_clip=2.0), "run", seed_is_drawn=False)
+    with pytest.raises(ConfigurationError, match=r"algorithm.groups.a_0=.* is left out in this run"):
+        check_identity(identity(), identity(groups={"a_0": "a"}), "run", seed_is_drawn=False)
+
+
 def test_settings_that_are_lists_are_compared_where_the_seed_is_drawn():
     def identity(**settings):
         return {"environment": {}, "algorithm": settings, "hyperparameters": {"lr": {}}}
