@@ -480,9 +480,10 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the state of a saved agent into this one; spaces must be equal, and groups of a team.
 
-        This agent keeps its `index`, `seed` and hooks, and its functions where the file has their names. Members of
-        a population that load one file therefore keep random streams of their own, and runs that start from one file
-        with several seeds differ. `load` also restores index and seed, and continues as the saved agent would.
+        This agent keeps its `index`, `seed`, mode (exploration or evaluation), `progress` and hooks, and its functions
+        where the file has their names. Members of a population that load one file therefore keep random streams of
+        their own, and runs that start from one file with several seeds differ. `load` also restores index and seed, and
+        continues as the saved agent would.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces differ.
@@ -492,12 +493,14 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             document, tensors, device=self.device, where=str(path), networks=self._custom_networks
         )
         self._check_equal_spaces(other, str(path))
-        unsaved = UnsavedState.of(self)
+        unsaved, training, progress = UnsavedState.of(self), self.training, self.progress
         self._init_copy(other, self.index, seed=self.seed)
         self._copy_history(other)
         unsaved.set_in(self)
         self._seed_is_drawn = unsaved.seed_is_drawn
         self._own_networks()
+        self.progress = progress
+        self.set_training_mode(training)
 
     def _check_equal_spaces(self, other: EvolvableAlgorithm, where: str) -> None:
         """Raise CheckpointError unless an agent that was loaded from `where` has the spaces of this one."""

@@ -419,6 +419,15 @@ def test_members_that_load_one_file_keep_index_and_seed(tmp_path):
     assert heard == [0, 1, 2]
 
 
+def test_an_agent_that_loads_a_file_keeps_its_mode_and_progress(tmp_path):
+    path = population_of(1, seed=5)[0].save_checkpoint(tmp_path / "agent")
+    agent = population_of(1, seed=6)[0]
+    agent.set_training_mode(False)
+    agent.progress = 0.5
+    agent.load_checkpoint(path)
+    assert (agent.training, agent.network.training, agent.progress) == (False, False, 0.5)
+
+
 def test_runs_from_one_file_with_several_seeds_differ(tmp_path):
     saved = train(population_of(1, seed=5))[0]
     path = saved.save_checkpoint(tmp_path / "agent")
