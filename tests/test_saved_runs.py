@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import torch
 import yaml
 
 from agilerl_like import ConfigurationError, Run, evaluate
+from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli import main
 from agilerl_like.hpo import Selection, SlotForBest, SlotPlan, ranking
 from agilerl_like.modules import MLPSpec
@@ -24,7 +27,7 @@ from agilerl_like.networks import network_mutation
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.registry import registered
 from agilerl_like.reporting import Callback
-from agilerl_like.saved_runs import Replay, marl_eval_results, replay, replay_run, train_initial_members
+from agilerl_like.saved_runs import Replay, marl_eval, marl_eval_results, replay, replay_run, train_initial_members
 from agilerl_like.saved_runs.replay import with_mutation
 from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.training.lineage import steps_before
@@ -433,6 +436,21 @@ def test_results_for_marl_eval_have_its_structure(runs):
 def test_wrong_arguments_of_marl_eval_results_are_named(given, episodes, message):
     with pytest.raises(ConfigurationError, match=message):
         marl_eval_results(given, episodes)
+
+
+def test_a_run_whose_environment_no_file_names_has_no_results_for_marl_eval(tmp_path):
+    (tmp_path / "config.yaml").write_text("environment: {name: mine}")
+    with pytest.raises(ConfigurationError, match="env is missing"):
+        marl_eval_results({"PPO": [tmp_path]})
+
+
+def test_results_for_marl_eval_are_those_of_whole_episodes(monkeypatch):
+    lost = np.array([[False, True, False]])
+    episodes = Episodes(np.array([[1.0, 50.0, 2.0]]), np.array([[10, 5, 20]]), lost)
+    monkeypatch.setattr(marl_eval, "evaluate", lambda *arguments, **options: episodes)
+    run = SimpleNamespace(env=lambda trust: io.StringIO(), history=tuple, best=lambda: None, eval_steps=None)
+    found = marl_eval._results(run, 3, 0, trust=False)
+    assert found == {"absolute_metrics": {"return": [1.0, 2.0], "episode_length": [10, 20]}}
 
 
 def a_replay(replayed, unchanged, changes=3, found=100.0):

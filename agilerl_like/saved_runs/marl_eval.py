@@ -25,6 +25,7 @@ def marl_eval_results(
     It is `{environment: {task: {algorithm: {"run_1": {"step_1": …, "absolute_metrics": …}}}}}`. A step is an entry of
     a run's history: `step_count`, the env steps of all members, and `return` and `episode_length` of `episodes` fresh
     episodes of the fittest member. The absolute metrics are those of ten times as many episodes of the best agent.
+    Episodes that were lost with their worker process are left out.
 
     Args:
         runs: the name of an algorithm -> its runs, such as one for each seed.
@@ -43,11 +44,11 @@ def marl_eval_results(
         if not opened:
             raise ConfigurationError(f"runs: {algorithm!r} has none; allowed are one or more")
         for number, run in enumerate(opened, 1):
-            environment, task = _names(run)
+            own = _results(run, episodes, integer(seed, Purpose.MANUAL, number), trust=trust)
+            environment, task = _names(run)  # known, since `_results` has made the environment
             by_algorithm = found.setdefault(environment, {}).setdefault(task, {})
             results = by_algorithm.setdefault(algorithm, {})
-            key = integer(seed, Purpose.MANUAL, number)
-            results[f"run_{len(results) + 1}"] = _results(run, episodes, key, trust=trust)
+            results[f"run_{len(results) + 1}"] = own
     return found
 
 
@@ -58,7 +59,8 @@ def _results(run: Run, episodes: int, seed: int, *, trust: bool) -> dict[str, An
 
         def played(agent: EvolvableAlgorithm, count: int, number: int) -> dict[str, list[float]]:
             its = evaluate(agent, env, count, integer(seed, Purpose.MANUAL, number), max_steps=run.eval_steps)
-            return {"return": its.returns[0].tolist(), "episode_length": its.lengths[0].tolist()}
+            whole = ~its.lost[0]  # the others ended with their worker processes
+            return {"return": its.returns[0][whole].tolist(), "episode_length": its.lengths[0][whole].tolist()}
 
         for number, entry in enumerate(run.history(), 1):
             members = entry.population()
