@@ -466,7 +466,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Write the agent to a folder: JSON and safetensors, whole or not at all.
 
         A loaded agent continues to the bit, but for one step of a hand-written loop: the noise of its first action is
-        not correlated with the last one before (`action_noise_correlation`).
+        not correlated with the last one before (`action_noise_correlation`). Weights that are not finite are written,
+        so that a loop with a diverged member continues, but `load` refuses them.
 
         Raises:
             CheckpointError: the folder cannot be written; an earlier checkpoint there is untouched.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
@@ -108,6 +109,10 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         given = [agent for agent in self.agents if not agent._seed_is_drawn]
         for agent in drawn:
             agent.seed = (given or drawn)[0].seed
+
+    def __copy__(self: PopulationT) -> PopulationT:
+        """Return an independent copy, as that of an agent is: a shallow one would share the groups of learners."""
+        return deepcopy(self)
 
     def __repr__(self) -> str:
         tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]

@@ -81,7 +81,7 @@ def test_a_copied_member_has_no_reference_to_its_population(way):
     assert len(pickle.dumps(population[2])) < 1.1 * len(pickle.dumps(alone))  # without the weights of other members
 
 
-@pytest.mark.parametrize("way", [WAYS["deepcopy"], WAYS["pickle"]], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_copied_population_is_independent(way):
     population = PPO.population(3, SEEN, THREE, **SETTINGS)
     population.set_training_mode(True)
