@@ -79,7 +79,7 @@ def test_the_records_of_a_long_run_are_in_several_documents(original, tmp_path, 
         newest_checkpoint(forged(original, tmp_path / "b", lambda _, its: its.update({"births-001": "no"})), refuse)
 
 
-def test_a_document_has_room_for_the_records_of_many_hyperparameters(original):
+def test_one_document_holds_the_records_of_many_hyperparameters(original):
     whole = newest_checkpoint(OutputPaths(run_dir=original), refuse).documents["run"]
     values = {f"hyperparameter_number_{i:02d}": 0.0012345678901234567 for i in range(40)}
     named = {"hyperparameters": values, "architecture": "64 | 64 | 64-64 ReLU, " * 20}
