@@ -636,9 +636,11 @@ def differing_functions(agents: Sequence[EvolvableAlgorithm]) -> str:
     first, first_hooks = SettingFunctions.of(agents[0]), agents[0]._hooks
     for agent in agents[1:]:
         its = SettingFunctions.of(agent)
-        pairs = [(f"schedules.{name}", one, its.schedules.get(name)) for name, one in first.schedules.items()]
-        pairs.append(("lr_schedule", first.lr_schedule, its.lr_schedule))
-        pairs.append(("reward_transform", first.reward_transform, its.reward_transform))
+        pairs: list[tuple[str, Any, Any]] = [
+            *((f"schedules.{name}", one, its.schedules.get(name)) for name, one in first.schedules.items()),
+            ("lr_schedule", first.lr_schedule, its.lr_schedule),
+            ("reward_transform", first.reward_transform, its.reward_transform),
+        ]
         for name, one, other in pairs:
             if callable(one) and callable(other) and not _are_equal_functions(one, other):
                 return name

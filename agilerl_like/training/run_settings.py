@@ -235,7 +235,7 @@ def check_identity(run: Mapping[str, Any], given: Mapping[str, Any], where: str,
 
 def _fill_defaults(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Add the defaults of settings of the algorithm that one of two sections has and the other lacks."""
-    sections = [section.get("algorithm") for section in (old, new)]
+    sections: list[Any] = [section.get("algorithm") for section in (old, new)]
     if not all(isinstance(section, dict) and "name" in section for section in sections):
         return
     config = getattr(registered("algorithm").get(sections[1]["name"]), "config", None)
