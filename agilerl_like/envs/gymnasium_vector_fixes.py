@@ -1,14 +1,16 @@
-"""Fixes two defects of gymnasium's vector envs: last observations that change, exceptions without their place.
+"""Fixes defects of gymnasium's vector envs: last observations that change, exceptions without place, Ctrl-C.
 
 Vector envs that reset in the same step store only a reference to the last observation of an episode and then reset. If
 an env writes all observations into one array, the stored observation becomes the first of the next episode. Copies are
 made at episode ends only, so other steps take no longer.
 
-The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note.
+The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note. They
+also end at Ctrl-C, which a terminal sends to all processes, although the run still needs them to stop in order.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -16,6 +18,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import _async_worker
 
 from agilerl_like.envs.env_errors import note_place
 
@@ -62,6 +65,12 @@ class CopyFinalObs(gym.Wrapper):
         if terminated or truncated:
             observation, info = deepcopy((observation, info))
         return observation, reward, terminated, truncated, info
+
+
+def async_worker(*arguments: Any) -> None:
+    """Run gymnasium's worker of an AsyncVectorEnv, with Ctrl-C left to the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _async_worker(*arguments)
 
 
 def lacks_copied_final_obs(env: VectorEnv) -> bool:

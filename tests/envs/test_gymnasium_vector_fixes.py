@@ -1,5 +1,7 @@
 """Last observations are kept, even if the env writes the next one into the same array."""
 
+import os
+import signal
 import sys
 
 import failing_envs
@@ -8,6 +10,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
+from agilerl_like.envs.gymnasium_vector_fixes import async_worker
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -71,6 +74,23 @@ def test_training_replaces_an_async_env_only_if_it_does_not_copy_last_observatio
         AsyncVectorEnv([failing_envs.SharedBufferEnv] * 3),  # NEXT_STEP
     ):
         assert SingleAgentEnvSetup(env).make_training_env(1, 1) is env
+        env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("options", [{}, {"shared_memory": False}])
+def test_workers_of_async_envs_leave_ctrl_c_to_their_parent(options):
+    env = AsyncVectorEnv([failing_envs.SharedBufferEnv] * 2, worker=async_worker, autoreset_mode=SAME_STEP, **options)
+    env.reset(seed=SEEDS[:2])  # pyright: ignore[reportArgumentType]
+    for process in env.processes:
+        os.kill(process.pid or 0, signal.SIGINT)
+    assert env.step(np.zeros(2, int))[1].shape == (2,)
+    env.close()
+
+
+def test_async_envs_of_this_package_have_that_worker():
+    for env in (WAYS["async"](), WAYS["async, in training"]()):
+        assert env.worker is async_worker
         env.close()
 
 
