@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -365,7 +365,9 @@ class ProcessRun:
         # a single member uses the given envs whole, which shows nothing: other processes may have several members
         is_single = len(members.population) == members.shard.parts == 1
         are_made = is_single or not any(its.env is one for its in (env, evaluator.env) for one in given)
-        are_made = all(members.process_group.all_gather(are_made))
+        gathered = members.process_group.all_gather([are_made, num_envs])
+        are_made = all(made for made, _ in gathered)
+        check_equal_envs([count for _, count in gathered], env_setup.env)
         return TrainingLoop(
             members,
             env_setup,
@@ -507,6 +509,19 @@ def check_num_envs(num_envs: int, saved: int) -> None:
     if num_envs != saved:
         raise ConfigurationError(
             f"num_envs={num_envs} of each member cannot resume a run of {saved}; allowed are {saved}"
+        )
+
+
+def check_equal_envs(counts: Sequence[int], env: Any) -> None:
+    """Raise ConfigurationError unless the members of each process have the same number of envs, `counts` by rank.
+
+    An env that cannot be made again is divided among the members of a process, of which another one may have more.
+    """
+    if len(set(counts)) > 1:
+        raise ConfigurationError(
+            f"env={env} with num_envs={env.num_envs} gives each member {list(counts)} envs on the {len(counts)} "
+            "processes; allowed are equal numbers: an env of make_vect_envs(…), which is made again on each process, or "
+            "as many members on each"
         )
 
 

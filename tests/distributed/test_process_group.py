@@ -302,6 +302,19 @@ def test_every_member_has_as_many_processes_as_divide_its_envs():
         check_processes(processes, members, envs)
 
 
+def test_members_of_all_processes_have_equally_many_envs(monkeypatch):
+    """As on two ranks with one and two members, which divide the rows of an env that cannot be made again."""
+
+    def all_gather(self, document):
+        return [document, [document[0], 2 * document[1]]] if isinstance(document, list) else [document]
+
+    monkeypatch.setattr(SingleProcess, "all_gather", all_gather)
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    population = PPO.population(1, env.single_observation_space, env.single_action_space, num_envs=2)
+    with pytest.raises(ConfigurationError, match=r"num_envs=2 gives each member \[2, 4\] envs on the 2 processes"):
+        train_on_policy(env, pop=population, max_steps=100, evo_steps=100, verbose=False)
+
+
 @pytest.mark.slow
 def test_a_finished_run_is_returned_and_continues_with_a_larger_budget(whole, tmp_path):
     half = lived(1, per_member=True, generations=2, run_dir=tmp_path / "run")
