@@ -142,12 +142,12 @@ class Peer:
         return f"rank {self.rank}{where} {self._describe_failure(cause)}"
 
     def _describe_failure(self, cause: str) -> str:
-        if not self.heartbeat.pid:
-            return "has never sent a heartbeat"
         if self.heartbeat.error:
             return f"exited with {self.heartbeat.error}"
         if cause:
             return cause
+        if not self.heartbeat.pid:
+            return "has never sent a heartbeat"
         if self.has_exited():
             return "exited without a message (SIGKILL, out of memory, or a crash)"
         if self.state() == psutil.STATUS_STOPPED:
@@ -225,6 +225,7 @@ class HeartbeatMonitor(NullMonitor):
     def _exchange(self, seconds: float) -> None:
         """Publish a heartbeat, read the others, and abort if a rank failed."""
         exited = {peer.rank for peer in self.peers if peer.has_exited()}  # before their last messages are read
+        exited |= {peer.rank for peer in self.peers if not peer.heartbeat.pid and self.describe_exit(peer.rank)}
         if 0 in exited:
             raise ConnectionError("the store has gone with rank 0")  # torch would write pages about it
         self._publish(stop=self.stop_signal)

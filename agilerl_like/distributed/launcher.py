@@ -178,7 +178,8 @@ def launched(processes: int, target: Callable[..., object], arguments: Sequence[
     threads that wait for each other on too few cores take up to ten times as long.
 
     Raises:
-        ConfigurationError: the target or an argument cannot be sent to another process, or one could not start.
+        ConfigurationError: the target or an argument cannot be sent to another process, or one could not start; or this
+            process has an Accelerator.
     """
     check_launch(processes, target, arguments)
     workers = WorkerProcesses()
@@ -209,6 +210,8 @@ def unavailable_reason() -> str:
         return f"processes cannot be started on {sys.platform}"
     if not _has_main_file():
         return "a notebook or prompt has no file that other processes could import"
+    if _has_accelerate_state():
+        return "this script has an Accelerator, which is of one process"
     return ""
 
 
@@ -227,6 +230,11 @@ def check_launch(processes: int, target: Callable[..., object], arguments: Seque
         raise ConfigurationError(
             f"processes={processes} cannot be started by one of WORLD_SIZE={os.environ['WORLD_SIZE']} processes that a "
             f"launcher has started already; allowed under a launcher is processes=1"
+        )
+    if _has_accelerate_state():
+        raise ConfigurationError(
+            f"processes={processes} cannot be started by a script that has an Accelerator, which is of one process; "
+            "allowed are processes=1, a launcher (accelerate launch, torchrun), or a script without an Accelerator"
         )
     for name, value in (("target", target), *((f"arguments[{i}]", value) for i, value in enumerate(arguments))):
         try:
@@ -252,6 +260,12 @@ class _PickleCheck(ForkingPickler):
 def _has_main_file() -> bool:
     main = sys.modules["__main__"]
     return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def _has_accelerate_state() -> bool:
+    """Whether this process has an Accelerator, or another object of Accelerate that fixes its number of processes."""
+    state = sys.modules.get("accelerate.state")
+    return state is not None and bool(state.PartialState._shared_state)
 
 
 @contextmanager

@@ -520,8 +520,8 @@ def check_equal_envs(counts: Sequence[int], env: Any) -> None:
     if len(set(counts)) > 1:
         raise ConfigurationError(
             f"env={env} with num_envs={env.num_envs} gives each member {list(counts)} envs on the {len(counts)} "
-            "processes; allowed are equal numbers: an env of make_vect_envs(…), which is made again on each process, or "
-            "as many members on each"
+            "processes; allowed are equal numbers: an env of make_vect_envs(…), which is made again on each process, "
+            "or as many members on each"
         )
 
 

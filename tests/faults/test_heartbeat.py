@@ -33,8 +33,15 @@ processes.set_forkserver_preload(["agilerl_like.distributed.heartbeat", "pytest"
 # ---- in each process
 
 
-def live(rank, size, folder, pipe, describe_exit="", elsewhere=False):
-    """One rank, which executes the orders of a pipe and else blocks in `recv`."""
+def live(rank, size, folder, pipe, cause="", elsewhere=False):
+    """One rank, which executes the orders of a pipe and else blocks in `recv`.
+
+    The last rank's `cause` of exit is known from when the folder has a file `exited` on.
+    """
+
+    def describe_exit(lost):
+        return cause if lost == size - 1 and (folder / "exited").exists() else ""
+
     os.dup2(os.open(folder / f"{rank}.err", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     if elsewhere:
         socket.gethostname = lambda: f"machine-{rank}"
@@ -42,7 +49,7 @@ def live(rank, size, folder, pipe, describe_exit="", elsewhere=False):
     pipe.send(store.port if store else 0)
     store = open_store("127.0.0.1", pipe.recv(), rank, size) if store is None else (pipe.recv(), store)[1]
     monitor = HeartbeatMonitor(
-        store, rank, size, code=CODE, timeout=TIMEOUT, interval=INTERVAL, describe_exit=lambda lost: describe_exit
+        store, rank, size, code=CODE, timeout=TIMEOUT, interval=INTERVAL, describe_exit=describe_exit
     )
     with monitor:
         monitor.record_checkpoint(7, "agilerl-like resume runs/lander")
@@ -246,9 +253,18 @@ def test_a_rank_that_never_started_is_lost(start):
     assert list(ranks.said()) == [(0, "rank 2 has never sent a heartbeat, so all ranks end.", ADVICE)]
 
 
-def test_the_parent_process_reports_the_cause(start):
-    ranks = start(2, describe_exit="was killed by SIGKILL")
+def test_a_rank_that_failed_before_its_first_heartbeat_is_lost_at_once(start, tmp_path):
+    (tmp_path / "exited").touch()
+    ranks, began = start(3, started=2, cause="ended with exit code 1"), time.monotonic()
+    assert ranks.codes(0, 1) == [CODE, CODE]
+    assert time.monotonic() - began < TIMEOUT
+    assert list(ranks.said()) == [(0, "rank 2 ended with exit code 1, so all ranks end.", ADVICE)]
+
+
+def test_the_parent_process_reports_the_cause(start, tmp_path):
+    ranks = start(2, cause="was killed by SIGKILL")
     ranks.do("meet", 0, 1)
+    (tmp_path / "exited").touch()
     ranks.signal(signal.SIGKILL, 1)
     assert ranks.codes(0) == [CODE]
     assert list(ranks.said()) == [(0, f"{ranks.name(1)} was killed by SIGKILL, so all ranks end.", ADVICE)]

@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from contextlib import contextmanager, suppress
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -173,6 +173,16 @@ def test_processes_of_a_launcher_start_no_others(monkeypatch):
         launched(2, print),
     ):
         pass
+
+
+def test_a_script_with_an_accelerator_starts_no_others(monkeypatch):
+    """Its state is that of one process, which the processes of a run could not join; the run would also end it."""
+    state = SimpleNamespace(PartialState=SimpleNamespace(_shared_state={"num_processes": 1}))
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    with pytest.raises(ConfigurationError, match=r"processes=2 cannot be .* an Accelerator.*; allowed are processes=1"):
+        launcher.check_launch(2, print, ())
+    assert launcher.unavailable_reason() == "this script has an Accelerator, which is of one process"
+    launcher.check_launch(1, print, ())
 
 
 # ---- scripts of their own
