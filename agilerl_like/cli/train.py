@@ -343,7 +343,7 @@ def _run(
                 resume=resume,
             )
         except RunFinished as end:
-            if not quiet:
+            if process_group.is_main and not quiet:
                 write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:

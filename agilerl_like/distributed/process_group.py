@@ -177,6 +177,7 @@ class MultiProcess(ProcessGroup):
         self._local_rank = accelerator.local_process_index
         nccl = dist.get_backend() == "nccl"
         self._transport_device = accelerator.device if nccl else torch.device("cpu")
+        self._group = dist.new_group(timeout=COLLECTIVE_TIMEOUT)  # that of a script's Accelerator has torch's own
         self.monitor = NullMonitor()  # of the broadcast of the store's port, which may fail
         self.monitor = self._make_monitor(describe_exit)
 
@@ -207,10 +208,11 @@ class MultiProcess(ProcessGroup):
     def _all_gather_json(self, document: Any) -> list[Any]:
         text = _to_bytes(json.dumps(document).encode()).to(self._transport_device)
         lengths = [torch.zeros(1, dtype=torch.int64, device=self._transport_device) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(text)], device=self._transport_device))
+        own_length = torch.tensor([len(text)], device=self._transport_device)
+        dist.all_gather(lengths, own_length, group=self._group)
         longest = max(int(length) for length in lengths)
         texts = [torch.empty(longest, dtype=torch.uint8, device=self._transport_device) for _ in range(self.size)]
-        dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
+        dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))), group=self._group)
         return [
             json.loads(bytes(text[: int(length)].cpu().numpy())) for text, length in zip(texts, lengths, strict=True)
         ]
@@ -227,11 +229,12 @@ class MultiProcess(ProcessGroup):
         operations: list[dist.P2POp] = []
         for slot, source, target in transfers:
             if source == self.rank:
-                operations.append(dist.P2POp(dist.isend, sent[slot].to(self._transport_device), target))
+                sending = sent[slot].to(self._transport_device)
+                operations.append(dist.P2POp(dist.isend, sending, target, self._group))
             elif target == self.rank:
                 size = announced[source][str(slot)][1]
                 received[slot] = torch.empty(size, dtype=torch.uint8, device=self._transport_device)
-                operations.append(dist.P2POp(dist.irecv, received[slot], source))
+                operations.append(dist.P2POp(dist.irecv, received[slot], source, self._group))
         with self._diagnosed():
             for work in dist.batch_isend_irecv(operations) if operations else ():
                 work.wait()

@@ -188,11 +188,12 @@ class Joined:
 def backend(monkeypatch):
     """A process group whose processes cannot be reached."""
 
-    def fail(*_):
+    def fail(*_, group):
         raise RuntimeError("connection closed")
 
     monkeypatch.setattr(process_group, "open_store", lambda *_: SimpleNamespace(port=1))
     monkeypatch.setattr(process_group.dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(process_group.dist, "new_group", lambda timeout: None)
     monkeypatch.setattr(process_group.dist, "all_gather", fail)
     return monkeypatch
 
@@ -202,12 +203,13 @@ def test_a_connection_that_breaks_at_the_start_is_the_error(backend):
         MultiProcess(Joined())
 
 
-def test_replicas_wait_for_each_other_as_long_as_all_processes_do(backend):
+def test_processes_and_replicas_wait_for_each_other_for_hours(backend):
+    """The group of a script's own Accelerator has torch's timeout of ten or thirty minutes."""
     made = []
-    backend.setattr(process_group.dist, "new_group", lambda ranks, timeout=None: made.append((ranks, timeout)))
+    backend.setattr(process_group.dist, "new_group", lambda ranks=None, timeout=None: made.append((ranks, timeout)))
     backend.setattr(MultiProcess, "_make_monitor", lambda self, describe_exit: self.monitor)
     MultiProcess(Joined()).gradient_sync(shard_members([None], 2))
-    assert made == [([0, 1], COLLECTIVE_TIMEOUT)]
+    assert made == [(None, COLLECTIVE_TIMEOUT), ([0, 1], COLLECTIVE_TIMEOUT)]
 
 
 def test_the_end_of_a_run_that_is_resumed_is_no_failure_of_a_process(monkeypatch):
