@@ -15,8 +15,9 @@ from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import VecEnvConfig, check_instances, single_env_fns_of
+from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, check_instances, single_env_fns_of
 from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
 from agilerl_like.envs.wrapper_specs import changes_reward
@@ -142,7 +143,8 @@ class SingleAgentEnvSetup(EnvSetup):
         envs = divide_envs(self.env.num_envs, parts)
         check_instances(getattr(self.env, "env_config", None), self.env.num_envs)
         check_whole_sets(self.env, envs)
-        if members == parts == 1 and not is_native_cartpole(self.env) and not lacks_copied_final_obs(self.env):
+        is_remade = is_native_cartpole(self.env) or lacks_copied_final_obs(self.env) or has_too_many_workers(self.env)
+        if members == parts == 1 and not is_remade:
             return self.env
         try:
             return with_per_env_seeds(self.env, envs * members, first=envs * part)
@@ -201,6 +203,14 @@ def check_separate(training_env: Any, eval_env: Any) -> None:
                 f"a function of env={training_env} returned the env in which members train for evaluations, too; it "
                 "must make new ones; allowed is also eval_env=env, by which each evaluation resets the training"
             )
+
+
+def has_too_many_workers(env: gymnasium.vector.VectorEnv) -> bool:
+    """Return whether a new env like this one would have fewer workers, because this is one of several processes now."""
+    core = getattr(env, "unwrapped", env)
+    if not isinstance(core, SubprocVectorEnv) or not can_be_made_again(env):
+        return False
+    return core.num_workers > resolve_num_workers(core.requested_workers, core.num_envs)
 
 
 def check_whole_sets(env: Any, envs: int) -> None:

@@ -19,7 +19,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.elo_evaluator import EloEvaluator
-from agilerl_like.training.env_setup import EnvSetup, check_whole_sets, divide_envs
+from agilerl_like.training.env_setup import EnvSetup, check_whole_sets, divide_envs, has_too_many_workers
 from agilerl_like.training.evaluator import Evaluator, Opponent
 from agilerl_like.training.opponents import (
     ScriptedOpponentEvaluator,
@@ -100,7 +100,8 @@ class MultiAgentEnvSetup(EnvSetup):
         envs = divide_envs(self.env.num_envs, parts)
         check_instances(self.env.env_config, self.env.num_envs)
         check_whole_sets(self.env, envs)
-        return self.env if members == parts == 1 else self.env.with_num_envs(envs * members)
+        is_given = members == parts == 1 and not has_too_many_workers(self.env.vector)
+        return self.env if is_given else self.env.with_num_envs(envs * members)
 
     def num_eval_episodes(self, count: int) -> int:
         return count * num_instances(self.env)

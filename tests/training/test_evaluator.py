@@ -1,6 +1,8 @@
 """What fitness is made of: the environment's own reward, and the same environments for every member."""
 
 import math
+import os
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from small_runs import Records
 
 from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
 from agilerl_like.algorithms.evaluation import Episodes
-from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs
+from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.hpo.selection import PopulationView
 from agilerl_like.seeding import Purpose, integers
@@ -156,6 +158,18 @@ def test_replicas_train_in_distinct_envs(kind):
         assert env.call("pays") == pays
         env.close()
     env_setup.env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
+def test_one_of_several_processes_steps_in_workers_for_its_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)), raising=False)
+    env = SubprocVectorEnv([partial(Fixed, 1.0)] * 4)
+    env_setup = SingleAgentEnvSetup(env)
+    assert env_setup.make_training_env(1, 1) is env
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    made = env_setup.make_training_env(1, 1)
+    assert isinstance(made, SubprocVectorEnv)
+    assert (env.num_workers, made.num_workers) == (4, 2)
 
 
 @pytest.mark.parametrize(
