@@ -231,8 +231,9 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         ]
         update = self.make_update(learners, ReturnsUpdate(returns, observations, counts), sigmas)
         metrics = self.cohort.learn(at, update).cpu()
+        has_masks = bool(self.gradient_sync.all_reduce_(torch.tensor([float(experience.has_masks)])))
         for place, learner in zip(at, learners, strict=True):
-            learner.learned_with_masks |= experience.has_masks
+            learner.learned_with_masks |= has_masks
             learner.after_update(self._recent(experience.recent(place)))
         return {place: metrics[i : i + 1] for i, place in enumerate(at)}
 

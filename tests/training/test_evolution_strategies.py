@@ -79,9 +79,10 @@ class Replica(GradientSync):
         return x
 
 
-def collected(pop, envs, steps):
+def collected(pop, envs, steps, *, masks=False):
     collector = Collector(pop, VecEnvAdapter(envs), PhaseTimer(("env", "act", "learn")))
     collector.reset(range(len(pop)))
+    pop.by_group[""].returns.has_masks = masks
     while steps > 0:
         steps -= collector.collect(min(steps, collector.vector_steps_until_update))
         collector.learn()
@@ -96,7 +97,8 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
     threads = []
     for rank, replica in enumerate(replicas):
         replica.set_gradient_sync(Replica(rank, shared))
-        threads.append(threading.Thread(target=collected, args=(replica, cartpole(6), 120), daemon=True))
+        how = {"args": (replica, cartpole(6), 120), "kwargs": {"masks": rank == 1}}  # the first has had none yet
+        threads.append(threading.Thread(target=collected, daemon=True, **how))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,6 +108,7 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
         for replica in replicas:
             other = replica[place]
             assert other.learner.updates == agent.learner.updates
+            assert (agent.learner.learned_with_masks, other.learner.learned_with_masks) == (False, True)
             for one, its in zip(agent.network.parameters(), other.network.parameters(), strict=True):
                 torch.testing.assert_close(one, its, rtol=1e-5, atol=1e-6)
             norm = agent.network.observation_norm, other.network.observation_norm
