@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
@@ -186,3 +187,24 @@ def test_an_id_is_that_of_an_env_of_several_agents_for_a_team():
     by_id, by_env = (evaluate(team, its, 2, seed=1, max_steps=5).returns for its in (name, env))
     env.close()
     assert np.array_equal(by_id, by_env)
+
+
+class CountedResets(gym.Wrapper):
+    resets = 0
+
+    def reset(self, **given):
+        self.resets += 1
+        return super().reset(**given)
+
+
+def test_an_env_of_the_users_functions_is_copied_unless_they_return_the_same_env():
+    def make():
+        return CountedResets(gym.make("CartPole-v1"))
+
+    env, one = SyncVectorEnv([make] * 2), make()
+    (agent,) = PPO.population(1, env.single_observation_space, env.single_action_space, net_config=SMALL, seed=0)
+    returns = [evaluate(agent, its, 3, seed=1).returns for its in (env, SyncVectorEnv([lambda: one]), "CartPole-v1")]
+    assert env.get_attr("resets") == (0, 0)
+    assert one.resets >= 3
+    assert np.array_equal(returns[0], returns[1])
+    assert np.array_equal(returns[0], returns[2])

@@ -14,10 +14,10 @@ from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.envs.env_errors import env_errors, env_name_of
-from agilerl_like.envs.factory import VecEnvConfig, env_config_of, env_config_or_none
+from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, env_config_or_none
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.errors import ConfigurationError, EnvStepError
-from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
+from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup, check_separate
 
 EvaluationEnv = str | gymnasium.Env | gymnasium.vector.VectorEnv | EnvSetup | Any
 """An env's id, an env, a vector env (of teams, too), or how to make one."""
@@ -35,14 +35,27 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
         if isinstance(env, str):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
-        try:
-            env_config_of(setup.vec_env)
-        except ConfigurationError:  # it is unknown how it was made
-            yield setup.adapt(setup.env)
-            return
+        made = _made_again(setup, num_envs)
+        if made is not None:
+            stack.callback(made.close)
+        yield setup.adapt(setup.env if made is None else made)
+
+
+def _made_again(setup: EnvSetup, num_envs: int) -> Any:
+    """Return a new env like that of a setup; None if it is unknown how that one was made, or the new one steps it."""
+    if not can_be_made_again(setup.vec_env):
+        return None
+    try:
         made = setup.make_eval_env(setup.num_eval_episodes(num_envs))
-        stack.callback(made.close)
-        yield setup.adapt(made)
+    except ConfigurationError:
+        if env_config_or_none(setup.env) is not None:
+            raise
+        return None  # a function of the user's own returns the same env for several rows
+    try:
+        check_separate(setup.env, made)
+    except ConfigurationError:
+        return None
+    return made
 
 
 def single_env_spec_of(adapter: EvalEnv) -> EnvSpec | None:
