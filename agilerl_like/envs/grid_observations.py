@@ -32,7 +32,8 @@ BABYAI_MISSIONS = (
     "a after again and any ball behind blue box door doors front go green grey in key left location locked",
     "next object of on open pick purple put red right the then to twice up use wall with yellow you your",
 )
-"""The words of BabyAI's missions, whose space does not list them; the longest missions have about as many as a line."""
+"""The words of BabyAI's missions, whose space does not list them. Levels of one or two fixed instructions have missions
+of at most as many words as a line."""
 _WARNED: set[tuple[str, ...]] = set()
 """Vocabularies of which a warning has been issued: one for all copies of an environment in a process."""
 
@@ -46,7 +47,8 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
         mission: include the mission; by default if it can vary. Word numbers are 2 and above, and 0 follows the last
             word; 1 is a word outside the vocabulary, which `unknown_words` counts and one warning names.
         words: the vocabulary; by default the words of all missions of the environment.
-        max_words: most words of a mission, by default as many as the longest has; further words are dropped.
+        max_words: most words of a mission, by default at least as many as the longest has (72 in BabyAI's BossLevel);
+            further words are dropped.
 
     Raises:
         ConfigurationError: the environment is not a MiniGrid, or an argument is not allowed.
@@ -76,8 +78,8 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
         vocabulary = sorted({*chain.from_iterable(map(words_of, missions))}) if words is None else list(words)
         self._vocabulary = tuple(vocabulary)
         self._numbers = {word.lower(): number for number, word in enumerate(vocabulary, 2)}
-        self._max_words = max_words or max(len(words_of(text)) for text in missions)
         grid: Any = env.unwrapped
+        self._max_words = max_words or max(_generated_words(grid), *(len(words_of(text)) for text in missions))
         image: Any = space["image"]
         width, height = (grid.width, grid.height) if view == "full" else image.shape[:2]
         bits: Any = np.bool_
@@ -134,3 +136,19 @@ def sample_missions(space: Any) -> list[str]:
     for place, values in enumerate(options):
         found += [space.mission_func(*longest[:place], value, *longest[place + 1 :]) for value in values]
     return list(dict.fromkeys(found))
+
+
+def _generated_words(level: Any) -> int:
+    """Return the words of the longest mission that a BabyAI level with generated missions has; 0 of other levels.
+
+    Objects are "the red ball", perhaps "in front of you". An instruction is an action, "… and …", or one of both before
+    or after another ("… after you …").
+    """
+    if not hasattr(level, "instr_kinds"):
+        return 0
+    thing = 7 if level.locations else 3
+    lengths = {"goto": 2 + thing, "pickup": 2 + thing, "open": 1 + thing, "putnext": 3 + 2 * thing}
+    longest = max(lengths[kind] for kind in level.action_kinds)
+    if "and" in level.instr_kinds or "seq" in level.instr_kinds:
+        longest = 2 * longest + 1
+    return 2 * longest + 2 if "seq" in level.instr_kinds else longest

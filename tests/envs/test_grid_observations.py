@@ -74,6 +74,19 @@ def test_every_word_of_a_space_is_known():
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [("GoToLocal", 21), ("SynthLoc", 21), ("GoToSeqS5R2", 24), ("MiniBossLevel", 72)],
+)
+def test_no_mission_of_babyai_is_cut(name, words):
+    """Those of generated levels are as long as "put A next to B and put A next to B after you …" with places."""
+    env = GridObservation(gym.make(f"BabyAI-{name}-v0"))
+    assert env.observation_space["mission"].shape == (words,)
+    level = env.unwrapped
+    for seed in range(5):
+        assert len(grid_observations.words_of(level.reset(seed=seed)[0]["mission"])) <= words
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"view": "half"}, "view='half'; allowed are 'partial' and 'full'"),
