@@ -21,6 +21,35 @@ class Endless(CartPoleEnv):
         return *super().step(action)[:2], False, False, {}
 """
 
+TEAM = """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+class Team(ParallelEnv):
+    metadata = {"name": "team"}
+    possible_agents = ["a_0", "a_1"]
+
+    def observation_space(self, agent):
+        return Box(0, 1, (1,), np.float32)
+
+    def action_space(self, agent):
+        return Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.time = [*self.possible_agents], 0
+        return self.of_all(np.zeros(1, np.float32)), self.of_all({})
+
+    def step(self, actions):
+        self.time += 1
+        found = *map(self.of_all, (np.zeros(1, np.float32), 1.0, self.time == 5, False, {})),
+        self.agents = [] if self.time == 5 else self.agents
+        return found
+
+    def of_all(self, value):
+        return dict.fromkeys(self.agents, value)
+"""
+
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
@@ -49,6 +78,16 @@ def test_the_environment_and_the_algorithm_of_a_file_are_written(own, tmp_path, 
     mine, new = load("mine.yaml"), load("new.yaml")
     assert (new.environment, new.algorithm.name) == (mine.environment, algorithm)
     assert ("ent_coef" in new.hyperparameters) == (algorithm == "PPO")
+
+
+def test_a_team_is_checked_with_the_state_that_the_algorithm_needs(own, tmp_path, capsys):
+    (tmp_path / "own_team.py").write_text(TEAM)
+    for critic, code in (("policy", 0), ("state", 2)):
+        (tmp_path / "team.yaml").write_text(
+            f"environment: {{id: own_team:Team}}\nalgorithm: {{name: IPPO, critic_observation: {critic}}}\n"
+        )
+        assert main(["check", "team.yaml"]) == code
+    assert "with_state=True needs an env with a state_space" in capsys.readouterr().err
 
 
 def test_text_that_looks_like_null_stays_text(own, tmp_path, capsys):

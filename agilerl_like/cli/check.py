@@ -35,7 +35,7 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
         write: File for a configuration to start from, with the environment and the algorithm's name.
     """
     config = _config_of(env)
-    env_config = config.environment.env_config
+    env_config = config.env_config
     if env_config.backend in ("vector", "envpool", *TENSOR_BACKENDS):
         raise ConfigurationError(f"backend={env_config.backend!r} has no single envs to check; allowed are the others")
     inspection = check_envs(env_config.single_env_fns())

@@ -177,8 +177,9 @@ class MultiAgentConfig(Config, frozen=True):
     network: MultiAgentNetworkConfig = MultiAgentNetworkConfig()
 
     @property
-    def _env_config(self) -> VecEnvConfig:
-        env_config = super()._env_config
+    def env_config(self) -> VecEnvConfig:
+        """The environment's config, with what the algorithm needs of it."""
+        env_config = super().env_config
         if STATE not in observation_names(self.algorithm.critic_observation):
             return env_config
         return replace(env_config, env_kwargs={**env_config.env_kwargs, "with_state": True})

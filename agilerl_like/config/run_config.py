@@ -253,13 +253,13 @@ class Config(Section, frozen=True):
         return AutoExplorer()
 
     @property
-    def _env_config(self) -> VecEnvConfig:
+    def env_config(self) -> VecEnvConfig:
         """The environment's config, with what the algorithm needs of it."""
         return self.environment.env_config
 
     def env_setup(self, num_envs: int | None = None, device: torch.device | str = "cpu") -> EnvSetup:
         """Make the environments, with `num_envs` copies if it is given, and on a device if they step tensors."""
-        env_config = self._env_config.on_device(str(device))
+        env_config = self.env_config.on_device(str(device))
         return self.env_setup_class.from_config(
             env_config if num_envs is None else replace(env_config, num_envs=num_envs)
         )

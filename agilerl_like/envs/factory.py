@@ -411,11 +411,19 @@ def plain_info_keys(info_keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_info_keys(info_keys: Mapping[str, str]) -> None:
-    """Raise ConfigurationError unless `info_keys` is a mapping of names to keys of the info."""
+    """Raise ConfigurationError unless `info_keys` is a mapping of names to keys of the info, none of them hidden."""
     if not isinstance(info_keys, Mapping) or not all(
         isinstance(text, str) and text for pair in info_keys.items() for text in pair
     ):
         raise ConfigurationError(f"info_keys={info_keys!r}; allowed are names with keys of the info")
+    attributes = [key for key in info_keys.values() if key.startswith(ATTRIBUTE)]
+    for key in info_keys.values():
+        attribute = ATTRIBUTE + key.partition(".")[0]
+        if attribute in attributes and key not in attributes:
+            raise ConfigurationError(
+                f"info_keys={dict(info_keys)!r}: the attribute {attribute!r} would hide {key!r} of the info; "
+                "allowed is one of the two"
+            )
 
 
 def check_instances(env_config: VecEnvConfig | None, envs: int) -> None:

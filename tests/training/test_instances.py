@@ -210,6 +210,10 @@ def test_an_exception_of_a_constructor_names_the_instance_and_the_line(backend):
         ({"seeds": [0, -1, 2]}, r"seeds=\[0, -1, 2\]; allowed are whole numbers from 0"),
         ({"info_keys": ["cost"]}, r"info_keys=\['cost'\]; allowed are names with keys of the info"),
         ({"info_keys": {"cost": 3}}, r"info_keys=\{'cost': 3\}; allowed are names with keys of the info"),
+        (
+            {"info_keys": {"a": "env.score", "b": "score"}},
+            "the attribute 'env.score' would hide 'score' of the info; allowed is one of the two",
+        ),
         ({"seeds": [1]}, "seeds has 1 entries; allowed is one for each of 3 envs"),
         ({"max_total_reward": math.inf}, "max_total_reward=inf; allowed are finite numbers"),
     ],
