@@ -257,7 +257,7 @@ class VecEnvAdapter:
         for group in self._last_stepped:
             (index,) = np.nonzero(group.rows == row)
             if len(index):
-                return info_of_env(group.infos, int(index[0]), ended=ended)
+                return info_of_env(group.infos, int(index[0]), ended=ended, num_envs=len(group.rows))
         raise IndexError(f"row={row} of {self.num_envs} envs")
 
     def describe_row(self, row: int) -> str:

@@ -22,13 +22,19 @@ LARGE = 2**23
 _REQUIRED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
 
 
-def info_of_env(infos: Mapping[str, Any], row: int, *, ended: bool = False) -> dict[str, Any]:
-    """Return the info of one row; if this step `ended` its episode, the info of the episode's last step."""
+def info_of_env(
+    infos: Mapping[str, Any], row: int, *, ended: bool = False, num_envs: int | None = None
+) -> dict[str, Any]:
+    """Return the info of one row; if this step `ended` its episode, the info of the episode's last step.
+
+    A list, tuple or array that has not `num_envs` entries is one for all rows; None: each of them has one for each row.
+    """
     final = infos.get("final_info") if ended and _has_entry(infos, "final_info", row) else None
     if final is not None:
-        return info_of_env(final, row) if isinstance(final, Mapping) else dict(final[row] or {})
+        is_merged = isinstance(final, Mapping)
+        return info_of_env(final, row, num_envs=num_envs) if is_merged else dict(final[row] or {})
     return {
-        key: _entry(value, row)
+        key: _entry(value, row, num_envs)
         for key, value in infos.items()
         if key not in FINAL and not _is_flag(infos, key) and _has_entry(infos, key, row)
     }
@@ -43,12 +49,14 @@ def _has_entry(infos: Mapping[str, Any], key: str, row: int) -> bool:
     return flags is None or bool(flags[row])
 
 
-def _entry(value: Any, row: int) -> Any:
+def _entry(value: Any, row: int, num_envs: int | None) -> Any:
     if isinstance(value, Mapping):
-        return info_of_env(value, row)
+        return info_of_env(value, row, num_envs=num_envs)
     is_list = isinstance(value, (list, tuple))  # perhaps of lists of unequal lengths, which numpy refuses
     if isinstance(value, str) or not hasattr(value, "__getitem__") or (not is_list and np.ndim(value) == 0):
         return value  # one for all environments
+    if num_envs is not None and len(value) != num_envs:
+        return value
     entry = value[row]
     return entry.item() if isinstance(entry, np.generic) else entry
 

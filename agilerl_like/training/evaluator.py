@@ -206,8 +206,10 @@ def _entry(info: Any, key: str) -> Any:
 def _number(info: Any, key: str) -> float:
     found = _entry(info, key)
     try:
-        return math.nan if found is None else float(np.asarray(found).item())
-    except (TypeError, ValueError) as fault:
+        if found is None:
+            return math.nan
+        return float(found.item() if hasattr(found, "item") else np.asarray(found).item())  # a tensor may be on a GPU
+    except (TypeError, ValueError, RuntimeError) as fault:
         raise EnvStepError(f"info_keys: info[{key!r}]={found!r:.100} is not a number") from fault
 
 

@@ -37,6 +37,14 @@ def test_lists_of_unequal_lengths_have_an_entry_for_each_row():
     assert info_of_env(infos, 1) == {"route": [1, 2], "name": "maze", "score": 1.0}
 
 
+@pytest.mark.parametrize("size", [(10, 10), [8, 9, 7, 5], np.array([3.0])])
+def test_a_value_of_another_length_is_one_for_all_rows(size):
+    infos = {"size": size, "score": np.arange(3.0), "nested": {"size": size}}
+    found = info_of_env({"final_info": infos}, 2, ended=True, num_envs=3)
+    assert found["size"] is size
+    assert (found["score"], found["nested"]) == (2.0, {"size": size})
+
+
 def test_bytes_are_counted_in_trees():
     each = np.empty(2, dtype=object)
     each[0] = np.zeros(3, np.float32)

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import steady_teams
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from small_runs import Records
@@ -18,10 +19,18 @@ from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_mu
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.errors import EnvStepError
 from agilerl_like.hpo.selection import PopulationView
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.evaluator import EvalResult, Evaluator, deciding_returns, seed_effects, summary
+from agilerl_like.training.evaluator import (
+    EvalResult,
+    Evaluator,
+    _number,
+    deciding_returns,
+    seed_effects,
+    summary,
+)
 
 TINY = {
     "net_config": {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8},
@@ -147,6 +156,19 @@ def test_evaluation_rounds_up_to_whole_sets_of_envs():
     heard = []
     assert agent.test(env, loop=4, callback=lambda score, info: heard.append(score)) == 10.0
     assert heard == [5.0, 10.0, 15.0] * 2
+
+
+def test_an_info_may_be_a_tensor_of_a_device_that_numpy_cannot_read():
+    class OnDevice:
+        def __array__(self, *given, **named):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        def item(self):
+            return 2.5
+
+    assert _number({"cost": OnDevice()}, "cost") == 2.5
+    with pytest.raises(EnvStepError, match=r"info\['cost'\]=tensor.* is not a number"):
+        _number({"cost": torch.ones(2)}, "cost")
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
