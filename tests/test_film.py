@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like import (
     IPPO,
@@ -198,6 +199,14 @@ def test_an_env_that_cannot_be_rendered_is_one_error_with_advice(tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         record_film(choosing(0), make_vect_envs(Undrawable, 1), tmp_path / "f.mp4")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_of_vector_envs_cannot_be_rendered(tmp_path):
+    env = make_vect_envs(lambda num_envs: SyncVectorEnv([Fading] * num_envs), 2, backend="vector")
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be rendered, because its factory makes vector envs .*allowed"
+    ):
+        record_film(choosing(0), env, tmp_path / "f.mp4")
 
 
 def test_refuses(tmp_path, monkeypatch):

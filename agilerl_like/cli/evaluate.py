@@ -42,14 +42,15 @@ def evaluate(
 
     Args:
         run: Folder of a run or of a saved agent.
-        episodes: Number of episodes.
+        episodes: Number of episodes; of an env with instances on each of them.
         seed: Seed of the episodes; left out: a random one.
         env: Another env than the run's, as in `environment.id`.
         sampling: How actions are drawn: greedy (no exploration), sample (the policy), temperature(t), top_k(k) or
             bottom_k(k), the policy among the k most or least likely actions.
         checkpoint: Evaluate the best agent of the checkpoint of this generation.
         history: Evaluate the fittest member of each entry of the run's history; of the initial members the first.
-        display: Show the episodes in a window, in the env's rendering mode "human", before the result is printed.
+        display: Show the episodes in a window, in the env's rendering mode "human", before the result is printed. With
+            the backends torch, gymnax and envpool the window has gymnasium's single env, and so other episodes.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
             it belongs to no known package.
     """

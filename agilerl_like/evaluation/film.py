@@ -18,6 +18,7 @@ import numpy as np
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.env_ids import resolve_source
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, check_spaces, setup_of
@@ -57,9 +58,10 @@ def record_film(
     """Write one episode of an agent, or of several at once as tiles, to an .mp4 file; return its path.
 
     An episode of T steps has T + 1 frames. All agents play the same seed; the tile of a finished episode keeps its last
-    frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`. `max_steps` is the number of env
-    steps after which the film ends if an episode does not. `fps` are the frames per second; None: those of the env's
-    metadata, or 30.
+    frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`; of one whose backend is "torch",
+    "gymnax" or "envpool", gymnasium's single env is filmed, whose episodes of a seed are others than in `evaluate`.
+    `max_steps` is the number of env steps after which the film ends if an episode does not. `fps` are the frames per
+    second; None: those of the env's metadata, or 30.
 
     Raises:
         ConfigurationError: the env has no such rendering mode (the message has those that exist), cannot be rendered, a
@@ -92,6 +94,11 @@ def _rendered_env(
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
         given = env_config_of(setup.vec_env, "be rendered", RENDERED)
+        if given.backend == "vector" and callable(resolve_source(given.env)):
+            raise ConfigurationError(
+                f"env={env_name_of(setup.vec_env)} cannot be rendered, because its factory makes vector envs "
+                "(backend='vector'); allowed are an id and a factory of single envs"
+            )
         config, metadata = given.single_env_config(), dict(setup.vec_env.metadata)
         if given.backend not in OF_SINGLE_ENVS:  # vector envs of other kinds may have other modes, or none
             silent = type(setup).from_config(config)
@@ -116,7 +123,8 @@ def display_episodes(
 ) -> None:
     """Show the episodes that `evaluate` plays with this seed, one after the other, in the window of the env.
 
-    `max_steps` cuts longer episodes. Of an env with several instances only those of the first are shown.
+    `max_steps` cuts longer episodes. Of an env with several instances only those of the first are shown. Of one whose
+    backend is "torch", "gymnax" or "envpool", gymnasium's single env is shown, whose episodes of a seed are others.
 
     Raises:
         ConfigurationError: the env has no rendering mode "human" (the message has those that exist).
