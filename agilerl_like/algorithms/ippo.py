@@ -32,6 +32,7 @@ from agilerl_like.algorithms.agent_groups import (
     split_by_group,
 )
 from agilerl_like.algorithms.architectures import encoder_of, initial_architecture
+from agilerl_like.algorithms.episode_summary import tested_fitness
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.algorithms.learner_base import GroupSettings
 from agilerl_like.algorithms.multi_agent_experiences import (
@@ -456,7 +457,8 @@ class IPPO(OnPolicyAlgorithm):
         """Return the mean return of the team in exactly `loop` episodes, on the same seeds at every call.
 
         It is the sum of all agents' returns, and is appended to `fitness`; without `sum_scores` each group's is
-        returned. The policy does not explore and nothing is learned. `max_steps` truncates longer episodes.
+        returned. Of an env with instances these are `loop` episodes on each, and the team's result is the `aggregate`
+        of their means. The policy does not explore and nothing is learned. `max_steps` truncates longer episodes.
         `callback(score, info)` is called for each episode with the team's return and the infos of its last step, by
         agent, to which `episode_length` is added, in steps.
 
@@ -467,7 +469,7 @@ class IPPO(OnPolicyAlgorithm):
             raise ConfigurationError(f"swap_channels={swap_channels!r}; this team was made with {self.swap_channels!r}")
         adapter = MultiAgentVecEnvAdapter(env if isinstance(env, MultiAgentVectorEnv) else single_env_vector(env))
         episodes = self._run_test(adapter, loop, max_steps, callback)
-        self.fitness.append(float(episodes.mean[0]))
+        self.fitness.append(tested_fitness(episodes, adapter.env))
         if sum_scores:
             return self.fitness[-1]
         by_agent = episodes.returns_by_agent  # without those that were lost, as in `mean`

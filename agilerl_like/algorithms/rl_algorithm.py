@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.algorithms.architectures import custom_spec, encoder_of, initial_architecture
+from agilerl_like.algorithms.episode_summary import tested_fitness
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import LearnerT
@@ -200,7 +201,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     ) -> float:
         """Return the mean return of exactly `loop` episodes, on the same seeds at every call.
 
-        It is appended to `fitness`. If the rows of a vector env differ, `loop` is rounded up to whole sets of them. The
+        It is appended to `fitness`. Of an env with instances these are `loop` episodes on each, and the result is the
+        `aggregate` of their means. If the rows of a vector env differ, `loop` is rounded up to whole sets of them. The
         policy does not explore and nothing is learned. The env is reset, and again at the end of each episode.
         `max_steps` truncates longer episodes. `callback(score, info)` is called for each episode with its return and
         the info of its last step, to which `episode_length` is added, in steps. `swap_channels` is True if the env's
@@ -222,7 +224,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
                 [lambda: env], copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
             )
         episodes = player._run_test(VecEnvAdapter(vector), loop, max_steps, callback)
-        self.fitness.append(float(episodes.mean[0]))
+        self.fitness.append(tested_fitness(episodes, vector))
         return self.fitness[-1]
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:

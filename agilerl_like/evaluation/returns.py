@@ -31,7 +31,7 @@ def evaluate(
 ) -> Episodes:
     """Return P agents' results in `episodes` fresh episodes each, on the same seeds, which `seed` names.
 
-    Of an env with instances, there are so many episodes on each of them, number i of K on instance i modulo their count.
+    Of an env with instances, there are so many episodes on each of them: number i of K on instance i modulo I.
     The result has `returns` and `lengths` `[P, K]`, `mean` and `std` `[P]`, and `infos` `[P, K]`: the info of each
     episode's last step. `sampling` is "greedy", "sample", "temperature(t)", "top_k(k)" or "bottom_k(k)" (see
     `Sampling`). `env` is an env's id or an env; an env that can be made again is copied without its training wrappers,

@@ -69,6 +69,15 @@ def test_every_member_plays_every_instance_on_the_same_seeds(backend, aggregate,
     assert [result.measures[f"fitness_by_instance/{i}"] for i in range(3)] == [[5.0] * 2, [10.0] * 2, [15.0] * 2]
 
 
+@pytest.mark.parametrize(("aggregate", "fitness"), [("mean", 10.0), ("median", 10.0), ("min", 5.0)])
+def test_a_test_by_hand_has_the_aggregate_too(aggregate, fitness):
+    env = make_vect_envs(Paid, num_envs=3, backend="sync", instances=PAYS, aggregate=aggregate)
+    (agent,) = members(1, env)
+    heard = []
+    assert agent.test(env, loop=2, callback=lambda score, info: heard.append(score)) == fitness
+    assert heard == [5.0, 10.0, 15.0] * 2
+
+
 def test_fewer_envs_than_episodes_play_in_rounds():
     assert evaluated(episodes=4, envs=6).returns == [[5.0, 10.0, 15.0] * 4] * 2
 
