@@ -177,7 +177,7 @@ class MultiProcess(ProcessGroup):
         self._local_rank = accelerator.local_process_index
         nccl = dist.get_backend() == "nccl"
         self._transport_device = accelerator.device if nccl else torch.device("cpu")
-        self._group = dist.new_group(timeout=COLLECTIVE_TIMEOUT)  # that of a script's Accelerator has torch's own
+        self._group: Any = dist.new_group(timeout=COLLECTIVE_TIMEOUT)  # that of a script's Accelerator has torch's own
         self.monitor = NullMonitor()  # of the broadcast of the store's port, which may fail
         self.monitor = self._make_monitor(describe_exit)
 
