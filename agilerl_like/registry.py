@@ -8,6 +8,7 @@ is imported when its name is used.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -104,10 +105,11 @@ class Registry(Mapping[str, T], Generic[T]):
         found: dict[str, EntryPoint] = {}
         plural = f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
         for point in entry_points(group=f"agilerl_like.{plural}"):
-            if point.name in found or point.name in self._entries:
+            known: Any = found.get(point.name) or self._entries.get(point.name)
+            if known is not None and not _is_of(known, point):
                 raise ConfigurationError(
                     f"{self.kind}={point.name!r} of the entry point {point.value!r} is already registered as "
-                    f"{found.get(point.name) or self._entries[point.name]!r}; uninstall one of the packages"
+                    f"{known!r}; uninstall one of the packages"
                 )
             found[point.name] = point
         return found
@@ -172,6 +174,14 @@ def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
 def _spec_of(entry: Any) -> Any:
     """Return the spec's class of a kind of network; None of other entries."""
     return getattr(entry, "spec", None) if isinstance(entry, tuple) else None
+
+
+def _is_of(entry: Any, point: EntryPoint) -> bool:
+    """Return whether an entry, whose module registered it when it was imported, is what an entry point names."""
+    if isinstance(entry, EntryPoint):
+        return False
+    named = getattr(sys.modules.get(point.module), point.attr, None)  # of a package that imports it
+    return entry is named or _origin(entry) == (point.module, point.attr)
 
 
 def _origin(entry: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -136,6 +137,22 @@ def test_an_entry_point_cannot_take_a_registered_name(selections, monkeypatch):
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry_point("ranks", "elsewhere:Ranks")])
     with pytest.raises(ConfigurationError, match="'ranks' of the entry point 'elsewhere:Ranks' is already registered"):
         list(selections)
+
+
+@pytest.mark.parametrize("module", ["own_ranks.ranks", "own_ranks"])
+def test_an_entry_point_may_name_what_its_module_has_registered(selections, monkeypatch, tmp_path, module):
+    package = tmp_path / "own_ranks"
+    package.mkdir()
+    (package / "__init__.py").write_text("from own_ranks.ranks import OwnRanks\n")
+    (package / "ranks.py").write_text("class OwnRanks:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry_point("own", f"{module}:OwnRanks")])
+    own = import_module("own_ranks").OwnRanks
+    register("selection", "own", own)  # as the subclass of an algorithm does when it is imported
+    assert list(selections) == ["own"]
+    assert selections.find("selection.name", "own") is own
+    for name in ("own_ranks", "own_ranks.ranks"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 class Counter(Callback):

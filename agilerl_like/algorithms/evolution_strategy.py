@@ -113,6 +113,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
 
     placeholder_action = gymnasium.spaces.Discrete(2)
     takes_critic_config = False
+    shares_envs = True
 
     def __init__(self, population: Any, group: str) -> None:
         super().__init__(population, group)

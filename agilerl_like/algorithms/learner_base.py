@@ -21,6 +21,7 @@ from agilerl_like.envs.spaces import ObservationEncoder, check_action_space
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.hpo.schedules import factor
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
@@ -181,6 +182,14 @@ class LearnerBase:
         """Names of the settings that a schedule changes during the run."""
         host = self.algorithm
         return tuple(dict.fromkeys((*host.active_schedules, *([] if host.lr_schedule is None else ["lr"]))))
+
+    def schedule_factor(self, name: str) -> float:
+        """Return the factor that the schedule of a hyperparameter has in the next update; 1 without a schedule.
+
+        `lr_schedule` is not among them: it replaces the value itself.
+        """
+        host, schedules = self.algorithm, self.algorithm.active_schedules
+        return factor(name, schedules[name], host.progress) if name in schedules else 1.0
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         """Raise ConfigurationError if a run of `max_steps` env steps of each member is illegal with the settings.

@@ -61,6 +61,9 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     """Whether the critic may have an architecture of its own."""
     search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     """Ranges that differ from those of `any_environment.yaml`, and of a search that starts without knowledge."""
+    shares_envs: ClassVar[bool] = False
+    """Whether processes may share the envs of a member: it then exchanges experience or gradients by `gradient_sync`,
+    so that each of them computes the same weights."""
     one_process_reason: ClassVar[str] = ""
     """The reason why `processes="auto"` chooses one process; "" if several are possible."""
 
@@ -216,15 +219,19 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
         """Return an empty buffer for `envs` envs of each member; `describe_row(member, env)` is for error messages."""
 
     def check_envs_are_not_shared(self) -> None:
-        """Raise ConfigurationError if processes share the envs of a member, for algorithms that do not support it."""
-        if self.gradient_sync.num_ranks > 1:
+        """Raise ConfigurationError if processes share the envs of a member, unless the class `shares_envs`."""
+        if self.gradient_sync.num_ranks > 1 and not self.shares_envs:
             raise ConfigurationError(
                 f"processes share the envs of a member, which {self[0].algo} does not support; allowed are at most as "
                 "many processes as members"
             )
 
     def enlarge_buffer(self, buffer: Any) -> bool:
-        """Enlarge a buffer that settings have outgrown, and return whether its parts have to be made again."""
+        """Enlarge a buffer that settings have outgrown, and return whether its parts have to be made again.
+
+        It is called before each rollout. Override it if a setting that may evolve, such as `learn_step`, lengthens
+        rollouts beyond what `make_buffer` made room for: the buffer is made once for each start of the envs.
+        """
         return False
 
     def experience_state(self) -> list[dict[str, Tensor]]:
@@ -241,7 +248,14 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     def learn(self, places: Sequence[int], experience: Any) -> dict[int, TensorDict]:
         """Update some members from what the buffer's `reader` returned.
 
-        Returns the metrics `[1]` of each place, among them `healthy`: 1 if loss and weights are finite.
+        Rollouts of unequal `rollout_steps` cannot be stacked, so the places are grouped by it, and each group is one
+        call of `cohort.learn`; where `is_per_member`, each place is a group of its own. After a rollout of `steps`
+        steps it counts them for each learner, `learner.env_steps += steps * learner.algorithm.num_envs`, and calls
+        `learner.after_update(observations)` with the member's encoded observations `[T, E, D]`, which names the random
+        streams of the next update and stores states on which mutations are measured.
+
+        Returns the metrics `[1]` of each place, among them `healthy`: 1 if loss and weights are finite; and, under its
+        name, the value that each of `learner.scheduled` had in the update.
         """
 
 

@@ -18,7 +18,6 @@ from agilerl_like.algorithms.settings import largest
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.schedules import factor
 from agilerl_like.learning.off_policy_update import OffPolicyUpdate
 from agilerl_like.learning.replay_buffer import TRIES, ReplayBuffer, replay_row_bytes
 from agilerl_like.modules.layers import RunningNorm
@@ -50,9 +49,8 @@ class OffPolicyLearner(Learner):
     def hyperparams(self) -> tuple[float, ...]:
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
         values = {name: self.hyperparam(name, getattr(self.host, name)) for name in self.hyperparam_names}
-        for name, schedule in self.algorithm.active_schedules.items():  # `check_replay` allows lr alone
-            share = factor(name, schedule, self.algorithm.progress)
-            values |= {rate: values[rate] * share for rate in LEARNING_RATES if rate in values}
+        share = self.schedule_factor("lr")  # `check_replay` allows lr alone
+        values |= {rate: values[rate] * share for rate in LEARNING_RATES if rate in values}
         return tuple(values.values())
 
     def hyperparam(self, name: str, value: Any) -> float:
@@ -131,7 +129,6 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ReplayBuffer:
         first = self[0]
-        self.check_envs_are_not_shared()
         size = first.host.memory_size
         if self.replay is not None and self.replay.fits(size, len(self), envs, self.device):
             self.replay.describe_row = describe_row

@@ -20,7 +20,7 @@ from agilerl_like.algorithms.settings import check_only_lr_is_scheduled
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import Schedule, factor
+from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.episode_returns import EpisodeReturns
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.optimizer import OptimizerName
@@ -36,8 +36,7 @@ class OpenAIESLearner(EvolutionStrategyLearner):
     @property
     def lr(self) -> float:
         """The present learning rate."""
-        host, schedules = self.algorithm, self.algorithm.active_schedules
-        return host.lr * factor("lr", schedules["lr"], host.progress) if "lr" in schedules else host.lr
+        return self.host.lr * self.schedule_factor("lr")
 
     @property
     def sigma(self) -> float:

@@ -40,8 +40,8 @@ class PPOLearner(Learner):
         """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
         host, settings = self.algorithm, self.algorithm.settings()
         values = {name: math.inf if settings.get(name) is None else settings[name] for name in HYPERPARAM_NAMES}
-        for name, schedule in host.active_schedules.items():
-            values[name] *= factor(name, schedule, host.progress)
+        for name in host.active_schedules:
+            values[name] *= self.schedule_factor(name)
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
@@ -248,6 +248,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
     learner_class = PPOLearner
     metrics = tuple(name for name in METRICS if name != "healthy")
     details = DETAILS
+    shares_envs = True
 
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]

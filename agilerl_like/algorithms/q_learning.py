@@ -28,7 +28,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.hpo.schedules import Schedule, factor
+from agilerl_like.hpo.schedules import Schedule
 from agilerl_like.learning.q_learning_update import METRICS, QLearningUpdate
 from agilerl_like.learning.replay_buffer import Batch, ReplayBuffer
 from agilerl_like.networks.architecture import NetworkSpec
@@ -94,8 +94,7 @@ class QLearningLearner(Learner):
     @property
     def learning_rate(self) -> float:
         """The learning rate at the run's present progress."""
-        schedule = self.algorithm.active_schedules.get("lr")
-        return self.host.lr * (1.0 if schedule is None else factor("lr", schedule, self.algorithm.progress))
+        return self.host.lr * self.schedule_factor("lr")
 
     @classmethod
     def from_document(  # pyright: ignore[reportIncompatibleMethodOverride]  # its architecture is a table's
@@ -135,7 +134,6 @@ class QLearningLearnerGroup(EpsilonGreedyGroup):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> ReplayBuffer:
         first = self[0]
-        self.check_envs_are_not_shared()
         return ReplayBuffer(  # of a single step
             envs,
             len(self),

@@ -19,7 +19,7 @@ from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
-from agilerl_like.errors import EnvStepError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.resources import check_memory
 
 
@@ -220,8 +220,14 @@ class RolloutBuffer:
         before the first.
 
         Raises:
+            ConfigurationError: more steps than are stored.
             EnvStepError: an observation or a reward is not finite.
         """
+        if length > self.length:
+            raise ConfigurationError(
+                f"length={length} is more than the {self.length} steps stored; allowed is a LearnerGroup whose "
+                "make_buffer or enlarge_buffer makes room for its longest rollout"
+            )
         places = (self.cursor - length + np.arange(length)) % self.length
         all_members = members == list(range(self.members))
 

@@ -213,6 +213,7 @@ class GroupCollector:
 
     def __init__(self, population: LearnerGroup[Any], env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
         members, first = len(population), population[0]
+        population.check_envs_are_not_shared()
         if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
             raise ConfigurationError(
                 f"env has {env.single_observation_space} and {env.single_action_space}; "

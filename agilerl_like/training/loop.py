@@ -45,7 +45,7 @@ from agilerl_like.training.checkpoint_manager import (
 from agilerl_like.training.evaluator import summary
 from agilerl_like.training.lineage import initial_member, offspring_record
 from agilerl_like.training.loop_evaluation import EvaluatingLoop
-from agilerl_like.training.loop_state import reported_metrics
+from agilerl_like.training.loop_state import metrics_of, reported_metrics
 from agilerl_like.training.sharding import MemberInfo
 from agilerl_like.training.training_arguments import OF_SCRIPTS
 
@@ -270,7 +270,7 @@ class TrainingLoop(EvaluatingLoop):
         """Record the metrics of an update of some members, replace those that diverged, and call the callbacks."""
         slots = self.members.shard.slots
         metrics = {
-            slots[place]: {name: float(report[name][0]) for name in reported_metrics(self.population[place])}
+            slots[place]: metrics_of(agent := self.population[place], report, reported_metrics(agent))
             for place, report in reports.items()
         }
         for slot, of_member in metrics.items():
@@ -294,7 +294,7 @@ class TrainingLoop(EvaluatingLoop):
                 number=max(learner.updates for learner in agent.learners.values()),  # a frozen group has none
                 env_steps=self.steps,
                 train_return=train_return,
-                metrics={name: float(report[name][0]) for name in names},
+                metrics=metrics_of(agent, report, names),
             )
             updates[slot].append(record)
 

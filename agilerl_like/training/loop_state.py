@@ -9,11 +9,13 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from tensordict import TensorDict
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.process_group import SerializedAgent
 from agilerl_like.distributed.signals import StopRequests
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import History
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, check_schedules
@@ -284,6 +286,24 @@ class LoopState:
 def reported_metrics(agent: EvolvableAlgorithm) -> tuple[str, ...]:
     """Return the names of an update's metrics, and of the hyperparameters that are scheduled."""
     return (*agent.group_class.metrics, *next(iter(agent.learners.values())).scheduled)
+
+
+def metrics_of(agent: EvolvableAlgorithm, report: TensorDict, names: Sequence[str]) -> dict[str, float]:
+    """Return metrics of an update from what `LearnerGroup.learn` returned for a member.
+
+    Raises:
+        ConfigurationError: the report lacks one, or `healthy`.
+    """
+    found = set(map(str, report.keys()))
+    missing = [name for name in (*names, "healthy") if name not in found]
+    if missing:
+        scheduled = next(iter(agent.learners.values())).scheduled
+        reason = "which is scheduled" if missing[0] in scheduled else "which every report needs"
+        raise ConfigurationError(
+            f"{agent.group_class.__name__}.learn: the report lacks {missing[0]!r}, {reason}; it has "
+            f"{', '.join(sorted(found))}"
+        )
+    return {name: float(report[name][0]) for name in names}
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

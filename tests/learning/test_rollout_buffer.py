@@ -6,7 +6,7 @@ from gymnasium.spaces import Box
 from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
-from agilerl_like.errors import EnvStepError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.learning.rollout_buffer import RolloutBuffer
 
 MEMBERS, ENVS = 3, 2
@@ -62,6 +62,13 @@ def test_last_steps_are_the_latest_in_order(steps):
         assert rollout.observations[2, :, 1, 0].tolist() == [100.0 * t + 5 for t in times]
         assert rollout.actions[0, :, 0, 0].tolist() == times.tolist()
         np.testing.assert_allclose(rollout.rewards[1, :, 0], times + 0.2, rtol=1e-6)
+
+
+def test_more_steps_than_are_stored_are_an_error():
+    buffer = buffer_of(4)
+    fill(buffer, 9)
+    with pytest.raises(ConfigurationError, match=r"length=7 is more than the 4 steps stored; allowed is .*enlarge_buf"):
+        buffer.last_steps([0, 1, 2], 7, NOW, NOTHING)
 
 
 @pytest.mark.parametrize("arrays", [NumpyBackend(), TorchBackend(torch.device("cpu"))])

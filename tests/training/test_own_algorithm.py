@@ -1,5 +1,6 @@
 """An algorithm of a script's own: settings, learner, experience buffer and update on the protocols."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import Any
@@ -17,10 +18,14 @@ from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import Population, make_members
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.algorithms.settings import STRICT, Count, Positive, validated
+from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, validated
 from agilerl_like.config.loader import Draft
+from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
+from agilerl_like.learning.gradient_sync import GradientSync
+from agilerl_like.training.collector import Collector, PhaseTimer
 
 RANGES = HyperparameterConfig(lr=RLParameter(0.1, 1.0))
 SPACES = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(3)
@@ -188,6 +193,45 @@ def test_one_call_per_member_gives_the_same():
     for pop in (shared, separate):
         pop.learn([0, 1], pop.learners.make_buffer(None, 2, None))
     assert all(map(torch.equal, map(flat, shared), map(flat, separate)))
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScheduledConfig(DriftConfig):
+    """Drift with schedules."""
+
+    schedules: Schedules = FrozenMapping()
+    """Factors on lr."""
+
+
+class ScheduledDrift(DriftAlgorithm):
+    algo, config = "ScheduledDrift", ScheduledConfig
+
+    def __init__(self, *spaces, net_config=None, num_envs=1, schedules=None, **identity):
+        settings = validated(ScheduledConfig, {"schedules": schedules or {}})
+        identity = {"hp_config": None, "device": "cpu", **identity}
+        self._init_agent(*spaces, settings, net_config, num_envs=num_envs, **identity)
+
+
+def test_a_report_without_a_scheduled_value_is_an_error_that_names_it():
+    pop = Population([ScheduledDrift(*SPACES, net_config=SMALL, schedules={"lr": "linear"}, index=0, seed=1)])
+    pop[0].progress = 0.25
+    assert pop[0].learner.scheduled == ("lr",)
+    assert pop[0].learner.schedule_factor("lr") == 0.75
+    assert pop[0].learner.schedule_factor("learn_step") == 1.0
+    env = make_vect_envs(Walk, num_envs=1, backend="sync")
+    with pytest.raises(ConfigurationError, match=r"DriftGroup\.learn: the report lacks 'lr', which is scheduled"):
+        train_on_policy(env, pop=pop, max_steps=16, evo_steps=16, verbose=False)
+
+
+@pytest.mark.parametrize(("shares", "refused"), [(False, True), (True, False)])
+def test_processes_share_envs_only_where_the_group_says_so(monkeypatch, shares, refused):
+    monkeypatch.setattr(DriftGroup, "shares_envs", shares)
+    pop = population(size=1, net_config=SMALL, num_envs=4)
+    pop.set_gradient_sync(type("TwoRanks", (GradientSync,), {"num_ranks": 2})())
+    env = VecEnvAdapter(make_vect_envs(Walk, num_envs=2, backend="sync"))
+    message = "share the envs of a member, which Drift does not support"
+    with pytest.raises(ConfigurationError, match=message) if refused else nullcontext():
+        Collector(pop, env, PhaseTimer(("env", "act", "learn")))
 
 
 @pytest.mark.parametrize(
