@@ -212,7 +212,7 @@ class TestTrain:
         names |= {f"training.{field.name}" for field in fields(TrainingArguments)}
         names |= {"run.threads", "selection.fraction", "population.size", "print-config"}
         assert [name for name in names if f"--{name.replace('_', '-')} " not in page] == []
-        assert "Adam's learning rate (value). (default: 0.0001)" in page
+        assert "The optimizer's learning rate (value). (default: 0.0001)" in page
         assert ("CartPole-v1)" in page) == bool(given)
         assert ("--hyperparameters.lr.min INT|FLOAT" in page) == bool(given)
         assert "--algorithm.lr-schedule YAML " in page

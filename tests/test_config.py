@@ -223,7 +223,10 @@ class TestRefusing:
     @pytest.mark.parametrize(  # wrong numbers and names of single fields: tests/faults/test_bad_configs.py
         ("text", "message"),
         [
-            ("algorithm: {name: PPP}", "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'?"),
+            (
+                "algorithm: {name: PPP}",
+                "algorithm.name='PPP' is unknown; did you mean 'PPO' or 'IPPO'? An algorithm of your own needs an",
+            ),
             ("algorithm: {name: SACC}", "algorithm.name='SACC' is unknown; did you mean 'SAC'"),
             (
                 "hyperparameters: {gamma: {min: 1.5, max: 2}}",

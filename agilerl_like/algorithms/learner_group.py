@@ -35,8 +35,10 @@ class Members(Protocol):
 
 
 class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
-    """P learners of one group, computed by one cohort; the collector acts, stores steps and updates through it.
+    """The learners of all members for one group of agents (of one group where there are no teams).
 
+    They are computed by one cohort; the collector acts, stores steps and updates through it. A place is the index of a
+    member among those of this process.
     A subclass defines what an algorithm stores and how it learns; it may override how it acts and explores.
     """
 

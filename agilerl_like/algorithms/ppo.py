@@ -163,26 +163,6 @@ class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
         """
         return self.learner.get_action(obs, action_mask, hidden_state)
 
-    def predict(
-        self,
-        obs: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` for a batch or a single observation, as SB3 and SB3-contrib's MaskablePPO do.
-
-        The actions are those that the env takes. `state` is what `predict` returned before, None at first;
-        `episode_start` `[B]` is True where an episode starts, so that the hidden state is reset there. `action_masks`
-        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks warns once if
-        it acts without them, because its unmasked policy was never trained.
-
-        Raises:
-            ConfigurationError: an observation, mask or `episode_start` does not fit.
-        """
-        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)
-
     def evaluate_actions(
         self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -56,7 +56,7 @@ class PPOConfig:
     batch_size: Count = 64
     """Samples in one minibatch (structural)."""
     lr: Positive = 1e-4
-    """Adam's learning rate (value)."""
+    """The optimizer's learning rate (value)."""
     learn_step: Count = 2048
     """Env steps of a member between updates, over all its envs; rounded up to a multiple of num_envs (structural)."""
     gamma: Share = 0.99

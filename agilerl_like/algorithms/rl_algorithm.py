@@ -19,11 +19,11 @@ from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
-from agilerl_like.algorithms.settings import validated
+from agilerl_like.algorithms.settings import unknown_setting, validated
 from agilerl_like.envs.array_backend import device_from
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.optimizer import Adam, OptimizerName
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -104,6 +104,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     def _init_given(self, given: Mapping[str, Any], net_config: Mapping[str, Any] | None) -> None:
         """Make the agent from its constructor's `locals()`; `net_config` replaces the one given.
 
+        These are `observation_space`, `action_space` and every setting of `config`; `index`, `hp_config`, `num_envs`,
+        `mut`, `device`, `accelerator`, `seed`, `actor_network`, `critic_network` and `unknown` (`**unknown`, settings
+        that are refused) where the constructor has them.
+
         Raises:
             ConfigurationError: a setting is unknown, or the agent cannot act in the action space.
         """
@@ -112,9 +116,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             raise ConfigurationError(
                 f"action_space={action_space} is not for {self.algo}; allowed is {self.allowed_actions}"
             )
-        for name in given["unknown"]:
-            raise unknown_name("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        device, accelerator = given["device"], given["accelerator"]
+        for name in given.get("unknown", ()):
+            raise unknown_setting("setting", name, given.keys() - {"self", "unknown", "__class__"})
         self._init_agent(
             given["observation_space"],
             action_space,
@@ -122,12 +125,12 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             net_config,
             given.get("actor_network"),
             given.get("critic_network"),
-            mut=given["mut"],
-            index=given["index"],
-            hp_config=given["hp_config"],
-            num_envs=given["num_envs"],
-            device=device_from(device, accelerator),
-            seed=given["seed"],
+            mut=given.get("mut"),
+            index=given.get("index", 0),
+            hp_config=given.get("hp_config"),
+            num_envs=given.get("num_envs", 1),
+            device=device_from(given.get("device", "cpu"), given.get("accelerator")),
+            seed=given.get("seed"),
         )
 
     def _initial_architecture(
@@ -187,6 +190,28 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     def preprocess_observation(self, observation: np.ndarray) -> Tensor:
         """Encode and normalize observations `[B, *shape]` or a single one: `[B, D]` on the device."""
         return self.learner.normalize(observation)
+
+    # -- acting
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Return `(action, state)` for a batch or a single observation, as SB3 and SB3-contrib's MaskablePPO do.
+
+        The actions are those that the env takes. `state` is what `predict` returned before, None at first;
+        `episode_start` `[B]` is True where an episode starts, so that the hidden state is reset there. `action_masks`
+        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks warns once if
+        it acts without them, because its unmasked policy was never trained.
+
+        Raises:
+            ConfigurationError: an observation, mask or `episode_start` does not fit.
+        """
+        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)
 
     # -- testing
 

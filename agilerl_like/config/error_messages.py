@@ -46,6 +46,12 @@ class Problem(NamedTuple):
         return f"{self.text} ({self.location})" if self.location else self.text
 
 
+OWN_ALGORITHM = (
+    "An algorithm of your own needs an entry point in the group agilerl_like.algorithms, or a script that imports it "
+    "and calls agilerl_like.cli.main"
+)
+
+
 @dataclass(frozen=True)
 class ErrorFormatter:
     """Formats pydantic's errors of one configuration."""
@@ -85,7 +91,8 @@ class ErrorFormatter:
         if found["type"] == "literal_error":
             is_algorithm, choices = loc == ("algorithm", "name"), re.findall(r"'([^']*)'", found["ctx"]["expected"])
             algorithms = dict.fromkeys([*registered("config"), *registered("algorithm")])
-            return str(unknown_name(name, value, algorithms if is_algorithm else choices))
+            error = str(unknown_name(name, value, algorithms if is_algorithm else choices))
+            return f"{error} {OWN_ALGORITHM}" if is_algorithm else error
         if found["type"] == "missing":
             return f"{name} is missing"
         if found["type"] in FORMS:

@@ -23,10 +23,13 @@ class ExperienceWriter(Protocol):
     """A buffer's share of some envs of every member."""
 
     def put_actions(self, place: int, observations: Tensor, actions: Tensor, mask: Tensor | None) -> None:
-        """Store observations `[P, e, D]`, raw actions `[P, e, A]` and action masks `[P, e, choices]` of a step."""
+        """Store observations `[P, e, D]`, raw actions `[P, e, A]` and action masks `[P, e, choices]` of a step.
+
+        `place` is the step's index in the buffer, which `begin` returned, and not that of a member.
+        """
 
     def put_outcome(self, place: int, transition: Transition) -> None:
-        """Store rewards, flags and next observations of a step, `[P e]` rows."""
+        """Store rewards, flags and next observations of the step at index `place`, `[P e]` rows."""
 
 
 class ExperienceBuffer(Protocol):

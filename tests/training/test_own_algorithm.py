@@ -206,14 +206,12 @@ class ScheduledConfig(DriftConfig):
 class ScheduledDrift(DriftAlgorithm):
     algo, config = "ScheduledDrift", ScheduledConfig
 
-    def __init__(self, *spaces, net_config=None, num_envs=1, schedules=None, **identity):
-        settings = validated(ScheduledConfig, {"schedules": schedules or {}})
-        identity = {"hp_config": None, "device": "cpu", **identity}
-        self._init_agent(*spaces, settings, net_config, num_envs=num_envs, **identity)
+    def __init__(self, observation_space, action_space, net_config=None, lr=0.5, learn_step=8, schedules=None):
+        self._init_given(locals(), net_config)  # what it does not take has its default
 
 
 def test_a_report_without_a_scheduled_value_is_an_error_that_names_it():
-    pop = Population([ScheduledDrift(*SPACES, net_config=SMALL, schedules={"lr": "linear"}, index=0, seed=1)])
+    pop = Population([ScheduledDrift(*SPACES, net_config=SMALL, schedules={"lr": "linear"})])
     pop[0].progress = 0.25
     assert pop[0].learner.scheduled == ("lr",)
     assert pop[0].learner.schedule_factor("lr") == 0.75
