@@ -232,7 +232,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
         """Enlarge a buffer that settings have outgrown, and return whether its parts have to be made again.
 
         It is called before each rollout. Override it if a setting that may evolve, such as `learn_step`, lengthens
-        rollouts beyond what `make_buffer` made room for: the buffer is made once for each start of the envs.
+        rollouts beyond the buffer that `make_buffer` returned: it is made once for each start of the envs.
         """
         return False
 

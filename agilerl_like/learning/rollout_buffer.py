@@ -226,7 +226,7 @@ class RolloutBuffer:
         if length > self.length:
             raise ConfigurationError(
                 f"length={length} is more than the {self.length} steps stored; allowed is a LearnerGroup whose "
-                "make_buffer or enlarge_buffer makes room for its longest rollout"
+                "make_buffer or enlarge_buffer makes it as long as its longest rollout"
             )
         places = (self.cursor - length + np.arange(length)) % self.length
         all_members = members == list(range(self.members))

@@ -177,11 +177,12 @@ class ConsoleReporter(Reporter):
         if self._live is not None:
             self._live.update(Group(self._members(), ""), refresh=True)
         self.close()
+        last = math.nan if self._record is None else fittest(self._record.members).fitness
         if self.redraws:
-            self.console.print(summary_panel(summary))
+            self.console.print(summary_panel(summary, last))
             return
         self._print(Text(f"\n{summary.reason}"))
-        for label, lines in summary_facts(summary).items():
+        for label, lines in summary_facts(summary, last).items():
             for number, line in enumerate(lines):
                 self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
 

@@ -18,13 +18,16 @@ _ANCESTORS = 12
 _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red"}
 
 
-def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
-    """Return the lines of the summary by label, without markup."""
+def summary_facts(summary: SummaryRecord, last_fitness: float = math.nan) -> dict[str, list[str]]:
+    """Return the lines of the summary by label, without markup.
+
+    `last_fitness` is the best evaluation of the last generation, which an interrupted run may not have confirmed.
+    """
     best = summary.best
     values = [f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
     speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
     facts = {
-        "best fitness": [_fitness(summary)],
+        "best fitness": [_fitness(summary, last_fitness)],
         "hyperparameters": [", ".join(values) or "-"],
         "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
         "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is an initial member"],
@@ -39,12 +42,12 @@ def summary_facts(summary: SummaryRecord) -> dict[str, list[str]]:
     return {**facts, "to resume": [summary.resume]} if summary.resume else facts
 
 
-def summary_panel(summary: SummaryRecord) -> RenderableType:
-    """Return the summary in a frame; colour and title show why the run ended."""
+def summary_panel(summary: SummaryRecord, last_fitness: float = math.nan) -> RenderableType:
+    """Return `summary_facts` in a frame; colour and title show why the run ended."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, lines in summary_facts(summary).items():
+    for label, lines in summary_facts(summary, last_fitness).items():
         body = _lineage_grid(summary.ancestry) if label == "lineage" and summary.ancestry else Text("\n".join(lines))
         if label == "best fitness" and isinstance(body, Text):
             body.stylize("bold")
@@ -53,13 +56,16 @@ def summary_panel(summary: SummaryRecord) -> RenderableType:
     return Panel(grid, title=Text(summary.reason, style="bold"), title_align="left", border_style=style, padding=(1, 2))
 
 
-def _fitness(summary: SummaryRecord) -> str:
+def _fitness(summary: SummaryRecord, last_fitness: float) -> str:
     best = summary.best
     mean, std = formatting.returns([best.fitness, best.fitness_std])
     text = mean or "nan"
     if best.episodes > 1:
         text += f" ± {std} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
-    return f"{text}  (member {best.uid}, generation {best.generation})"
+    text += f"  (member {best.uid}, generation {best.generation})"
+    if summary.reason == "interrupted" and last_fitness > best.fitness:
+        text += f" (the last generation's {formatting.fitness(last_fitness)} was not confirmed)"
+    return text
 
 
 class _LineageRow(NamedTuple):

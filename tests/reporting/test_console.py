@@ -531,3 +531,17 @@ def test_summary_of_one_episode_has_no_deviation_and_no_claim_of_fresh_episodes(
     ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))
     assert "  best fitness    205.0  (member 2, generation 1)\n" in written(console)
     assert "member 2 is an initial member" in written(console)
+
+
+def test_summary_of_an_interrupted_run_has_the_fitness_that_was_not_confirmed():
+    for reason, found in (
+        ("interrupted", " (the last generation's 120.0 was not confirmed)"),
+        ("budget spent", ""),
+    ):
+        console = a_console(terminal=False)
+        reporter = ConsoleReporter(console)
+        reporter.start(a_run())
+        reporter.generation(two_members())
+        best = dataclasses.replace(a_summary().best, fitness=98.0)
+        reporter.finish(a_summary(best=best, reason=reason))
+        assert f"(member 2, generation 1){found}\n" in written(console)

@@ -222,7 +222,7 @@ def test_a_report_without_a_scheduled_value_is_an_error_that_names_it():
 
 
 @pytest.mark.parametrize(("shares", "refused"), [(False, True), (True, False)])
-def test_processes_share_envs_only_where_the_group_says_so(monkeypatch, shares, refused):
+def test_processes_share_envs_only_where_the_group_allows_it(monkeypatch, shares, refused):
     monkeypatch.setattr(DriftGroup, "shares_envs", shares)
     pop = population(size=1, net_config=SMALL, num_envs=4)
     pop.set_gradient_sync(type("TwoRanks", (GradientSync,), {"num_ranks": 2})())
