@@ -106,6 +106,13 @@ def test_an_error_is_a_line_and_exit_code_2(own, capsys):
     assert summary.startswith(f"{own}:Wrong: 1 error, 0 warnings; ")
 
 
+def test_a_name_that_is_missing_is_compared_with_classes_and_functions(own, capsys):
+    assert main(["check", f"{own}:Np"]) == 2
+    error = capsys.readouterr().err
+    assert "'Np' is unknown" in error
+    assert "'np'" not in error
+
+
 def test_every_instance_is_checked(own, tmp_path, capsys):
     (tmp_path / "levels.yaml").write_text(
         f"environment: {{id: CartPole-v1, num_envs: 2, instances: [{{}}, {{id: '{own}:Wrong'}}]}}"

@@ -47,6 +47,19 @@ def test_python_does_too(make):
         make(value_loss_scale=2.5)
 
 
+def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_free():
+    agent = PPO(BOX, BOX)
+    with pytest.raises(AttributeError, match="attribute='learning_rate' is unknown; did you mean 'lr'?"):
+        agent.learning_rate = 1e-3
+    with pytest.raises(AttributeError, match="'vf_coef', which weighs half the squared error"):
+        agent.value_loss_scale = 1.0
+    agent.note, agent.env, agent.lr = "mine", None, 1e-3
+    assert (agent.note, agent.env, agent.clone().lr) == ("mine", None, 1e-3)
+    actor_critic = TD3(BOX, BOX)
+    actor_critic.lr_actor = 1e-4  # its own setting, and rlib's name of lr
+    assert actor_critic.settings()["lr_actor"] == 1e-4
+
+
 @pytest.mark.parametrize(
     ("algorithm", "space", "given", "hint"),
     [

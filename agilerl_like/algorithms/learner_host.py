@@ -9,6 +9,7 @@ import torch
 
 from agilerl_like.algorithms.settings import setting_names
 from agilerl_like.envs.critic_observation import POLICY
+from agilerl_like.errors import FOREIGN_SETTINGS, renamed_error
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, with_function, with_functions
@@ -102,6 +103,19 @@ class LearnerHost:
         names = setting_names(self.config)
         takes = {name for name in names if "schedules" in names or f"{name}_schedule" in names} - own
         return {**self.schedules, **{name: its for name, its in self.run_schedules.items() if name in takes}}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, also one that the class does not have, but none by another system's name of a setting.
+
+        Raises:
+            AttributeError: the setting has another name here, and setting this one would have no effect.
+        """
+        foreign = FOREIGN_SETTINGS.get(name)
+        if foreign is not None and foreign.setting == f"algorithm.{foreign.name}" and not hasattr(self, name):
+            settings = setting_names(self.config)
+            if foreign.name in settings and name not in settings:
+                raise AttributeError(str(renamed_error("attribute", name, foreign.name, foreign)))
+        super().__setattr__(name, value)
 
     def settings(self) -> dict[str, Any]:
         """Return the current settings by the constructor's names."""

@@ -27,7 +27,13 @@ from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.env_errors import describe_exception, short_repr
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
-from agilerl_like.envs.spaces import ambiguous_images, check_action_space, check_observation_space, mask_size
+from agilerl_like.envs.spaces import (
+    ambiguous_images,
+    check_action_space,
+    check_observation_space,
+    images_without_channels,
+    mask_size,
+)
 from agilerl_like.errors import ConfigurationError, Terminated
 
 SEED = 2_024
@@ -35,6 +41,8 @@ STEPS, REPLAYED = 300, 100
 """Steps of a complete check, and how many of them are repeated with the same seed and actions."""
 BRIEF_STEPS, BRIEF_REPLAYED = 40, 20
 _WRAP = "name a wrapper in environment.wrappers that makes it one, as minigrid.wrappers:ImgObsWrapper does for MiniGrid"
+LONG_EPISODE, LONGER = 100, 3
+"""Steps, and multiples of the longest episode that ended, from which an episode that has not ended is a finding."""
 LARGE_INFO = 1_000_000
 """Bytes of arrays in the info of one step from which a warning is given."""
 
@@ -65,7 +73,7 @@ class EnvCheck(NamedTuple):
     masked: bool
     """Whether the env gives action masks."""
     endless: bool
-    """Whether no episode ended and there is no time limit."""
+    """Whether there is no time limit, and no episode ended or the last one is much longer than those that did."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -145,6 +153,8 @@ class _Check:
     taken: int = 0
     longest: int = 0
     ended: int = 0
+    unfinished: int = 0
+    """Steps of the last episode, which has not ended."""
     masks: set[str] = field(default_factory=set)
     """Which of reset and step returned an action mask."""
 
@@ -165,15 +175,20 @@ class _Check:
             os.chdir(folder)
             self._warn("the env changes the current folder", "use absolute paths instead: runs write into this folder")
         if self.endless and self.taken >= STEPS:
+            problem = f"no episode ended in {self.taken} random steps"
+            if self.ended:
+                problem = f"an episode had not ended after {self.unfinished} random steps (others took {self.longest})"
             self._warn(
-                f"no episode ended in {self.taken} random steps, and no time limit is known",
+                f"{problem}, and no time limit is known",
                 "if episodes may never end, set training.eval_steps, or wrap the env in TimeLimit",
             )
 
     @property
     def endless(self) -> bool:
         limit = getattr(self.env if self._is_multi_agent else self.env.spec, "max_episode_steps", None)
-        return not self.ended and not limit and not _has_layer(self.env, gym.wrappers.TimeLimit)
+        if limit or _has_layer(self.env, gym.wrappers.TimeLimit):
+            return False
+        return not self.ended or self.unfinished >= max(LONG_EPISODE, LONGER * self.longest)
 
     def close(self) -> None:
         for env in self.made:
@@ -247,6 +262,11 @@ class _Check:
                 f"the image {name or 'that is observed'} has shape {shape}, in which any axis could be the channels",
                 "the first one is used; set algorithm.swap_channels: true if they are last, false if they are first",
             )
+        for name, shape in () if self._is_multi_agent else images_without_channels(space):
+            self._warn(
+                f"{name} is a uint8 Box of 2 dimensions, which is read as a vector",
+                f"an image has 3: {(*shape, 1)}",
+            )
         if not self._is_multi_agent and isinstance(space, Dict) and MASK in space.spaces:
             self._warn(
                 f"the observation has a key '{MASK}'",
@@ -276,6 +296,7 @@ class _Check:
             if step.terminated or step.truncated:
                 self.ended, self.longest, length = self.ended + 1, max(self.longest, length), 0
                 info, _ = self._reset(self.env)
+            self.unfinished = length
 
     def _action(self, info: Mapping[str, Any]) -> Any:
         return self._call("a random legal action", lambda: sample_legal_action(self.env, info))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, cast
 
 import gymnasium as gym
@@ -16,7 +15,13 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from agilerl_like.envs.env_errors import describe_exception
-from agilerl_like.envs.import_paths import EXTRAS, import_module_named, install_hint, missing_module_name
+from agilerl_like.envs.import_paths import (
+    EXTRAS,
+    import_module_named,
+    install_hint,
+    missing_module_name,
+    public_callables,
+)
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 EnvSource = str | Callable[..., Any]
@@ -67,7 +72,7 @@ def resolve_source(env: EnvSource) -> EnvSource:
             newest = max(versions, key=lambda spec: spec.version or 0).id
             return f"{module_name}:{newest}" if module_name else newest
         if module is not None and "-" not in name:
-            raise unknown_name(f"env_name={env!r}: name in {module_name}", name, _public_callables(module))
+            raise unknown_name(f"env_name={env!r}: name in {module_name}", name, public_callables(module))
     env_spec(env)
     return env
 
@@ -76,12 +81,6 @@ def _with_registrar(env_id: str) -> str:
     """Return the id with the module in front that registers it, if that is known and installed."""
     registrar = _REGISTRARS.get(env_id.partition("/")[0], "")
     return f"{registrar}:{env_id}" if registrar and find_spec(registrar) is not None else env_id
-
-
-def _public_callables(module: ModuleType) -> list[str]:
-    """Return the module's callables, and names that it imports on first access, without importing them."""
-    names, loaded = getattr(module, "__all__", dir(module)), vars(module)
-    return [name for name in names if name[0] != "_" and (name not in loaded or callable(loaded[name]))]
 
 
 def _load_plugin(namespace: str) -> None:

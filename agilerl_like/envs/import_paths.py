@@ -146,6 +146,12 @@ def import_function(field: str, path: str) -> Callable[..., Any]:
     return found
 
 
+def public_callables(module: ModuleType) -> list[str]:
+    """Return the module's callables, and names that it imports on first access, without importing them."""
+    names, loaded = getattr(module, "__all__", dir(module)), vars(module)
+    return [name for name in names if name[0] != "_" and (name not in loaded or callable(loaded[name]))]
+
+
 def _search_current_folder_for(root: str) -> None:
     here = Path.cwd()
     is_there = (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()

@@ -44,6 +44,8 @@ MAX_SPAN = 2.0**24
 """Bounds further apart count as unbounded: float32 cannot represent all whole numbers between them."""
 
 FLOAT32_BYTES = 4
+IMAGE_SIDE = 8
+"""The smallest side of a uint8 Box of two dimensions that is taken for an image by mistake."""
 
 Path = tuple[str | int, ...]
 Kind = Literal["vector", "image", "categories"]
@@ -454,6 +456,15 @@ def ambiguous_images(space: Space) -> list[tuple[str, tuple[int, ...]]]:
     """Return the names and shapes of the images in a space whose channel axis is ambiguous."""
     images = [(path, part.shape or ()) for path, part in _walk(space, ()) if _kind(part) == "image"]
     return [(".".join(map(str, path)), shape) for path, shape in images if channel_layout(shape) == "ambiguous"]
+
+
+def images_without_channels(space: Space) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the titles and shapes of the uint8 Boxes in a space that look like images without an axis for channels."""
+    return [
+        (f"observation{''.join(f'[{key!r}]' for key in path)}", part.shape)
+        for path, part in _walk(space, ())
+        if isinstance(part, Box) and part.dtype == np.uint8 and len(part.shape) == 2 and min(part.shape) >= IMAGE_SIDE
+    ]
 
 
 def _has_channels_last(image: Space, swap_channels: bool | None) -> bool:

@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from agilerl_like.envs.import_paths import check_module_name, import_module_named, import_path, plain
+from agilerl_like.envs.import_paths import check_module_name, import_module_named, import_path, plain, public_callables
 from agilerl_like.errors import ConfigurationError, unknown_name
 
 Wrapper = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Callable[[gym.Env], gym.Env]
@@ -182,7 +182,7 @@ def _class_of(name: str, field: str) -> Callable[..., gym.Env]:
     if module_name:
         module = import_module_named(field, name, module_name)
         if not hasattr(module, attribute):
-            raise unknown_name(f"{field} (in {module_name})", attribute, [one for one in dir(module) if one[0] != "_"])
+            raise unknown_name(f"{field} (in {module_name})", attribute, public_callables(module))
         return getattr(module, attribute)
     if name not in gym.wrappers.__all__ or name == "vector":
         raise unknown_name(field, name, [one for one in gym.wrappers.__all__ if one != "vector"])

@@ -205,6 +205,24 @@ DEFECTS = {
         Failing,
         r"error: step\(.*2.*\) raised IndexError: list index .*test_env_checker.py\", line",
     ),
+    "image without channels": (
+        sound_but(observation_space=Box(0, 255, (16, 8), np.uint8), see=lambda self: np.zeros((16, 8), np.uint8)),
+        r"warning: observation is a uint8 Box of 2 .* read as a vector; an image has 3: \(16, 8, 1\)",
+    ),
+    "one of two images without channels": (
+        sound_but(
+            observation_space=Dict(image=Box(0, 255, (16, 16), np.uint8), board=Box(0, 255, (3, 3), np.uint8)),
+            see=lambda self: {"image": np.zeros((16, 16), np.uint8), "board": np.zeros((3, 3), np.uint8)},
+        ),
+        r"warning: observation\['image'\] is .* \(16, 16, 1\)",
+    ),
+    "last episode endless": (
+        sound_but(
+            over=lambda self: self.time >= 6 and self.start < 0.9,
+            see=lambda self: np.array([min(self.time, 9), self.start], np.float32),
+        ),
+        r"warning: an episode had not ended after \d+ random steps \(others took 6\), and no time limit is known",
+    ),
     "changing spaces": (Swollen, "error: the spaces of the env change"),
     "writes into actions": (Overwriting, "warning: .* writes into the action"),
     "changes the folder": (Wandering, "warning: .*current folder"),

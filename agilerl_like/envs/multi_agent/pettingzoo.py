@@ -31,7 +31,7 @@ from agilerl_like.envs.factory import (
     joined_kwargs,
     with_num_envs,
 )
-from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name
+from agilerl_like.envs.import_paths import import_module_named, install_hint, missing_module_name, public_callables
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE, make_openspiel_env
 from agilerl_like.envs.multi_agent.packed_env import (
     MASK,
@@ -469,7 +469,7 @@ def _import_factory(path: str) -> Callable[..., Any]:
     for one in names:
         if hasattr(module, one):
             return getattr(module, one)
-    raise unknown_name(f"env (in {module_name})", names[0], [one for one in dir(module) if one[0] != "_"])
+    raise unknown_name(f"env (in {module_name})", names[0], public_callables(module))
 
 
 def _as_tuple(field: str, wrappers: MultiAgentWrapper | Iterable[MultiAgentWrapper]) -> tuple[MultiAgentWrapper, ...]:
