@@ -49,7 +49,7 @@ def test_python_does_too(make):
 
 def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_free():
     agent = PPO(BOX, BOX)
-    with pytest.raises(AttributeError, match="attribute='learning_rate' is unknown; did you mean 'lr'?"):
+    with pytest.raises(AttributeError, match=r"attribute='learning_rate' is unknown; did you mean 'lr'\?"):
         agent.learning_rate = 1e-3
     with pytest.raises(AttributeError, match="'vf_coef', which weighs half the squared error"):
         agent.value_loss_scale = 1.0
