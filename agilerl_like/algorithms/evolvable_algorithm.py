@@ -34,7 +34,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, Settin
 from agilerl_like.algorithms.serialization import MAX_COUNT, check_space_sizes, read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import FIXED, check_ranges, setting_names, stored_settings, validated, with_types
 from agilerl_like.envs.array_backend import device_from, resolve_device
-from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError, foreign_setting
 from agilerl_like.export.exporter import export_policy
 from agilerl_like.export.policy_module import PolicyModule
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
@@ -688,6 +688,21 @@ def load_agent(path: str | os.PathLike[str], device: str | torch.device = "cpu")
     document, _ = read_agent(path)
     algorithm = document.get("algorithm") if isinstance(document, dict) else None
     return class_by_name(algorithm, str(path)).load(path, device=device)
+
+
+def refuse_settings(settings: Mapping[str, Any], algorithm: str) -> None:
+    """Raise ConfigurationError if an agent's `load` was given settings: the file has them."""
+    if not settings:
+        return
+    name, value = next(iter(settings.items()))
+    foreign = foreign_setting(name)
+    how = f"agent.{name if foreign is None else foreign.name} = {value!r:.100}"
+    if name == "env":
+        how = "train_on_policy(env, pop=agent, …)"
+    raise ConfigurationError(
+        f"{name}={value!r:.100} is no argument of {algorithm}.load, because the file has the settings; allowed is "
+        f"agent = {algorithm}.load(path), and then {how}"
+    )
 
 
 def check_index(index: Any) -> int:

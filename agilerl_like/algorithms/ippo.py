@@ -34,6 +34,7 @@ from agilerl_like.algorithms.agent_groups import (
 from agilerl_like.algorithms.architectures import encoder_of, initial_architecture
 from agilerl_like.algorithms.episode_summary import tested_fitness
 from agilerl_like.algorithms.evaluation import EpisodeCallback
+from agilerl_like.algorithms.evolvable_algorithm import refuse_settings
 from agilerl_like.algorithms.learner_base import GroupSettings
 from agilerl_like.algorithms.multi_agent_experiences import (
     ByAgent,
@@ -533,6 +534,7 @@ class IPPO(OnPolicyAlgorithm):
         *,
         actor_networks: Mapping[str, nn.Module] | None = None,
         critic_networks: Mapping[str, nn.Module] | None = None,
+        **settings: Any,
     ) -> IPPO:
         """Load a team that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
@@ -540,7 +542,9 @@ class IPPO(OnPolicyAlgorithm):
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
+            ConfigurationError: a setting is given; those of a loaded agent are attributes.
         """
+        refuse_settings(settings, cls.algo)
         document, tensors = read_agent(path)
         own: Any = _own_networks(document, actor_networks, critic_networks, str(path))
         device = device_from(device, accelerator)

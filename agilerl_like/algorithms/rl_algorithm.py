@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from agilerl_like.algorithms.architectures import custom_spec, encoder_of, initial_architecture
 from agilerl_like.algorithms.episode_summary import tested_fitness
 from agilerl_like.algorithms.evaluation import EpisodeCallback
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, refuse_settings
 from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import unknown_setting, validated
@@ -310,6 +310,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         *,
         actor_network: nn.Module | None = None,
         critic_network: nn.Module | None = None,
+        **settings: Any,
     ) -> RLAlgorithmT:
         """Load an agent that `save_checkpoint` wrote, or the best one of a run or of a checkpoint of it.
 
@@ -318,7 +319,9 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or was written with networks of your own.
+            ConfigurationError: a setting is given; those of a loaded agent are attributes.
         """
+        refuse_settings(settings, cls.algo)
         document, tensors = read_agent(path)
         device = device_from(device, accelerator)
         networks = custom_spec(actor_network, critic_network)

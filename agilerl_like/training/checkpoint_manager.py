@@ -331,8 +331,14 @@ class CheckpointManager:
         callbacks: CallbackList,
         resume: str = "",
         identity: Mapping[str, Any] | None = None,
+        *,
+        restart: str = "",
     ) -> None:
-        """`resume` is the command that resumes the run, `identity` the settings that it keeps."""
+        """`resume` is the command that resumes the run, `identity` the settings that it keeps.
+
+        `restart` is what takes the place of `resume` before the first checkpoint.
+        """
+        self.restart = restart or resume
         self.identity = dict(identity or {})
         self.output_paths, self.members, self.callbacks, self.resume = output_paths, members, callbacks, resume
         self.checkpoints = None if output_paths.run_dir is None else Checkpoints(output_paths.run_dir / CHECKPOINTS)

@@ -269,6 +269,7 @@ class LoopState:
 
     def _summary(self, best: BestAgent, *, resumes: bool) -> SummaryRecord:
         reason, manager = self.progress.outcome, self.checkpoint_manager
+        resume = manager.resume if self.progress.saved_at or not resumes else manager.restart
         resumes = resumes or reason == "disk full" or reason.startswith("stopped")
         return SummaryRecord(
             reason=reason,
@@ -279,7 +280,7 @@ class LoopState:
             seconds=self._seconds(),
             seconds_by_part=dict(self.timer.seconds),
             saved_to=manager.output_paths.display_path if manager.saves else None,
-            resume=manager.resume if resumes else "",
+            resume=resume if resumes else "",
         )
 
 

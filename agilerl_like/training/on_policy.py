@@ -26,7 +26,7 @@ from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, 
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
-from agilerl_like.training.run_folder import CONFIG, ConfigReporter, run_folder_reporters
+from agilerl_like.training.run_folder import CONFIG, POPULATION, ConfigReporter, run_folder_reporters
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import evolve_on_policy
@@ -203,6 +203,7 @@ def train_on_policy(
         name=name,
         settings={name: value for name, value in given.items() if value},
         resume="" if run_dir is None else f"{env_setup.train_function}(…, resume={str(run_dir)!r})",
+        restart="" if run_dir is None else _restart(env_setup, run_dir),
         log_every=log_every,
     )
     process_group = process_group_of(accelerator)
@@ -345,6 +346,15 @@ def _population(
             f"allowed are {env_setup.population.__name__}"
         )
     return population
+
+
+def _restart(env_setup: EnvSetup, run_dir: Path) -> str:
+    """Return what continues a run that ended before its first checkpoint."""
+    population = f"{env_setup.population.__name__}.load({str(run_dir / POPULATION)!r})"
+    return (
+        f"no checkpoint yet; {env_setup.train_function}(env, pop=POPULATION, …, resume={str(run_dir)!r}) begins again "
+        f"with a population as at the start; a new run with pop={population} trains the saved members further"
+    )
 
 
 def _run_dir(

@@ -31,6 +31,8 @@ class RunPlan:
     """Further settings to record with the run."""
     resume: str = ""
     """The command that resumes the run."""
+    restart: str = ""
+    """What continues a run that ended before its first checkpoint, which `resume` cannot; empty if it can."""
     layout: str = ""
     """Processes and threads, and why `processes="auto"` chose them."""
     log_every: LogEvery = "generation"

@@ -239,7 +239,10 @@ class ProcessRun:
             state = "no checkpoint yet: the run starts again" if has_begun else "no run to resume: a new one starts"
             self.callbacks.on_warning(f"{self.output_paths.display_path} has {state}")
         if self.process_group.is_main and population is None:
-            raise ConfigurationError(f"pop is missing, and there is no checkpoint in {run_dir} to resume from")
+            raise ConfigurationError(
+                f"pop is missing, and there is no checkpoint in {run_dir} to resume from; allowed is pop=, members as "
+                "at the start: the run begins again"
+            )
         best = None if population is None else population.best_of_run
         members = self._shard(population)
         members.population.discard_experience()  # that of an earlier run, perhaps in other envs
@@ -374,7 +377,9 @@ class ProcessRun:
             env,
             evaluator,
             plan,
-            checkpoint_manager=CheckpointManager(self.output_paths, members, self.callbacks, plan.resume, identity),
+            checkpoint_manager=CheckpointManager(
+                self.output_paths, members, self.callbacks, plan.resume, identity, restart=plan.restart
+            ),
             callbacks=self.callbacks,
             record=self._record(env.env, members, num_envs, initial_size),
             remake_envs=partial(self._make_envs, open_envs, members) if are_made else None,

@@ -213,3 +213,19 @@ def test_a_longer_learn_step_counts_from_the_next_rollout_of_a_run():
     train_on_policy(env, pop=pop, max_steps=24, evo_steps=24, eval_loop=1, verbose=False, callbacks=[Longer()])
     assert seen == [[*range(1, 5)], [*range(5, 15)], [*range(15, 25)]]
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (
+            {"lr": 3e-4},
+            r"lr=0.0003 is no argument of PPO.load, .* = PPO.load\(path\), and then agent.lr = 0.0003",
+        ),
+        ({"learning_rate": 3e-4}, r"and then agent.lr = 0.0003"),
+        ({"env": None}, r"and then train_on_policy\(env, pop=agent, …\)"),
+    ],
+)
+def test_load_takes_no_settings(given, advice, tmp_path):
+    with pytest.raises(ConfigurationError, match=advice):
+        PPO.load(tmp_path, **given)

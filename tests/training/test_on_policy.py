@@ -293,6 +293,11 @@ def test_resume_without_a_checkpoint_warns(tmp_path):
     run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
     (warning,) = first.warnings
     assert "before its first checkpoint, which is due after 10000 env steps of each member: resume starts it" in warning
+    folder = str(tmp_path / "run")
+    assert first.summary.resume.startswith(
+        f"no checkpoint yet; train_on_policy(env, pop=POPULATION, …, resume={folder!r})"
+    )
+    assert f"pop=Population.load({folder + '/population'!r})" in first.summary.resume
     run(max_steps=400, resume=tmp_path / "run", reporters=[again])
     assert again.warnings == [f"{tmp_path / 'run'} has no checkpoint yet: the run starts again"]
     assert again.generations[0].generation == 1
