@@ -169,7 +169,7 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
 
 
-def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_learn(tmp_path):
+def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_learn(tmp_path, capsys, monkeypatch):
     sections = {
         "environment": {"id": "CartPole-v1", "num_envs": 8},
         "algorithm": {"name": "DQN", "learn_step": 8, "learning_starts": 40},
@@ -183,6 +183,10 @@ def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_lear
     run, file = Run.open(tmp_path / "run"), tmp_path / "found.yaml"
     file.write_text(found.found_yaml(run, config))
     assert (run.best().steps[-1], load(file).training.max_steps) == (16, 48)
+    assert "# population: 4 seeds, of which the best is kept; mutation: null" in file.read_text()
+    monkeypatch.setattr(type(run.records), "is_birth", lambda self, row: False)
+    found.write_found(run, config, file)
+    assert "3 generations, no births: this compared 2 random settings; a longer budget" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -489,7 +489,18 @@ class TestCommands:
     def test_runs_lists_every_run(self, runs, capsys):
         assert main(["runs", str(runs)]) == 0
         head, first, second = capsys.readouterr().out.splitlines()
-        assert head.split() == ["run", "env", "ended", "generations", "members", "steps", "best", "time", "begun"]
+        assert head.split() == [
+            "run",
+            "env",
+            "ended",
+            "generations",
+            "members",
+            "steps",
+            "(all)",
+            "best",
+            "time",
+            "begun",
+        ]
         assert first.split()[:4] == ["s3", "CartPole-v1", "budget", "spent"]
         assert second.startswith("s4 ")
 

@@ -31,7 +31,13 @@ def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) ->
     if quiet:
         return
     write_line(f"\nfound    {path}")
-    if not _has_improved(run):
+    rows = run.records
+    if not any(map(rows.is_birth, range(len(rows.rows)))):
+        write_line(
+            f"         {formatting.number_of(len(rows.generations), 'generation')}, no births: this compared "
+            f"{config.population.size} random settings; a longer budget lets evolution act"
+        )
+    elif not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")
     write_line(f"to train {PROGRAM} train {shlex.quote(str(path))}")
     write_line(f"         {_replay(run, config)}: whether the find transfers to new seeds")
@@ -76,6 +82,12 @@ def found_yaml(run: Run, config: Config) -> str:
         f"Its lineage changed {changes}; these are its last values. `{_replay(run, config)}` trains with all of "
         "them in turn.",
     ]
+    lines += [
+        f"population: {SEEDS} seeds, of which the best is kept; mutation: null, since these values stay as they are.",
+        "training.max_steps: as many as a member of the search had, so that new seeds have time to learn.",
+    ]
+    if "schedules" in found["algorithm"]:
+        lines.append("algorithm.schedules: what they were in the search, over the whole of max_steps.")
     if not _has_improved(run):
         lines.append("No agent of a later generation was better: a longer search may find more.")
     return "".join(f"# {line}\n" for line in lines) + to_yaml(found)

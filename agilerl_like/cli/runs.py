@@ -13,7 +13,7 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.saved_runs import Run, find_runs
 
-HEAD = ("run", "env", "ended", "generations", "members", "steps", "best", "time", "begun")
+HEAD = ("run", "env", "ended", "generations", "members", "steps (all)", "best", "time", "begun")
 
 
 def runs(folder: Positional[Path] = Path("runs"), /) -> int:
@@ -45,7 +45,7 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
     return [
         name,
         str(document.get("env", "")),
-        records.outcome,
+        formatting.outcome(records.outcome),
         str(len(records.generations)),
         records.sizes,
         formatting.count(last.get("time/total_timesteps", math.nan)),

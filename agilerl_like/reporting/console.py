@@ -177,14 +177,22 @@ class ConsoleReporter(Reporter):
         if self._live is not None:
             self._live.update(Group(self._members(), ""), refresh=True)
         self.close()
-        last = math.nan if self._record is None else fittest(self._record.members).fitness
         if self.redraws:
-            self.console.print(summary_panel(summary, last))
+            self.console.print(summary_panel(summary, self._unconfirmed(summary)))
             return
-        self._print(Text(f"\n{summary.reason}"))
-        for label, lines in summary_facts(summary, last).items():
+        self._print(Text(f"\n{formatting.outcome(summary.reason)}"))
+        for label, lines in summary_facts(summary, self._unconfirmed(summary)).items():
             for number, line in enumerate(lines):
                 self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
+
+    def _unconfirmed(self, summary: SummaryRecord) -> str:
+        """Return the best evaluation that was printed, if it is above the fitness on fresh episodes; else ""."""
+        known = [fitness for fitness in self._bests if not math.isnan(fitness)]
+        if self._record is None or not summary.best.is_confirmed or not known or max(known) <= summary.best.fitness:
+            return ""
+        top, confirmed = formatting.returns([max(known), summary.best.fitness])
+        generation = self._record.generation - len(self._bests) + 1 + self._bests.index(max(known))
+        return "" if top == confirmed else f"{top} of generation {generation} was not confirmed on fresh episodes"
 
     def close(self) -> None:
         """Stop the live display."""
@@ -286,10 +294,16 @@ class ConsoleReporter(Reporter):
         if rate <= 0:
             return math.nan
         left = max(0, run.max_env_steps - self._env_steps) / rate
-        if not self._ends:
-            return left
-        end = self._ends[-1]
-        return max(left, max(0, run.max_env_steps - end.env_steps) / rate - (now - end.seconds))
+        if self._ends:
+            end = self._ends[-1]
+            left = max(left, max(0, run.max_env_steps - end.env_steps) / rate - (now - end.seconds))
+        return left if run.max_seconds is None else min(left, max(0.0, run.max_seconds - self._run_seconds(now)))
+
+    def _run_seconds(self, now: float) -> float:
+        """Return the time since the start of the run, which a process that resumed it knows from its first record."""
+        if self._record is None:
+            return now - self._started
+        return self._record.seconds + now - self._ends[-1].seconds
 
 
 class _RenderedMembers(NamedTuple):
@@ -310,8 +324,11 @@ class _StepCount(NamedTuple):
 def _title(run: RunRecord) -> str:
     members, envs = formatting.number_of(run.population_size, "member"), formatting.number_of(run.num_envs, "env")
     processes = f" on {run.processes} processes" if run.processes > 1 else ""
-    steps = formatting.count(run.max_env_steps)
-    return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps} steps"
+    together = formatting.count(run.max_env_steps)
+    steps = f"{together} steps"
+    if run.population_size > 1:
+        steps = f"{formatting.count(run.max_env_steps / run.population_size)} steps each, {together} together"
+    return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps}"
 
 
 def _line(record: GenerationRecord) -> str:

@@ -80,6 +80,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def outcome(reason: str) -> str:
+    """Return the reason for which a run ended as it is shown; files have the name of the setting."""
+    return "time limit reached" if reason == "max_seconds over" else reason
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last `width` finite values as a row of blocks, lowest to highest."""
     shown = [value for value in values if math.isfinite(value)][-width:]

@@ -60,6 +60,8 @@ class Effects(NamedTuple):
     num_members: int
     reason: str = ""
     """Why there are no effects."""
+    is_of_one_member: bool = False
+    """Whether the run had one member, so that there is nothing to compare."""
 
 
 def hyperparameter_effects(run: RunHistory) -> Effects:
@@ -69,10 +71,10 @@ def hyperparameter_effects(run: RunHistory) -> Effects:
     num_members = len(set(uids.tolist()))
     if len(rows) < LEAST_ROWS or num_members < LEAST_MEMBERS:
         reason = (
-            f"{len(rows)} gains of {num_members} members are too few to tell effects from noise; at least {LEAST_ROWS} "
-            f"of {LEAST_MEMBERS}"
+            f"needs at least {LEAST_ROWS} gains and {LEAST_MEMBERS} members, to know effects from noise; this run has "
+            f"{len(rows)} and {num_members}"
         )
-        return Effects((), len(rows), num_members, reason)
+        return Effects((), len(rows), num_members, reason, len({row["uid"] for row in run.rows}) == 1)
     varied = {name: run.column(name)[rows] for name in run.hyperparameters}
     varied = {name: values for name, values in varied.items() if len(set(values[np.isfinite(values)].tolist())) > 1}
     if not varied:
@@ -233,6 +235,8 @@ def _described(run: RunHistory, name: str, values: np.ndarray, *, of_good: bool 
 
 def effects_lines(found: Effects) -> list[str]:
     """Return the effects as lines of text, for a terminal."""
+    if found.is_of_one_member:
+        return []
     if found.reason:
         return [f"not known: {found.reason}"]
     shown = [effect for effect in found.effects if effect.is_shown]

@@ -196,7 +196,7 @@ def _draw_fitness(axes: Axes, history: RunHistory) -> None:
     steps, fitness = _column(history, "time/total_timesteps"), _column(history, "eval/mean_reward")
     best, starts = _column(history, "population/best_ever"), [start for start, _ in history.generations]
     axes.scatter(steps, fitness, s=14, color=_GREY, zorder=2, label="a member")
-    axes.plot(steps[starts], best[starts], color=BLUE, linestyle=":", label="best so far")
+    axes.plot(steps[starts], best[starts], color=BLUE, linestyle=":", label="best so far, confirmed")
     _draw_branches(axes, history, steps, fitness)
     axes.scatter(steps[history.lineage], fitness[history.lineage], s=20, color=DARK, zorder=4)
     middle, spread = fitness[history.lineage], _column(history, "eval/std_reward")[history.lineage]

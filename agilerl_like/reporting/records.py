@@ -64,6 +64,8 @@ class RunRecord:
     run_dir: Path | None = None
     generation_env_steps: int = 0
     """Env steps of a generation, but the last, which may be shorter; 0: unknown."""
+    max_seconds: float | None = None
+    """Time after which the run ends with the generation that is running then."""
     processes: int = 1
     layout: str = ""
     """Processes and threads, and why they were chosen; "" if they were set."""

@@ -114,7 +114,7 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str]) -> str:
     rows = [
         [
             name,
-            run.outcome,
+            formatting.outcome(run.outcome),
             f"{len(run.generations)}",
             formatting.count(run.per_generation("time/total_timesteps")[-1]),
             formatting.known_fitness(best_so_far(run)[-1]),
@@ -123,7 +123,7 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str]) -> str:
         ]
         for name, run in zip(names, runs, strict=True)
     ]
-    head = ["run", "ended", "generations", "steps", "best fitness", "time", "best agent"]
+    head = ["run", "ended", "generations", "steps (all)", "best fitness", "time", "best agent"]
     figure = _chart("best fitness so far of every run", charts.comparison(runs, grid, estimates))
     return _section("Runs side by side", note, f"{figure}{_table(head, rows)}")
 
@@ -153,7 +153,7 @@ def _facts(run: RunHistory) -> str:
         (f"{len(run.generations)}", f"generations of {run.sizes} members"),
         (formatting.count(last.get("time/total_timesteps", math.nan)), "env steps of all members"),
         (formatting.duration(last.get("time/time_elapsed", math.nan)), "time"),
-        (run.outcome, "how it ended"),
+        (formatting.outcome(run.outcome), "how it ended"),
     ]
     return (
         '<div class="facts">'
@@ -271,6 +271,8 @@ def _operators(run: RunHistory) -> str:
 def _importance(run: RunHistory) -> str:
     found = hyperparameter_effects(run)
     title = "Which hyperparameters mattered"
+    if found.is_of_one_member:
+        return ""
     if found.reason:
         return _section(title, f"Not known: {found.reason}.", "")
     rows = [

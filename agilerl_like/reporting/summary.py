@@ -18,17 +18,14 @@ _ANCESTORS = 12
 _STYLES = {"target reached": "green", "interrupted": "yellow", "disk full": "red"}
 
 
-def summary_facts(summary: SummaryRecord, last_fitness: float = math.nan) -> dict[str, list[str]]:
-    """Return the lines of the summary by label, without markup.
-
-    `last_fitness` is the best evaluation of the last generation, which an interrupted run may not have confirmed.
-    """
+def summary_facts(summary: SummaryRecord, unconfirmed: str = "") -> dict[str, list[str]]:
+    """Return the lines of the summary by label, without markup; `unconfirmed` is a note on the best fitness."""
     best = summary.best
     values = [f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
     speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
     facts = {
-        "best fitness": [_fitness(summary, last_fitness)],
-        "hyperparameters": [", ".join(values) or "-"],
+        "best fitness": [_fitness(summary), *([f"({unconfirmed})"] if unconfirmed else [])],
+        **({"hyperparameters": [", ".join(values)]} if values else {}),
         "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
         "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is an initial member"],
         "steps": [
@@ -42,30 +39,33 @@ def summary_facts(summary: SummaryRecord, last_fitness: float = math.nan) -> dic
     return {**facts, "to resume": [summary.resume]} if summary.resume else facts
 
 
-def summary_panel(summary: SummaryRecord, last_fitness: float = math.nan) -> RenderableType:
-    """Return `summary_facts` in a frame; colour and title show why the run ended."""
+def summary_panel(summary: SummaryRecord, unconfirmed: str = "") -> RenderableType:
+    """Return the summary in a frame; colour and title show why the run ended."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, lines in summary_facts(summary, last_fitness).items():
+    for label, lines in summary_facts(summary, unconfirmed).items():
         body = _lineage_grid(summary.ancestry) if label == "lineage" and summary.ancestry else Text("\n".join(lines))
         if label == "best fitness" and isinstance(body, Text):
             body.stylize("bold")
         grid.add_row(label, body)
     style = _STYLES.get(summary.reason, "cyan")
-    return Panel(grid, title=Text(summary.reason, style="bold"), title_align="left", border_style=style, padding=(1, 2))
+    return Panel(
+        grid,
+        title=Text(formatting.outcome(summary.reason), style="bold"),
+        title_align="left",
+        border_style=style,
+        padding=(1, 2),
+    )
 
 
-def _fitness(summary: SummaryRecord, last_fitness: float) -> str:
+def _fitness(summary: SummaryRecord) -> str:
     best = summary.best
     mean, std = formatting.returns([best.fitness, best.fitness_std])
     text = mean or "nan"
     if best.episodes > 1:
         text += f" ± {std} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
-    text += f"  (member {best.uid}, generation {best.generation})"
-    if summary.reason == "interrupted" and last_fitness > best.fitness:
-        text += f" (the last generation's {formatting.fitness(last_fitness)} was not confirmed)"
-    return text
+    return f"{text}  (member {best.uid}, generation {best.generation})"
 
 
 class _LineageRow(NamedTuple):
@@ -109,7 +109,8 @@ def _lineage_rows(ancestry: Sequence[OffspringRecord]) -> list[_LineageRow]:
 
 
 def _uids(birth: OffspringRecord) -> str:
-    return str(birth.uid) if birth.survives or birth.parent_uid == NO_PARENT else f"{birth.uid} ← {birth.parent_uid}"
+    has_parent = not birth.survives and birth.parent_uid != NO_PARENT
+    return f"member {birth.uid}{f' ← {birth.parent_uid}' if has_parent else ''}"
 
 
 def _changes(birth: OffspringRecord) -> str:

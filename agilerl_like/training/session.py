@@ -435,6 +435,7 @@ class ProcessRun:
             backend=describe_backend(getattr(training_env, "vector", training_env)),
             run_dir=self.output_paths.run_dir,
             generation_env_steps=args.generation_steps(num_envs) * initial_size,
+            max_seconds=args.max_seconds,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

@@ -146,7 +146,7 @@ def test_one_plain_line_per_generation_without_a_terminal():
     reporter.generation(two_members())
     # 200k of 1M steps in 10 s: 800k more take 40 s.
     assert written(console).splitlines() == [
-        "PPO on LunarLander-v3: 2 members with 16 envs each, 1M steps  seed 7",
+        "PPO on LunarLander-v3: 2 members with 16 envs each, 500k steps each, 1M together  seed 7",
         "gen    2   200k/1M steps  9.88k/s  0:10  ETA  0:40  best   120.0  median   105.0  "
         "member 2: lr 1.2e-3, batch_size 64; enc 64 | head 64 Tanh",
     ]
@@ -168,7 +168,7 @@ def test_title_has_the_number_of_processes_if_above_one():
     console = a_console(terminal=False, width=80)
     ConsoleReporter(console).start(replace(a_run(), processes=3))
     assert written(console).strip() == (
-        "PPO on LunarLander-v3: 2 members with 16 envs each on 3 processes, 1M steps  seed 7"
+        "PPO on LunarLander-v3: 2 members with 16 envs each on 3 processes, 500k steps each, 1M together  seed 7"
     )
 
 
@@ -421,21 +421,47 @@ def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
         "  best fitness    205.0 ± 10.0 over 20 fresh episodes  (member 2, generation 1)",
         "  hyperparameters lr 1.2e-3, batch_size 64",
         "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
-        "  lineage         gen   0  0                 initial member",
-        "                  gen   1  2 ← 0   at 100.0  lr 1e-3 → 1.2e-3",
-        "                  gen  12  9 ← 2   at -50.0  encoder.add_node (layer 0, nodes 32)",
-        "                  gen  13  11 ← 9  at 150.0  copied unchanged",
+        "  lineage         gen   0  member 0                 initial member",
+        "                  gen   1  member 2 ← 0   at 100.0  lr 1e-3 → 1.2e-3",
+        "                  gen  12  member 9 ← 2   at -50.0  encoder.add_node (layer 0, nodes 32)",
+        "                  gen  13  member 11 ← 9  at 150.0  copied unchanged",
         "  steps           200k of training, 4k of evaluation, 10k steps/s",
         "  time            0:20 · learn 60% · env 40%",
         f"  saved to        {tmp_path}",
     ]
 
 
+def test_the_summary_explains_an_evaluation_above_the_confirmed_fitness():
+    console = a_console(terminal=False, width=80)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    for number, fitness in enumerate((100.0, 300.0, 200.0), 1):
+        reporter.generation(a_generation(a_member(fitness=fitness), number=number))
+    best = dataclasses.replace(a_summary().best, hyperparameters={})
+    reporter.finish(a_summary(best=best, reason="max_seconds over"))
+    lines = written(console).splitlines()
+    assert "time limit reached" in lines
+    assert lines[lines.index("time limit reached") + 2].strip() == (
+        "(300.0 of generation 2 was not confirmed on fresh episodes)"
+    )
+    assert not [line for line in lines if "hyperparameters" in line]
+
+
+def test_the_remaining_time_ends_at_the_time_limit():
+    console, clock = a_console(terminal=False, width=80), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run(max_seconds=30.0))
+    reporter.progress(0)
+    clock.now = 10.0
+    reporter.generation(dataclasses.replace(two_members(), seconds=12.0))
+    assert "0:10  ETA  0:18" in written(console)
+
+
 def test_a_lineage_may_begin_with_a_fresh_member():
     console = a_console(terminal=False)
     ConsoleReporter(console).finish(a_summary(ancestry=(a_birth(generation=7, uid=9, parent_uid=-1),)))
     (lineage,) = [line for line in written(console).splitlines() if "gen " in line]
-    assert "gen   7  9 " in lineage
+    assert "gen   7  member 9 " in lineage
     assert "fresh member: lr 1e-3 → 1.2e-3" in lineage
 
 
@@ -531,17 +557,3 @@ def test_summary_of_one_episode_has_no_deviation_and_no_claim_of_fresh_episodes(
     ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))
     assert "  best fitness    205.0  (member 2, generation 1)\n" in written(console)
     assert "member 2 is an initial member" in written(console)
-
-
-def test_summary_of_an_interrupted_run_has_the_fitness_that_was_not_confirmed():
-    for reason, found in (
-        ("interrupted", " (the last generation's 120.0 was not confirmed)"),
-        ("budget spent", ""),
-    ):
-        console = a_console(terminal=False)
-        reporter = ConsoleReporter(console)
-        reporter.start(a_run())
-        reporter.generation(two_members())
-        best = dataclasses.replace(a_summary().best, fitness=98.0)
-        reporter.finish(a_summary(best=best, reason=reason))
-        assert f"(member 2, generation 1){found}\n" in written(console)

@@ -136,10 +136,10 @@ def test_members_that_had_luck_are_no_effect():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"generations": 1, "members": 8}, "8 gains of 8 members are too few"),
+        ({"generations": 1, "members": 8}, "this run has 8 and 8"),
         (
             {"generations": 4, "members": 4},
-            "16 gains of 10 members are too few to tell effects from noise; at least 24 of 8",
+            "needs at least 24 gains and 8 members, to know effects from noise; this run has 16 and 10",
         ),
     ],
 )
@@ -148,6 +148,13 @@ def test_a_short_run_shows_nothing(options, reason):
     assert reason in found.reason
     assert found.effects == ()
     assert effects_lines(found)[0].startswith("not known: ")
+
+
+def test_a_run_of_one_member_has_no_lines():
+    run = run_of(lr_matters, generations=4, members=1)
+    for row in run.rows:
+        row["uid"] = 0
+    assert effects_lines(hyperparameter_effects(run)) == []
 
 
 def test_the_first_generation_counts_although_its_members_have_no_fitness_before():

@@ -190,7 +190,7 @@ def test_title_and_console_break_ties_alike(tmp_path):
 
 def test_best_so_far_and_target_are_plotted(run_dir):
     lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in figure(run_dir).axes[0].lines}
-    assert lines["best so far"] == [10, 20, 30]
+    assert lines["best so far, confirmed"] == [10, 20, 30]
     assert lines["target 200.0"] == [200, 200]
 
 
