@@ -180,6 +180,17 @@ def test_lost_episodes_are_not_in_the_printed_means_of_agents(capsys):
     assert capsys.readouterr().out == "red: 2.00, blue: -2.00\n"
 
 
+def test_a_factory_is_made_as_an_id_is_and_unknown_arguments_have_a_hint():
+    env = gym.make("CartPole-v1")
+    agent = PPO(env.observation_space, env.action_space, seed=1)
+    by_id = evaluate(agent, "CartPole-v1", 2, seed=1, max_steps=9)
+    for factory in (lambda: gym.make("CartPole-v1"), type(env.unwrapped)):
+        assert evaluate(agent, factory, 2, seed=1, max_steps=9).returns.tolist() == by_id.returns.tolist()
+    for given, meant in (("seeds", "seed"), ("n_eval_episodes", "episodes")):
+        with pytest.raises(ConfigurationError, match=f"argument='{given}' is unknown; did you mean '{meant}'"):
+            evaluate(agent, "CartPole-v1", **{given: 3})
+
+
 def test_an_id_is_that_of_an_env_of_several_agents_for_a_team():
     name = "mpe2.simple_spread_v3"
     env = make_multi_agent_vect_envs(name, 2)

@@ -579,6 +579,16 @@ class TestCommands:
         assert main(["compare", original, original]) == 0
         assert capsys.readouterr().out.endswith("settings: equal\n")
 
+    def test_compare_takes_a_setting_that_is_left_out_for_its_default(self, runs, tmp_path, capsys):
+        config = yaml.safe_load((runs / "s3" / "config.yaml").read_text())
+        shutil.copytree(runs / "s3", tmp_path / "short")
+        del config["environment"]["seeds"], config["algorithm"]["max_grad_norm"], config["selection"]["elitism"]
+        config["network"]["encoder_config"] = {}
+        (tmp_path / "short" / "config.yaml").write_text(yaml.safe_dump(config))
+        assert main(["compare", str(runs / "s3"), str(tmp_path / "short")]) == 0
+        rows = capsys.readouterr().out.partition("settings: ")[2].splitlines()
+        assert {row.split()[0] for row in rows} == {"those", "setting", "network.encoder_config"}
+
     def test_initial_members_without_evolution(self, runs):
         returns = train_initial_members(Run.open(runs / "s3"))
         assert len(returns) == 4

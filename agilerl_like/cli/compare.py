@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line, write_table
 from agilerl_like.cli.runs import HEAD, row
-from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.errors import CheckpointError, ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.charts import distinct_names
 from agilerl_like.reporting.estimates import best_at, bootstrap, interquartile_mean
@@ -21,6 +21,8 @@ from agilerl_like.saved_runs import Run
 
 POINTS = 4
 """Equal parts of the steps at which the best fitness so far is compared."""
+SHOWN = 2
+"""Entries that are shown of a mapping that another run does not have."""
 MISSING = "-"
 """The value of a setting that a run does not have."""
 
@@ -83,14 +85,18 @@ def _value(value: Any) -> str:
 
 def _write_differences(runs: list[Run], run_names: list[str]) -> None:
     """Print the settings that differ, each under the name that it has as an option, with a column for each run."""
-    rows = [
-        row
-        for row in _rows([run.config if _has_config(run) else {} for run in runs])
-        if row[0] not in ("run.dir", "run.name")
-    ]
+    rows = [row for row in _rows(_configs(runs)) if row[0] not in ("run.dir", "run.name")]
     write_line(f"\nsettings: {'those that differ' if rows else 'equal'}")
     if rows:
         write_table(("setting", *run_names), rows)
+
+
+def _configs(runs: list[Run]) -> list[dict[str, Any]]:
+    """Return the settings of runs with all defaults; those of their files where one cannot be validated."""
+    try:
+        return [run.validated_config(trust=True).to_json() for run in runs]  # which imports nothing
+    except (ConfigurationError, CheckpointError):
+        return [run.config if _has_config(run) else {} for run in runs]
 
 
 def _rows(values: Sequence[Any], name: str = "") -> Iterator[list[str]]:
@@ -99,7 +105,8 @@ def _rows(values: Sequence[Any], name: str = "") -> Iterator[list[str]]:
         return
     mappings = [value for value in values if isinstance(value, Mapping)]
     texts = [_text(value) for value in values]
-    if not mappings or (all(map(_is_range, mappings)) and len({*texts}) > 1):
+    is_absent = name not in ("", "hyperparameters") and (len(mappings) < len(values) or not all(mappings))  # in a run
+    if not mappings or (all(map(_is_range, mappings)) and len({*texts}) > 1) or (is_absent and len({*texts}) > 1):
         yield [name, *texts]
         return
     for key in sorted({key for its in mappings for key in its}, key=str):
@@ -114,6 +121,11 @@ def _is_range(value: Mapping[str, Any]) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, Mapping) and _is_range(value):
         return f"{value['min']} to {value['max']}, {value.get('scale', 'auto')}"
+    if isinstance(value, Mapping) and "name" in value:  # a strategy
+        return str(value["name"])
+    if isinstance(value, Mapping):
+        entries = [f"{name} {its}" for name, its in value.items()]
+        return ", ".join(entries[:SHOWN] + ["…"] * (len(entries) > SHOWN)) or MISSING
     return "none" if value is None else str(value)
 
 

@@ -32,7 +32,7 @@ def evaluation_env_of(env: EvaluationEnv, num_envs: int, agent: EvolvableAlgorit
     """
     with contextlib.ExitStack() as stack:
         setup = setup_of(env, agent)
-        if isinstance(env, str):
+        if is_source(env):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
         made = _made_again(setup, num_envs)
@@ -75,12 +75,12 @@ def single_env_spec_of(adapter: EvalEnv) -> EnvSpec | None:
 
 
 def setup_of(env: EvaluationEnv, agent: EvolvableAlgorithm) -> EnvSetup:
-    """Return the setup of an env; an id is that of a team's env if the agent is a team."""
+    """Return the setup of an env; an id or a factory is that of a team's env if the agent is a team."""
     if isinstance(env, EnvSetup):
         return env
-    if isinstance(env, str) and isinstance(agent, IPPO):
+    if is_source(env) and isinstance(agent, IPPO):
         return training.MultiAgentEnvSetup(make_multi_agent_vect_envs(env, 1))
-    if isinstance(env, str):
+    if is_source(env):
         return SingleAgentEnvSetup.from_config(VecEnvConfig(env, 1))
     if isinstance(env, gymnasium.Env):
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
@@ -88,6 +88,11 @@ def setup_of(env: EvaluationEnv, agent: EvolvableAlgorithm) -> EnvSetup:
     if hasattr(env, "possible_agents"):
         return training.MultiAgentEnvSetup(cast(Any, env))
     return SingleAgentEnvSetup(env)
+
+
+def is_source(env: EvaluationEnv) -> bool:
+    """Whether an env is given as an id or a factory, which may be a class."""
+    return isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset"))
 
 
 def check_spaces(setup: EnvSetup, agent: EvolvableAlgorithm, *, name: str = "") -> None:

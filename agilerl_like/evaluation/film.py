@@ -21,7 +21,7 @@ from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.env_ids import resolve_source
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.evaluation.eval_envs import EvaluationEnv, check_spaces, setup_of
+from agilerl_like.evaluation.eval_envs import EvaluationEnv, check_spaces, is_source, setup_of
 from agilerl_like.evaluation.policies import SeededEpisodes, play_side_by_side
 from agilerl_like.evaluation.returns import agents_of, count_of, seed_of
 from agilerl_like.networks.sampling import Sampling
@@ -90,7 +90,7 @@ def _rendered_env(
     """Give the adapter of an env like `env` with `rows` rows and a rendering mode, and its metadata."""
     setup = setup_of(env, agent)
     with contextlib.ExitStack() as stack:
-        if isinstance(env, str):
+        if is_source(env):
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
         given = env_config_of(setup.vec_env, "be rendered", RENDERED)

@@ -10,7 +10,7 @@ import numpy as np
 
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of
 from agilerl_like.evaluation.policies import play
 from agilerl_like.networks.sampling import Sampling
@@ -20,6 +20,7 @@ EVALUATION_ENVS = 32
 """Most rows of an evaluation."""
 
 
+@check_argument_names
 def evaluate(
     agents: EvolvableAlgorithm | Iterable[EvolvableAlgorithm],
     env: EvaluationEnv,
@@ -34,8 +35,8 @@ def evaluate(
     Of an env with instances, there are so many episodes on each of them: number i of K on instance i modulo I.
     The result has `returns` and `lengths` `[P, K]`, `mean` and `std` `[P]`, and `infos` `[P, K]`: the info of each
     episode's last step. `sampling` is "greedy", "sample", "temperature(t)", "top_k(k)" or "bottom_k(k)" (see
-    `Sampling`). `env` is an env's id or an env; an env that can be made again is copied without its training wrappers,
-    another one is reset and used itself. `max_steps` truncates longer episodes.
+    `Sampling`). `env` is an env's id, a factory or an env; an env that can be made again is copied without its training
+    wrappers, another one is reset and used itself. `max_steps` truncates longer episodes.
 
     Raises:
         ConfigurationError: `episodes` or `max_steps` is below 1, `seed` is below 0, `sampling` is unknown or does not
