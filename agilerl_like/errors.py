@@ -113,17 +113,28 @@ def foreign_setting(name: object) -> ForeignSetting | None:
     return FOREIGN_SETTINGS.get(canonical(name))
 
 
+SHOWN_NAMES = 40
+"""Names that an error lists if none is near."""
+
+
 def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:
     """Build the error for a name that is not in `allowed`; it suggests another library's equivalent or near names."""
     names = {name.lower(): name for name in sorted(allowed)}
     foreign = foreign_setting(value)
     if foreign is not None and {foreign.name, foreign.setting} & {*names}:
         return renamed_error(field, value, foreign.name, foreign)
-    if foreign is not None and foreign.setting == "network" and "net_config" in names:  # an argument in Python
-        return renamed_error(field, value, "net_config", foreign)
+    if foreign is not None and "net_config" in names:  # arguments in Python
+        if foreign.setting == "network":
+            hint = '; like="sb3" takes it as it is' if value == "policy_kwargs" and "preset" in names else ""
+            known = foreign._replace(conversion=foreign.conversion.partition("; in Python")[0])
+            return ConfigurationError(f"{renamed_error(field, value, 'net_config', known)}{hint}")
+        if foreign.setting.startswith("training.") or foreign.setting == "run.tensorboard":
+            return renamed_error(field, value, f"{foreign.name} of train_on_policy", foreign)
     near = [names[key] for key in difflib.get_close_matches(str(value).lower(), names, n=3, cutoff=0.5)]
     hint = (
-        f"did you mean {' or '.join(map(repr, near))}?" if near else f"allowed are: {', '.join([*names.values()][:40])}"
+        f"did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else f"allowed are: {', '.join([*names.values()][:SHOWN_NAMES])}{', …' * (len(names) > SHOWN_NAMES)}"
     )
     return ConfigurationError(f"{field}={value!r} is unknown; {hint}")
 

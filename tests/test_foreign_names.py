@@ -124,5 +124,15 @@ def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
 
 
 def test_networks_of_another_library_are_net_config_in_python():
-    with pytest.raises(ConfigurationError, match="'policy_kwargs' is unknown; did you mean 'net_config', which"):
+    meant = r"did you mean 'net_config', which has encoder_config and head_config\?; like=\"sb3\" takes it as it is$"
+    with pytest.raises(ConfigurationError, match=f"'policy_kwargs' is unknown; {meant}"):
         PPO(BOX, BOX, policy_kwargs={"net_arch": [64]})
+
+
+def test_arguments_of_training_are_named_and_a_long_list_of_names_ends_in_dots():
+    with pytest.raises(ConfigurationError, match="did you mean 'tensorboard of train_on_policy', which is true or fal"):
+        PPO(BOX, BOX, tensorboard_log="logs")
+    with pytest.raises(ConfigurationError, match="did you mean 'max_steps of train_on_policy', which counts"):
+        PPO(BOX, BOX, total_timesteps=100)
+    with pytest.raises(ConfigurationError, match=r"'verbose' is unknown; allowed are: .*, …$"):
+        PPO(BOX, BOX, verbose=1)

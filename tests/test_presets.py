@@ -499,6 +499,14 @@ def test_networks_are_those_of_the_system_to_the_last_layer(system, given, layer
         torch.testing.assert_close(network(seen), torch.nn.Sequential(*chained)(seen), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "space", [gymnasium.spaces.Dict(v=BOX), gymnasium.spaces.Box(0, 255, (3, 32, 32), "uint8")], ids=["Dict", "image"]
+)
+def test_net_arch_is_behind_the_encoder_of_images_and_dictionaries(space):
+    made = PPO(space, gymnasium.spaces.Discrete(2), like="sb3", policy_kwargs={"net_arch": [48, 24]})
+    assert made.architecture.to_config()["head_config"]["hidden_size"] == [48, 24]
+
+
 def test_networks_without_hidden_layers_cannot_be_converted():
     with pytest.raises(ConfigurationError, match="it has no hidden layers, and a network here has one at least"):
         agent(like="sb3", policy_kwargs={"net_arch": []})

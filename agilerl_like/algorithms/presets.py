@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+from gymnasium.spaces import Dict, Tuple
+
 from agilerl_like.algorithms.ppo_config import NEEDED, PPOConfig
 from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -516,6 +518,11 @@ def set_entry(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     data[keys[-1]] = value
 
 
+def _has_encoder(space: Any) -> bool:
+    """Whether the layers of SB3's `net_arch` stand behind an encoder of observations: of images and several parts."""
+    return isinstance(space, Dict | Tuple) or len(getattr(space, "shape", None) or ()) > 2
+
+
 def reads_presets(function: Callable[Arguments, ResultT]) -> Callable[Arguments, ResultT]:
     """Decorate a constructor or `population`: a preset gives the settings that the call does not.
 
@@ -531,8 +538,11 @@ def reads_presets(function: Callable[Arguments, ResultT]) -> Callable[Arguments,
         settings = cls.config.__dataclass_fields__
         if "preset" not in settings or ("preset" not in kwargs and "like" not in kwargs):
             return function(*args, **kwargs)
-        own = {*inspect.signature(cls.__init__).parameters, *settings, *parameters}
         by_place = dict(zip(positional, args, strict=False))
+        space = {**by_place, **kwargs}.get("observation_space")
+        if kwargs.get("like") == "sb3" and "policy_kwargs" in kwargs and _has_encoder(space):
+            kwargs = {"policy": "MultiInputPolicy", **kwargs}
+        own = {*inspect.signature(cls.__init__).parameters, *settings, *parameters}
         rest, found = take_foreign(kwargs, own, num_envs=cast(Any, {**by_place, **kwargs}.get("num_envs")))
         converted = as_arguments(found, cls.__name__)
         for name in converted.keys() & {*rest, *by_place}:
