@@ -539,11 +539,12 @@ def reads_presets(function: Callable[Arguments, ResultT]) -> Callable[Arguments,
         if "preset" not in settings or ("preset" not in kwargs and "like" not in kwargs):
             return function(*args, **kwargs)
         by_place = dict(zip(positional, args, strict=False))
-        space = {**by_place, **kwargs}.get("observation_space")
-        if kwargs.get("like") == "sb3" and "policy_kwargs" in kwargs and _has_encoder(space):
-            kwargs = {"policy": "MultiInputPolicy", **kwargs}
+        named: dict[str, Any] = dict(kwargs)
+        space = {**by_place, **named}.get("observation_space")
+        if named.get("like") == "sb3" and "policy_kwargs" in named and _has_encoder(space):
+            named.setdefault("policy", "MultiInputPolicy")
         own = {*inspect.signature(cls.__init__).parameters, *settings, *parameters}
-        rest, found = take_foreign(kwargs, own, num_envs=cast(Any, {**by_place, **kwargs}.get("num_envs")))
+        rest, found = take_foreign(named, own, num_envs=cast(Any, {**by_place, **kwargs}.get("num_envs")))
         converted = as_arguments(found, cls.__name__)
         for name in converted.keys() & {*rest, *by_place}:
             raise ConfigurationError(f"{name} is given twice: by this name and by another one of {rest['preset']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -14,6 +14,7 @@ from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.envs.env_errors import env_errors, env_name_of
+from agilerl_like.envs.env_ids import EnvSource
 from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, env_config_or_none
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
 from agilerl_like.errors import ConfigurationError, EnvStepError
@@ -87,10 +88,10 @@ def setup_of(env: EvaluationEnv, agent: EvolvableAlgorithm) -> EnvSetup:
         return SingleAgentEnvSetup(gymnasium.vector.SyncVectorEnv([lambda: env], copy=False, autoreset_mode=mode))
     if hasattr(env, "possible_agents"):
         return training.MultiAgentEnvSetup(cast(Any, env))
-    return SingleAgentEnvSetup(env)
+    return SingleAgentEnvSetup(cast(Any, env))
 
 
-def is_source(env: EvaluationEnv) -> bool:
+def is_source(env: EvaluationEnv) -> TypeGuard[EnvSource]:
     """Whether an env is given as an id or a factory, which may be a class."""
     return isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset"))
 
