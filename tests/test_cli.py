@@ -547,7 +547,7 @@ class TestMistakes:
             (["probe", "ActionSign", "--teams"], 2, "probe='ActionSign'"),
             (["export", "nowhere", "."], 2, "file='.' has no name; allowed is the path of a file"),
             (["film", "nowhere", ".", "--history"], 2, "file='.' has no name; allowed is the path of a file"),
-            (["plot", "nowhere"], 2, "nowhere/metrics.csv does not exist"),
+            (["plot", "nowhere"], 2, "run='nowhere' does not exist; allowed is the folder of a run"),
             (
                 ["train", "soon_over.yaml", "--run.dir", "soon_over.yaml/below"],
                 74,

@@ -169,7 +169,7 @@ def choose_layout(
     given = Layout(processes if processes != AUTO else 1, threads if threads != AUTO else torch.get_num_threads())
     launched = process_group is not None and process_group.size > 1
     if processes != AUTO:
-        if processes > 1 and population is not None and not launched:
+        if isinstance(processes, int) and processes > 1 and population is not None and not launched:
             check_shared_device(population.device)
         return Choice(given, "as set", {})
     cores = available_cores()

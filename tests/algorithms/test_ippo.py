@@ -1,6 +1,7 @@
 """IPPO: groups of agents, their rows, and the probes that each agent must solve."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import game_envs as games
 import numpy as np
@@ -304,7 +305,7 @@ def test_returns_of_groups_are_means_of_the_episodes_that_were_not_lost(monkeypa
     by_agent = {agent: np.array([[1.0, 50.0, 2.0]]) * (i + 1) for i, agent in enumerate(OBSERVED)}
     episodes = Episodes(sum(by_agent.values()), np.ones((1, 3), int), lost, returns_by_agent=by_agent)
     monkeypatch.setattr(team, "_run_test", lambda *arguments: episodes)
-    monkeypatch.setattr("agilerl_like.algorithms.ippo.MultiAgentVecEnvAdapter", lambda env: env)
+    monkeypatch.setattr("agilerl_like.algorithms.ippo.MultiAgentVecEnvAdapter", lambda env: SimpleNamespace(env=env))
     monkeypatch.setattr("agilerl_like.algorithms.ippo.single_env_vector", lambda env: env)
     wanted = [1.5 * sum([*OBSERVED].index(agent) + 1 for agent in agents) for agents in team.groups.values()]
     assert team.test(None, sum_scores=False).tolist() == wanted

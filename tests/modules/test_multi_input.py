@@ -402,7 +402,6 @@ def test_growth_changes_no_output(name, seed):
         torch.testing.assert_close(module(x), expected, rtol=1e-12, atol=1e-12)
 
 
-@torch.no_grad()
 def test_growth_in_place_needs_no_states():
     module, x = made(SPECS["every part by itself"]).double(), rows(6)
     before = module(x)
@@ -425,6 +424,7 @@ def test_a_part_at_its_limit_is_refused_for_it_while_another_fades_in():
             mutate_(module, operator)
 
 
+@torch.no_grad()
 def error(module, x, expected):
     return float((module(x) - expected).square().mean() / expected.var())
 

@@ -314,7 +314,7 @@ class KnownStrengths(EloEvaluator):
         self.rng = np.random.default_rng(seed)
         self.opponent_pool = [Opponent(Strength(INITIAL_RATING), INITIAL_RATING, 0)]
 
-    def _play_games(self, home, visitor, seeds, should_stop=None):
+    def _play_games(self, home, visitor, seeds, should_stop=None, seen=None):
         chance = 1 / (1 + 10 ** ((visitor.strength - home.strength) / 400))
         return self.rng.binomial(2, chance, (1, len(seeds))) / 2, np.zeros(1)
 
