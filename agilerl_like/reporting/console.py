@@ -324,10 +324,9 @@ class _StepCount(NamedTuple):
 def _title(run: RunRecord) -> str:
     members, envs = formatting.number_of(run.population_size, "member"), formatting.number_of(run.num_envs, "env")
     processes = f" on {run.processes} processes" if run.processes > 1 else ""
-    together = formatting.count(run.max_env_steps)
-    steps = f"{together} steps"
+    steps = f"{formatting.count(run.max_env_steps)} steps"
     if run.population_size > 1:
-        steps = f"{formatting.count(run.max_env_steps / run.population_size)} steps each, {together} together"
+        steps += f" ({formatting.count(run.max_env_steps / run.population_size)} each)"
     return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps}"
 
 

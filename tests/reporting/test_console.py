@@ -146,7 +146,7 @@ def test_one_plain_line_per_generation_without_a_terminal():
     reporter.generation(two_members())
     # 200k of 1M steps in 10 s: 800k more take 40 s.
     assert written(console).splitlines() == [
-        "PPO on LunarLander-v3: 2 members with 16 envs each, 500k steps each, 1M together  seed 7",
+        "PPO on LunarLander-v3: 2 members with 16 envs each, 1M steps (500k each)  seed 7",
         "gen    2   200k/1M steps  9.88k/s  0:10  ETA  0:40  best   120.0  median   105.0  "
         "member 2: lr 1.2e-3, batch_size 64; enc 64 | head 64 Tanh",
     ]
@@ -168,7 +168,7 @@ def test_title_has_the_number_of_processes_if_above_one():
     console = a_console(terminal=False, width=80)
     ConsoleReporter(console).start(replace(a_run(), processes=3))
     assert written(console).strip() == (
-        "PPO on LunarLander-v3: 2 members with 16 envs each on 3 processes, 500k steps each, 1M together  seed 7"
+        "PPO on LunarLander-v3: 2 members with 16 envs each on 3 processes, 1M steps (500k each)  seed 7"
     )
 
 
