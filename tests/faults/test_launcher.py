@@ -179,6 +179,7 @@ def test_a_script_with_an_accelerator_starts_no_others(monkeypatch):
     """Its state is that of one process, which the processes of a run could not join; the run would also end it."""
     state = SimpleNamespace(PartialState=SimpleNamespace(_shared_state={"num_processes": 1}))
     monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    monkeypatch.setattr(launcher, "_has_main_file", lambda: True)  # a process of xdist has none
     with pytest.raises(ConfigurationError, match=r"processes=2 cannot be .* an Accelerator.*; allowed are processes=1"):
         launcher.check_launch(2, print, ())
     assert launcher.unavailable_reason() == "this script has an Accelerator, which is of one process"
