@@ -186,7 +186,9 @@ def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_lear
     assert "# population: 4 seeds, of which the best is kept; mutation: null" in file.read_text()
     monkeypatch.setattr(type(run.records), "is_birth", lambda self, row: False)
     found.write_found(run, config, file)
-    assert "3 generations, no births: this compared 2 random settings; a longer budget" in capsys.readouterr().out
+    members = len({row["uid"] for row in run.records.rows})  # fresh members, too
+    expected = f"3 generations, no births: this compared {members} random settings; a longer budget"
+    assert expected in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -367,6 +369,15 @@ def test_minutes_are_converted_by_the_measured_speed_and_written_as_the_limit_of
     assert main(["tune", "CartPole-v1", "--minutes", "2", "--population", "4", "--dir", str(tmp_path)]) == 0
     training = configs[0].training
     assert (training.max_steps, training.max_seconds) == (30_000, 120.0)
+
+
+def test_the_speed_is_measured_again_with_the_settings_of_a_short_search(monkeypatch, tmp_path):
+    probes, searches = [], []
+    monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: probes.append(config) or 2000.0 / len(probes))
+    monkeypatch.setattr(tune, "train_config", lambda config, callbacks: searches.append(config) or 0)
+    assert main(["tune", "CartPole-v1", "--minutes", "2", "--population", "4", "--dir", str(tmp_path)]) == 0
+    assert [config.training.max_steps for config in probes] == [500_000, 60_000]  # of each of four members
+    assert searches[0].training.max_steps == 30_000
 
 
 def test_the_speed_is_that_of_a_short_run():

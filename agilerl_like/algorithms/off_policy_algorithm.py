@@ -59,20 +59,6 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
         return best_values(self.learner, obs)
 
-    def predict(
-        self,
-        obs: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any]:
-        """Return `(action, state)` for a batch or a single observation, as SB3 does.
-
-        Of discrete actions it is the best one, `deterministic` or not.
-        """
-        return self.learner.predict(obs, state, episode_start, deterministic, action_masks)
-
     def check(self) -> None:
         super().check()
         check_replay(self.settings(), self.hp_config)

@@ -203,10 +203,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     ) -> tuple[np.ndarray, Any]:
         """Return `(action, state)` for a batch or a single observation, as SB3 and SB3-contrib's MaskablePPO do.
 
-        The actions are those that the env takes. `state` is what `predict` returned before, None at first;
-        `episode_start` `[B]` is True where an episode starts, so that the hidden state is reset there. `action_masks`
-        `[B, choices]` (or `[choices]`) is True where an action is legal. An agent that learned with masks warns once if
-        it acts without them, because its unmasked policy was never trained.
+        The actions are those that the env takes; DQN returns the best one, `deterministic` or not. `state` is what
+        `predict` returned before, None at first; `episode_start` `[B]` is True where an episode starts, so that the
+        hidden state is reset there. `action_masks` `[B, choices]` (or `[choices]`) is True where an action is legal. An
+        agent that learned with masks warns once if it acts without them, because its unmasked policy was never trained.
 
         Raises:
             ConfigurationError: an observation, mask or `episode_start` does not fit.

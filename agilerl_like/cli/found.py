@@ -33,9 +33,10 @@ def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) ->
     write_line(f"\nfound    {path}")
     rows = run.records
     if not any(map(rows.is_birth, range(len(rows.rows)))):
+        settings = len({row["uid"] for row in rows.rows})
         write_line(
             f"         {formatting.number_of(len(rows.generations), 'generation')}, no births: this compared "
-            f"{config.population.size} random settings; a longer budget lets evolution act"
+            f"{settings} random settings; a longer budget lets evolution act"
         )
     elif not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")

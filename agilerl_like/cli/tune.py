@@ -108,19 +108,7 @@ def tune(
         _note_replaced(draft)
     steps = BUDGET if budget is None else budget
     if minutes is not None:
-        least = least_steps(draft.validate(), population, has_ranges=bool(ranges))
-        probe = search_config(
-            draft, steps=max(BUDGET, least), population=population, seed=seed, has_ranges=bool(ranges)
-        )
-        with contextlib.chdir("."):  # an environment may change the working directory
-            rate = steps_per_second(probe, seconds=min(10.0, 3 * minutes))
-        steps = rate * 60 * minutes
-        if steps < least:
-            raise ConfigurationError(
-                f"minutes={minutes:g} are {steps:,.0f} env steps at {rate:,.0f} steps/s; allowed are at least "
-                f"{least:,}, for {LEAST_GENERATIONS} generations"
-            )
-        write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
+        steps = _steps_in(minutes, draft, population=population, seed=seed, has_ranges=bool(ranges))
     config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
     if minutes is not None:
         config = config.model_copy(update={"training": replace(config.training, max_seconds=60 * minutes)})
@@ -194,6 +182,36 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
     for name in ("selection", "mutation"):
         data.pop(name, None)
     return Draft(data).validate()
+
+
+def _steps_in(minutes: float, draft: Draft, *, population: int, seed: int, has_ranges: bool) -> float:
+    """Return the env steps of all members in so many minutes, by the measured speed, which is printed.
+
+    A search of few steps has shorter rollouts and generations than one of `BUDGET`, and is slower: the speed is then
+    measured again with its settings.
+
+    Raises:
+        ConfigurationError: the steps are too few for a search.
+    """
+    least = least_steps(draft.validate(), population, has_ranges=has_ranges)
+
+    def speed(steps: float) -> float:
+        probe = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=has_ranges)
+        with contextlib.chdir("."):  # an environment may change the working directory
+            return steps_per_second(probe, seconds=min(10.0, 3 * minutes))
+
+    largest = max(BUDGET, least)
+    rate = speed(largest)
+    if rate * 60 * minutes < largest:
+        rate = speed(max(rate * 60 * minutes, least))
+    steps = rate * 60 * minutes
+    if steps < least:
+        raise ConfigurationError(
+            f"minutes={minutes:g} are {steps:,.0f} env steps at {rate:,.0f} steps/s; allowed are at least "
+            f"{least:,}, for {LEAST_GENERATIONS} generations"
+        )
+    write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
+    return steps
 
 
 def least_steps(config: Config, population: int, *, has_ranges: bool) -> int:
