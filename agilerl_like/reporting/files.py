@@ -89,7 +89,7 @@ class RecordFile:
     def keep(self, spans: Sequence[tuple[int, int]], *, skip: int) -> None:
         """Remove all lines but the first `skip` and those in `spans` of bytes, durably.
 
-        If those are the beginning of the file, which may be large, it is truncated; else what is kept is written again.
+        A file whose kept lines are its beginning is truncated, since it may be large; another one is written again.
         """
         with safe_folder.open_regular(self.path) as file:
             spans = [(0, sum(len(file.readline()) for _ in range(skip))), *spans]
