@@ -415,9 +415,12 @@ def _parse_lines(path: Path, parse: Callable[[str, str], T], *, skip: int = 0) -
     Parsing stops after `MAX_DAMAGED_LINES` of them and leaves out the rest, which the copy of the file has. A killed
     process and a full disk leave a partial last line, a power cut leaves NUL bytes at the end. Neither was written
     completely, so neither counts as damage.
+
+    Raises:
+        CheckpointError: the file is missing, or has more than `MAX_CONTINUED_BYTES`.
     """
     found: ParsedLines[T] = ParsedLines([], [], [], is_intact=True)
-    with safe_folder.open_regular(path) as file:
+    with safe_folder.open_regular(path, limit=safe_folder.MAX_CONTINUED_BYTES) as file:
         start = 0
         for number, line in enumerate(_whole_lines(file), start=1):
             if not line.endswith(b"\n"):

@@ -50,6 +50,8 @@ MAX_HEADER_BYTES = 2**20
 MAX_AXES = 8
 MAX_TEXT_BYTES = 2**28
 """Of a text file that is read line by line: four million rows of metrics.csv."""
+MAX_CONTINUED_BYTES = 2**31
+"""Of a text file that a resumed run continues, of which the numbers of the generations alone are kept in memory."""
 MAX_LINE_BYTES = 2**20
 
 DTYPES = {
@@ -315,13 +317,13 @@ def _remove_leftovers(path: Path, role: str) -> None:
 # -- reading single files
 
 
-def open_regular(path: PathLike, *, follow_links: bool = False) -> BinaryIO:
+def open_regular(path: PathLike, *, follow_links: bool = False, limit: int | None = None) -> BinaryIO:
     """Open a regular file for reading: a FIFO would block, and a device may have no end.
 
     A symbolic link is refused, unless `follow_links`; then its target must be a regular file.
 
     Raises:
-        CheckpointError: the file is missing, unreadable, or not a regular file.
+        CheckpointError: the file is missing, unreadable, not a regular file, or has more than `limit` bytes.
     """
     try:
         handle = os.open(path, READ_FLAGS | (0 if follow_links else NOFOLLOW))
@@ -333,7 +335,12 @@ def open_regular(path: PathLike, *, follow_links: bool = False) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise CheckpointError(f"path={os.fspath(path)!r} is a folder, a FIFO or a device; {REGULAR}")
-    return os.fdopen(handle, "rb")
+    file = os.fdopen(handle, "rb")
+    size = _size(file)
+    if limit is not None and size > limit:
+        file.close()
+        raise CheckpointError(f"path={os.fspath(path)!r} has {size} bytes; allowed are at most {limit}")
+    return file
 
 
 def read_regular(path: PathLike, limit: int, *, follow_links: bool = False) -> bytes:
@@ -359,11 +366,7 @@ def read_lines(path: PathLike, *, follow_links: bool = True) -> Iterator[str]:
         CheckpointError: as `open_regular`; or the file has more than `MAX_TEXT_BYTES`, or a line more than
             `MAX_LINE_BYTES`.
     """
-    with open_regular(path, follow_links=follow_links) as file:
-        if _size(file) > MAX_TEXT_BYTES:
-            raise CheckpointError(
-                f"path={os.fspath(path)!r} has {_size(file)} bytes; allowed are at most {MAX_TEXT_BYTES}"
-            )
+    with open_regular(path, follow_links=follow_links, limit=MAX_TEXT_BYTES) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 raise CheckpointError(

@@ -318,7 +318,7 @@ def test_births_of_an_attempt_that_diverged_are_removed_where_the_run_restarts(t
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_file_of_any_size_is_continued(tmp_path, monkeypatch, late):
+def test_a_file_that_is_too_large_to_be_read_is_continued(tmp_path, monkeypatch, late):
     """Rows of later generations are cut off; where earlier rows are behind them, the others are written again."""
     monkeypatch.setattr(safe_folder, "MAX_TEXT_BYTES", 10)
     second, third = (a_generation(a_member(), number=number) for number in (2, 3))
