@@ -31,8 +31,8 @@ MAX_COUNT = 2**128
 MAX_SPACE_BYTES = 2**27
 """Upper bound of an observation's bytes as float32, of a space in a file: four color frames of 1920 x 1080 fit, and
 reading it takes less than a gigabyte."""
-SUBSPACE_BYTES = 4000
-"""Bytes that are added for each part of a composite space."""
+MAX_SUBSPACES = 2048
+"""Upper bound of the parts of a space in a file, and of the distinct spaces of a team: 20,000 take seconds to read."""
 
 
 def to_builtin(value: Any) -> Any:
@@ -212,8 +212,8 @@ def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
 
 def read_space(data: Mapping[str, Any]) -> gymnasium.Space:
     """Return a space; ValueError if its observations are too large, since a short text can describe a terabyte."""
-    if _space_bytes(data) > MAX_SPACE_BYTES:
-        raise ValueError(f"space={str(data)[:100]} is too large; allowed are {MAX_SPACE_BYTES} bytes as float32")
+    if excess := _excess(data):
+        raise ValueError(f"space={str(data)[:100]} {excess}")
     return space_from_json(data)
 
 
@@ -223,11 +223,9 @@ def check_space_sizes(name: str, spaces: Iterable[gymnasium.Space]) -> None:
     for space in spaces:
         if space not in distinct:
             distinct.append(space)
-    size = _space_bytes({"type": "Tuple", "spaces": [*map(_outline, distinct)]})
-    if size > MAX_SPACE_BYTES:
+    if excess := _excess({"type": "Tuple", "spaces": [*map(_outline, distinct)]}):
         raise ConfigurationError(
-            f"{name}={'; '.join(map(str, distinct)):.200} needs {size} bytes as float32, so a saved agent could not be "
-            f"loaded; allowed are {MAX_SPACE_BYTES}"
+            f"{name}={'; '.join(map(str, distinct)):.200} {excess}; a saved agent could not be loaded"
         )
 
 
@@ -246,23 +244,31 @@ def read_spaces(described: Iterable[Mapping[str, Any]]) -> list[gymnasium.Space]
     """Return the spaces of a team, equal ones as one object; ValueError if they are too large together."""
     texts = [(json.dumps(data, sort_keys=True), data) for data in described]
     distinct = dict(texts)
-    if _space_bytes({"type": "Tuple", "spaces": [*distinct.values()]}) > MAX_SPACE_BYTES:
-        raise ValueError(
-            f"{len(distinct)} spaces are too large together; allowed are {MAX_SPACE_BYTES} bytes as float32"
-        )
+    together = {"type": "Tuple", "spaces": [*distinct.values()]}
+    if excess := _excess(together):
+        raise ValueError(f"spaces={str(together)[:100]} {excess}")
     read = {text: space_from_json(data) for text, data in distinct.items()}
     return [read[text] for text, _ in texts]
 
 
-def _space_bytes(data: Mapping[str, Any]) -> int:
-    """Estimate the bytes of an observation of a described space, plus a constant for each part."""
+def _excess(data: Mapping[str, Any]) -> str:
+    """Say which limit a described space exceeds; empty if it exceeds none."""
+    size, count = _space_size(data)
+    if count > MAX_SUBSPACES:
+        return f"has {count} parts; allowed are {MAX_SUBSPACES}"
+    return f"needs {size} bytes as float32; allowed are {MAX_SPACE_BYTES}" if size > MAX_SPACE_BYTES else ""
+
+
+def _space_size(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the bytes of an observation of a described space as float32, and the number of its parts."""
     if data["type"] in ("Dict", "Tuple"):
         parts = data["spaces"] if data["type"] == "Tuple" else [part for _, part in data["spaces"]]
-        return sum(SUBSPACE_BYTES + _space_bytes(part) for part in parts)
+        sizes = [_space_size(part) for part in parts]
+        return sum(size for size, _ in sizes), len(parts) + sum(count for _, count in sizes)
     sizes = np.ravel(np.asarray(data.get("shape", data.get("nvec", data.get("n"))), dtype=object)).tolist()
     if not all(type(size) is int for size in sizes):
         raise ValueError(f"space={str(data)[:100]} must have whole numbers for sizes")
-    return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize)
+    return (sum if "nvec" in data else math.prod)(sizes) * max(4, np.dtype(data.get("dtype")).itemsize), 0
 
 
 # -- teams

@@ -234,7 +234,7 @@ cases(
     spaces_are_of_no_known_kind=spaces(sees={"type": "Graph"}),
     spaces_are_code=spaces(does={"type": "__import__('os').mkdir('canary')"}),
     spaces_are_a_terabyte=spaces(sees=BOX | {"shape": [10**6, 10**6]}),
-    spaces_are_10_mb=spaces(sees=BOX | {"shape": [25 * 10**5]}),
+    spaces_are_200_mb=spaces(sees=BOX | {"shape": [5 * 10**7]}),
     spaces_are_parts_without_end=spaces(sees={"type": "Tuple", "spaces": [BOX] * 10_000}),
     spaces_are_deep=spaces(sees=nested(25)),
     spaces_are_bounded_by_nan=spaces(sees=BOX | {"low": math.nan}),
