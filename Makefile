@@ -18,7 +18,11 @@ PYRIGHT = $(BIN)/pyright --pythonpath $(BIN)/python
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	--numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: train test test-slow test-faults test-lowest lint format docs bench clean
+# the first target, so that `make` alone prints it
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+
+.PHONY: help train test test-slow test-faults test-lowest lint format docs bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -106,7 +106,7 @@ def test_in_training(run, capsys, flaw, message):
     *_, line = capsys.readouterr().err.splitlines()
     assert message in line
     assert line.startswith("agilerl-like: ")
-    assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
+    assert line.endswith("; there is no checkpoint yet; to start it again: agilerl-like resume runs/one --trust")
 
 
 @pytest.mark.parametrize(("at", "backend"), [(1, "sync"), (1, "workers"), (1, "auto"), (8, "sync")])
@@ -123,7 +123,7 @@ def test_in_evaluation(run, capsys):
     assert run("spoils", before + 8) == 75
     *_, line = capsys.readouterr().err.splitlines()
     assert re.search(r"Flawed, member \d, env \d of its own, in evaluation: observation\[0\]=nan is not finite", line)
-    assert line.endswith("; to resume: agilerl-like resume runs/one --trust")
+    assert line.endswith("; there is no checkpoint yet; to start it again: agilerl-like resume runs/one --trust")
 
 
 @pytest.mark.slow

@@ -723,7 +723,7 @@ class TestUnfinishedRuns:
         shutil.rmtree(run_dir / "best")
         assert main(["eval", str(run_dir)]) == 74
         said = capsys.readouterr().err
-        assert "the run was killed before; allowed is --history" in said
+        assert "the run broke off before; allowed is --history" in said
         assert said.count("\n") == 1
 
     def test_another_schema(self, run_dir, capsys):

@@ -78,7 +78,7 @@ def _check_saved(run: Path, name: str, *, is_running: bool) -> None:
     if not is_run or (run / name).exists() or any(run.glob(f".{name}.old-*")):
         return
     when = "with its first checkpoint" if name == BEST else "at its end"
-    state = "the run is still running" if is_running else "the run was killed before"
+    state = "the run is still running" if is_running else "the run broke off before"
     raise CheckpointError(f"path={str(run)!r} has no {name}, which a run saves {when}: {state}; allowed is --history")
 
 

@@ -13,7 +13,10 @@ from agilerl_like.reporting.report import REPORT, write_report
 from agilerl_like.reporting.run_history import RunHistory
 from agilerl_like.saved_runs import Run
 
-EFFECTS = "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation"
+EFFECTS = (
+    "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation\n"
+    "(parents are chosen for a high fitness, so that of unchanged clones falls, too)"
+)
 
 
 def write_findings(run: RunHistory, name: str = "") -> None:

@@ -62,6 +62,7 @@ from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.reporting.trackers import TRACKERS, TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
+from agilerl_like.storage.checkpoint_folder import has_marker
 from agilerl_like.storage.durable_io import make_folder, sync_folder
 from agilerl_like.training.checkpoint_manager import RunFinished, load_identity, newest_checkpoint
 from agilerl_like.training.loop import RunResult
@@ -348,7 +349,9 @@ def _run(
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:
             has_started = run_dir is None or (run_dir / CONFIG).is_file()
-            text = f"{error}; to resume: {command}" if has_started else str(error)
+            has_checkpoint = run_dir is None or has_marker(run_dir)
+            lead = "to resume" if has_checkpoint else "there is no checkpoint yet; to start it again"
+            text = f"{error}; {lead}: {command}" if has_started else str(error)
             return write_error(type(error)(text), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _plot(run_dir, quiet=quiet)

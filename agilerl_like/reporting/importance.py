@@ -247,7 +247,9 @@ def effects_lines(found: Effects) -> list[str]:
     ]
     rest = [effect.name for effect in found.effects if not effect.is_shown]
     if rest:
-        lines.append(f"no effect shown: {', '.join(rest)} ({found.num_rows} gains of {found.num_members} members)")
+        lines.append(
+            f"no effect beyond noise: {', '.join(rest)} ({found.num_rows} gains of {found.num_members} members)"
+        )
     return lines
 
 

@@ -276,7 +276,12 @@ def _importance(run: RunHistory) -> str:
     if found.reason:
         return _section(title, f"Not known: {found.reason}.", "")
     rows = [
-        [effect.name, percent(effect.importance), effect.good if effect.is_shown else "no effect shown", effect.tried]
+        [
+            effect.name,
+            percent(effect.importance),
+            effect.good if effect.is_shown else "no effect beyond noise",
+            effect.tried,
+        ]
         for effect in found.effects
     ]
     table = _table(["hyperparameter", "importance", "good values", "tried"], rows, numeric=(1,))

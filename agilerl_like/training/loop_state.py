@@ -279,7 +279,7 @@ class LoopState:
             evaluation_steps=self.progress.evaluation_steps,
             seconds=self._seconds(),
             seconds_by_part=dict(self.timer.seconds),
-            saved_to=manager.output_paths.display_path if manager.saves else None,
+            saved_to=manager.output_paths.saved_to(self.steps) if manager.saves else None,
             resume=resume if resumes else "",
         )
 

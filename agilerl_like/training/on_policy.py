@@ -91,11 +91,12 @@ def train_on_policy(
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
-    `TrainingArguments`). Without `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the
-    same) there is no evolution; `evolution="auto"` stands for both and adapts to the population and the budget (see
-    `hpo/auto.py`): in runs of at least ten generations it removes members, and those that stay train longer, and in the
-    second half of the budget the learning rate falls. `fitness` is what selection compares; "rating" is for teams, and
-    so are `opponents` other than "self" (see `train_multi_agent_on_policy`).
+    `TrainingArguments`) in this run: members that were trained before are trained for `max_steps` more. Without
+    `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the same) there is no evolution;
+    `evolution="auto"` stands for both and adapts to the population and the budget (see `hpo/auto.py`): in runs of at
+    least ten generations it removes members, and those that stay train longer, and in the second half of the budget the
+    learning rate falls. `fitness` is what selection compares; "rating" is for teams, and so are `opponents` other than
+    "self" (see `train_multi_agent_on_policy`).
 
     `env` is where members train: an env that can be made again (of `make_vect_envs`, `gymnasium.make_vec`, or a plain
     sync or async vector env) is copied, with as many rows for each member; the rows of any other are divided among the

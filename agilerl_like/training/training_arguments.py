@@ -32,7 +32,7 @@ class TrainingArguments:
     """
 
     max_steps: int = 1_000_000
-    """Env steps of each member in the whole run."""
+    """Env steps of each member in the whole run, in addition to those that it has made before."""
     evo_steps: int = 10_000
     """Env steps of each member in one generation."""
     eval_loop: int = 5
@@ -157,7 +157,14 @@ class OutputPaths:
     @property
     def display_path(self) -> Path | None:
         """The path to show to the user."""
-        path = self.run_dir or self.checkpoint_path or self.elite_path
+        return self._relative(self.run_dir or self.checkpoint_path or self.elite_path)
+
+    def saved_to(self, steps: int) -> Path | None:
+        """Return the path to show at the end: without a run's folder, that of the population after `steps`."""
+        path = self.run_dir or (self.populations(steps, last=True) or [self.elite_path])[0]
+        return self._relative(path)
+
+    def _relative(self, path: Path | None) -> Path | None:
         return path.relative_to(self.cwd) if path and path.is_relative_to(self.cwd) else path
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:

@@ -109,7 +109,7 @@ def test_an_optimum_inside_the_range_and_a_choice_are_found():
     low, high = (float(end) for end in by_name["lr"].good.split(" to "))
     assert 10**-4.4 < low < 10**-3.5 < high < 10**-2.6
     text = " ".join(effects_lines(found))
-    assert "no effect shown: gamma (" in text
+    assert "no effect beyond noise: gamma (" in text
     assert "mode: " in text
 
 

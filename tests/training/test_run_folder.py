@@ -11,6 +11,7 @@ import pytest
 from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
+from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
@@ -108,6 +109,14 @@ def test_elite_and_populations_may_share_a_name_and_earlier_ones_are_replaced(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "saved-32", "saved-64"]
     with pytest.raises(ConfigurationError, match=r"elite_path: path='.*' exists and is not a checkpoint"):
         script(elite_path=tmp_path)
+
+
+def test_the_summary_names_the_folder_of_the_last_population(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script(checkpoint_path="all", reporters=[ConsoleReporter()])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "saved to" in line]
+    assert line.split() == ["saved", "to", "all-64"]
+    assert Path("all-64").is_dir()
 
 
 def test_empty_folders_and_other_files_are_allowed(tmp_path):
