@@ -5,7 +5,7 @@ critic at one shape and transfers the optimizer's moments.
 
 A change that cannot be exact at once, such as a new layer behind a tanh or another activation, fades in:
 `module.advance_fades_(0.25)` between updates advances it by a quarter, `module.fade_left()` returns how much is left.
-Until it has faded in, the module cannot be mutated again.
+A mutation that cannot be combined with the fade completes it first, in one step, which changes outputs.
 """
 
 from __future__ import annotations
@@ -46,41 +46,37 @@ def mutate_(
     """Apply an operator to a module in place and return its arguments; those that are left out are drawn.
 
     Growth changes no output. After a removal the remaining layers are refitted on `states`, a batch of inputs, or on
-    standard normal inputs if there is none; a module that reads rows of observations needs `states` then. `seed` and
-    the architecture determine the draws, so that repeated calls draw differently. The module gets new parameters, so an
-    optimizer of the old ones has to be replaced.
+    standard normal inputs if there is none; a module that reads rows of observations needs `states` then. An earlier
+    mutation that is still fading in, and with which the operator cannot be combined, is completed first, as
+    `advance_fades_()` does: outputs change, because this is one step. `seed` and the architecture determine the draws,
+    so that repeated calls draw differently. The module gets new parameters, so an optimizer of the old ones has to be
+    replaced.
 
     Raises:
         ConfigurationError: the operator is unknown, or not legal now or with these arguments; or `states` are needed.
     """
-    if module.spec.is_fading and module.fade_left() <= 0:
-        module.finish_fading_()
-    rng = np.random.default_rng([seed, zlib.crc32(repr(module.spec).encode())])
-    legal = [choice for choice in module.spec.choices(operator) if arguments.items() <= choice.items()]
+    keeps_fading = module.fade_left() > 0 and bool(module.spec.choices(operator))
+    spec = module.spec if keeps_fading else module.spec.without_fading()
+    rng = np.random.default_rng([seed, zlib.crc32(repr(spec).encode())])
+    legal = [choice for choice in spec.choices(operator) if arguments.items() <= choice.items()]
     if not legal:
-        allowed = list(module.spec.choices(operator)) or _why_not_legal(module, operator)
-        raise ConfigurationError(f"{operator} with {arguments} is not legal for {module.spec}; allowed are {allowed}")
+        allowed = list(spec.choices(operator)) or "none, since it would leave its limits"
+        raise ConfigurationError(f"{operator} with {arguments} is not legal for {spec}; allowed are {allowed}")
     chosen = dict(legal[rng.integers(len(legal))])
-    child = module.rebuild(module.spec.apply(operator, **chosen)).to(next(module.parameters()))
+    child = module.rebuild(spec.apply(operator, **chosen)).to(next(module.parameters()))
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     child.reset_(generator, output_gain=1.0)
     if states is None and (_reads_floats(module) or module.unit_change(operator, chosen).consumers):
         states = _random_states(module, generator)
+    if not keeps_fading:
+        module.advance_fades_()
+        module.finish_fading_()
     with in_eval_mode(module):
         transfer_weights_(child, module, operator, chosen, states=states, generator=generator)
     child.train(module.training)
     hooks = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
     vars(module).update({**vars(child), **hooks})
     return chosen
-
-
-def _why_not_legal(module: EvolvableModule, operator: str) -> str:
-    if not module.spec.without_fading().choices(operator):
-        return "none, since it would leave its limits"
-    return (
-        f"none while the last mutation is still fading in ({module.fade_left():.2f} is left); advance_fades_(share) "
-        "advances it, advance_fades_() completes it"
-    )
 
 
 def _reads_floats(module: EvolvableModule) -> bool:

@@ -165,11 +165,6 @@ def test_fading_layers_learn_in_proportion_to_their_blend():
         assert module.fade_left() == left
         (slope,) = torch.autograd.grad(module(x).square().sum(), module.linears[1].weight)
         assert bool(slope.any()) == (left < 1)
-        with pytest.raises(
-            ConfigurationError,
-            match=rf"none while the last mutation is still fading in \({left:.2f} is left\); advance_fades_\(share\)",
-        ):
-            module.add_node()
     with pytest.raises(ConfigurationError, match=r"share=1.5 is outside its range \[0.0, 1.0\]"):
         module.advance_fades_(1.5)
     module.advance_fades_()
@@ -188,3 +183,17 @@ def test_modules_mutate_again_after_fading_in(kind):
         module.change_activation(activation=activation)
         module.advance_fades_()
     assert getattr(module, GROWTH[kind][1])()
+
+
+@pytest.mark.parametrize(("kind", "operator"), [("mlp", "add_node"), ("mlp", "add_layer"), ("cnn", "add_channel")])
+def test_a_mutation_completes_the_fade_of_the_mutation_before_it(kind, operator):
+    module, x = made(kind), states_of(made(kind))
+    module.change_activation(activation="Tanh")
+    completed = copy.deepcopy(module)
+    completed.advance_fades_()
+    with pytest.raises(ConfigurationError, match=rf"{operator} with {{'layer': 7}} is not legal"):
+        getattr(module, operator)(layer=7)
+    assert module.fade_left() == 1.0  # a mutation that is refused changes nothing
+    done = getattr(module, operator)(seed=3)
+    assert getattr(completed, operator)(seed=3) == done
+    torch.testing.assert_close(module(x), completed(x), rtol=0, atol=1e-12)

@@ -1,5 +1,6 @@
 """EvolvableMultiInput: its forward pass, stacks, and mutations of its extractors."""
 
+import copy
 import json
 
 import numpy as np
@@ -412,16 +413,23 @@ def test_growth_in_place_needs_no_states():
         module.remove_latent_node(nodes=8)
 
 
-def test_a_part_at_its_limit_is_refused_for_it_while_another_fades_in():
+def test_a_fade_lasts_through_mutations_of_other_parts_and_is_completed_by_those_of_its_own():
     deep = {**MLP, "hidden_size": [5, 5]}  # of at most two layers
     module = made(spec_of(activation="Tanh", extractors={"body.0": deep, "past": {**MLP, "encoder": "mlp"}}))
+    x = rows(6)
     mutate_(module, "past.add_layer", layer=0)
-    for operator, reason in (
-        ("body.0.add_layer", "its limits"),
-        ("past.add_node", r"still fading in \(1.00 is left\)"),
-    ):
-        with pytest.raises(ConfigurationError, match=rf"allowed are none.* {reason}"):
-            mutate_(module, operator)
+    module.advance_fades_(0.25)
+    before = module(x)
+    mutate_(module, "body.0.add_node")
+    assert module.fade_left() == 0.75
+    torch.testing.assert_close(module(x), before)
+    with pytest.raises(ConfigurationError, match=r"allowed are none, since it would leave its limits"):
+        mutate_(module, "body.0.add_layer")
+    assert module.fade_left() == 0.75  # a mutation that is refused changes nothing
+    completed = copy.deepcopy(module)
+    completed.advance_fades_()
+    mutate_(module, "past.add_node")
+    torch.testing.assert_close(module(x), completed(x))
 
 
 @torch.no_grad()

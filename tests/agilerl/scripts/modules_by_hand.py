@@ -8,15 +8,22 @@ assert mlp(torch.zeros(3, 4)).shape == (3, 2)
 done = mlp.add_node(hidden_layer=0, numb_new_nodes=16)
 assert (done["hidden_layer"], done["numb_new_nodes"]) == (0, 16)
 assert mlp.hidden_size == [80, 64]
-mlp.add_layer()
+for layers in (3, 4):
+    mlp.add_layer()
+    assert len(mlp.hidden_size) == layers
+for mutate in (mlp.add_node, mlp.change_activation, mlp.remove_layer, mlp.change_activation, mlp.remove_node):
+    mutate()
+    assert mlp(torch.zeros(3, 4)).shape == (3, 2)
 assert len(mlp.hidden_size) == 3
-assert mlp(torch.zeros(3, 4)).shape == (3, 2)
 cnn = EvolvableCNN([3, 16, 16], 5, channel_size=[16], kernel_size=[3], stride_size=[2])
 assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
 simba = EvolvableSimBa(num_inputs=4, num_outputs=2, hidden_size=32, num_blocks=1)
 assert simba(torch.zeros(3, 4)).shape == (3, 2)
 assert cnn.add_channel(hidden_layer=0, numb_new_channels=8) == {"hidden_layer": 0, "numb_new_channels": 8}
 assert cnn.change_kernel(kernel_size=5, hidden_layer=0) == {"hidden_layer": 0, "kernel_size": 5}
+cnn.add_layer()
+cnn.add_channel()
+assert len(cnn.spec.channel_size) == 2
 assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
 assert simba.add_node(numb_new_nodes=16) == {"numb_new_nodes": 16}
 resnet = EvolvableResNet([3, 16, 16], 5, channel_size=32, kernel_size=3, stride_size=1, num_blocks=1)
