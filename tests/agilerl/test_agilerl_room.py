@@ -373,6 +373,33 @@ def test_an_activation_is_changed_by_its_name():
         network.change_activation("Tanh", output=True)
 
 
+def test_a_clone_of_a_module_is_independent_of_it():
+    network, x = EvolvableMLP(3, 2, [16], random_seed=0), torch.ones(1, 3)
+    clone, before = network.clone(), network(x)
+    clone.add_node(hidden_layer=0, numb_new_nodes=16)
+    with torch.no_grad():
+        clone.get_output_dense().bias.add_(1.0)
+    assert (type(clone), network.hidden_size, clone.hidden_size) == (EvolvableMLP, [16], [32])
+    assert torch.equal(network(x), before)
+
+
+def test_mutations_of_a_module_are_drawn_by_their_kind_among_the_legal_ones():
+    network = EvolvableMLP(3, 2, [16, 16], min_mlp_nodes=16)
+    assert network.mutation_methods == ["add_layer", "remove_layer", "add_node", "remove_node"]
+    draws = [
+        {network.sample_mutation_method(prob, np.random.default_rng(seed)) for seed in range(20)} for prob in (0, 1)
+    ]
+    assert draws == [{"add_node"}, {"add_layer", "remove_layer"}]  # no layer can lose nodes
+    network.change_activation("Tanh")
+    assert network.sample_mutation_method(0.0) == "add_node"
+    with pytest.raises(ConfigurationError, match="new_layer_prob=2; allowed are 0 to 1"):
+        network.sample_mutation_method(2)
+    assert EvolvableMLP(3, 2, [16], max_hidden_layers=1).sample_mutation_method(1.0) == "add_node"
+    fixed = EvolvableMLP(3, 2, [16], max_hidden_layers=1, min_mlp_nodes=16, max_mlp_nodes=16)
+    with pytest.raises(ConfigurationError, match=r"no mutation is legal for MLPSpec.*; allowed are wider limits"):
+        fixed.sample_mutation_method(0.2)
+
+
 def test_a_network_that_is_made_evolvable_computes_the_same():
     network = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2), nn.Sigmoid())
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))

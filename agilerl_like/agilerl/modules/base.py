@@ -6,6 +6,8 @@ the whole description. Mutations by hand keep AgileRL's names of arguments.
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -29,6 +31,46 @@ SIZES = {"mlp_nodes": "hidden_size", "channel_size": "channel_size"}
 SpecT = TypeVar("SpecT", bound=Spec)
 NAMES = {"layer": "hidden_layer", "nodes": "numb_new_nodes", "channels": "numb_new_channels"}
 """Arguments of mutations here, and in AgileRL."""
+
+ModuleT = TypeVar("ModuleT", bound="ModuleMethods")
+
+
+class ModuleMethods(EvolvableModule[Any]):
+    """Methods of AgileRL's modules that those of this package lack."""
+
+    def clone(self: ModuleT) -> ModuleT:
+        """A copy with the same architecture and weights, on the same device."""
+        return copy.deepcopy(self)
+
+    @property
+    def init_dict(self) -> dict[str, Any]:
+        """Arguments of the constructor for a module of this architecture, which draws other weights."""
+        known = {**self.spec.to_config(), "num_inputs": self.inputs, "input_shape": self.inputs}
+        known["num_outputs"] = self.num_outputs
+        return {name: known[name] for name in inspect.signature(type(self)).parameters if name in known}
+
+    @property
+    def mutation_methods(self) -> list[str]:
+        """Names of the mutations of layers and of nodes."""
+        return [name for name, kind in self.spec.operator_kinds.items() if kind != "activation"]
+
+    def sample_mutation_method(self, new_layer_prob: float, rng: np.random.Generator | None = None) -> str:
+        """Draw the name of a mutation that is legal now: of layers with probability `new_layer_prob`, else of nodes.
+
+        Where no mutation of one kind is legal, the other kind is drawn.
+
+        Raises:
+            ConfigurationError: `new_layer_prob` is not between 0 and 1, or no mutation is legal.
+        """
+        if not 0 <= new_layer_prob <= 1:
+            raise ConfigurationError(f"new_layer_prob={new_layer_prob!r}; allowed are 0 to 1")
+        rng = rng or np.random.default_rng(fresh_seed())
+        spec = self.spec.without_fading()
+        layers, nodes = spec.operators("layer"), spec.operators("node")
+        names = layers if layers and (rng.random() < new_layer_prob or not nodes) else nodes
+        if not names:
+            raise ConfigurationError(f"no mutation is legal for {spec}; allowed are wider limits")
+        return names[rng.integers(len(names))]
 
 
 def spec_from(kind: type[SpecT], arguments: Mapping[str, Any]) -> SpecT:

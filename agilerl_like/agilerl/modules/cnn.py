@@ -7,13 +7,20 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, change_activation, spec_from
+from agilerl_like.agilerl.modules.base import (
+    ModuleMethods,
+    arguments,
+    begin,
+    by_their_names,
+    change_activation,
+    spec_from,
+)
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
 
-class EvolvableCNN(modules.EvolvableCNN):
+class EvolvableCNN(ModuleMethods, modules.EvolvableCNN):
     """AgileRL's arguments; `name` and the like have nothing to do, and `random_seed` draws the weights."""
 
     def __init__(

@@ -9,12 +9,19 @@ from torch import nn
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, change_activation, spec_from
+from agilerl_like.agilerl.modules.base import (
+    ModuleMethods,
+    arguments,
+    begin,
+    by_their_names,
+    change_activation,
+    spec_from,
+)
 
 __getattr__ = absent_from(__name__)
 
 
-class EvolvableMLP(modules.EvolvableMLP):
+class EvolvableMLP(ModuleMethods, modules.EvolvableMLP):
     """`num_inputs -> hidden_size -> num_outputs`; `random_seed` draws the weights.
 
     `name` and `output_vanish` have no effect: the weights of the output layer are not scaled down.

@@ -7,12 +7,12 @@ from typing import Any
 
 from agilerl_like import modules
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.agilerl.modules.base import arguments, begin, by_their_names, spec_from
+from agilerl_like.agilerl.modules.base import ModuleMethods, arguments, begin, by_their_names, spec_from
 
 __getattr__ = absent_from(__name__)
 
 
-class EvolvableResNet(modules.EvolvableResNet):
+class EvolvableResNet(ModuleMethods, modules.EvolvableResNet):
     """AgileRL's arguments; `name` and the like have nothing to do, and `random_seed` draws the weights."""
 
     def __init__(

@@ -28,3 +28,15 @@ assert cnn(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
 assert simba.add_node(numb_new_nodes=16) == {"numb_new_nodes": 16}
 resnet = EvolvableResNet([3, 16, 16], 5, channel_size=32, kernel_size=3, stride_size=1, num_blocks=1)
 assert resnet.add_channel(numb_new_channels=8) == {"numb_new_channels": 8}
+
+images = torch.randn(2, 3, 16, 16)
+for module, x in ((mlp, torch.randn(3, 4)), (simba, torch.randn(3, 4)), (cnn, images), (resnet, images)):
+    clone = module.clone()
+    assert torch.equal(clone(x), module(x))
+    assert type(module)(**module.init_dict).init_dict == module.init_dict
+    assert "add_layer" in module.mutation_methods or "add_block" in module.mutation_methods
+    for _ in range(5):
+        method = clone.sample_mutation_method(0.2)
+        assert method in module.mutation_methods
+        getattr(clone, method)()
+        assert clone(x).shape == module(x).shape
