@@ -1,6 +1,8 @@
 """`agilerl_like.agilerl` adapts rollouts, step counts, hidden states and ranges; its errors name what is absent."""
 
+import copy
 import importlib
+import pickle
 
 import gymnasium
 import numpy as np
@@ -18,6 +20,7 @@ from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.hpo.mutation import Mutations
 from agilerl_like.agilerl.hpo.tournament import TournamentSelection
 from agilerl_like.agilerl.modules import EvolvableCNN, EvolvableMLP
+from agilerl_like.agilerl.networks import EvolvableNetwork, ValueNetwork
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
@@ -146,6 +149,25 @@ def test_what_a_stochastic_actor_would_discard_is_refused():
         PPO(BOX, BOX, actor_network=actor, critic_network=nn.Linear(3, 1))
     with pytest.raises(ConfigurationError, match=r"net_config=\{.* has no effect beside a StochasticActor; allowed"):
         PPO(BOX, BOX, actor_network=actor, net_config=SMALL)
+
+
+class OwnNetwork(EvolvableNetwork):
+    """A network as AgileRL's users write them."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, latent_dim=32)
+        self.head_net = self.create_mlp(num_inputs=32, num_outputs=2, name="q", net_config={})
+
+
+def test_what_a_description_of_a_network_lacks_is_refused_with_what_is_used_instead():
+    with pytest.raises(AttributeError, match=r"OwnNetwork\.create_mlp is not available: .* given as actor_network"):
+        OwnNetwork(BOX)
+    actor = StochasticActor(BOX, DISCRETE)
+    with pytest.raises(TypeError, match=r"StochasticActor cannot be called: .* given as actor_network"):
+        actor(torch.zeros(1, 3))
+    with pytest.raises(AttributeError, match=r"ValueNetwork\.parameters is not available: .* actor_network"):
+        ValueNetwork(BOX).parameters()
+    assert copy.deepcopy(actor).net_config == pickle.loads(pickle.dumps(actor)).net_config == actor.net_config
 
 
 def test_a_kernel_that_no_layer_may_have_is_refused():

@@ -7,11 +7,11 @@ critic have one architecture here, that of the actor; the objects have no weight
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 
-from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.absent import WHOLE_NETWORKS, absent_from
 from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
@@ -20,6 +20,7 @@ __getattr__ = absent_from(__name__)
 class EvolvableNetwork:
     """A network's description: `net_config` and whether it is `recurrent`.
 
+    A subclass is a description too: AgileRL's methods, such as `create_mlp`, are errors that name what is used instead.
     `encoder_name`, `device` and `random_seed` have no effect: the agent has the device, and its seed draws the weights.
     """
 
@@ -53,6 +54,25 @@ class EvolvableNetwork:
             "max_latent_dim": max_latent_dim,
             **{name: value for name, value in given.items() if value is not None},
         }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy and pickle look for such names
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{type(self).__name__}.{name} is not available: an EvolvableNetwork describes a network and has no "
+            f"layers; {WHOLE_NETWORKS}"
+        )
+
+    def __call__(self, *inputs: Any, **named: Any) -> NoReturn:
+        """Refuse the call.
+
+        Raises:
+            TypeError: always, because a description has no weights.
+        """
+        raise TypeError(
+            f"{type(self).__name__} cannot be called: it describes a network and has no weights; the agent's `actor` "
+            f"can be called; {WHOLE_NETWORKS}"
+        )
 
 
 class StochasticActor(EvolvableNetwork):
