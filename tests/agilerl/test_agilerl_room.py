@@ -318,6 +318,20 @@ def test_a_population_has_the_rollout_of_agilerl_and_no_unknown_settings():
         create_population("PPO", SMALL, {"BACTH_SIZE": 8}, BOX, DISCRETE)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        ((BOX, DISCRETE, SMALL, {}), {}, r"net_config=Box.*; allowed are None and a mapping: .* pass them by name"),
+        ((gymnasium.spaces.Dict(a=BOX), DISCRETE), {}, r"INIT_HP=Discrete.* pass them by name"),
+        ((), {"state_dim": (4,)}, "argument='state_dim' is unknown; allowed are: .*observation_space"),
+    ],
+    ids=["spaces first", "dictionaries first", "release 1"],
+)
+def test_arguments_of_create_population_from_older_releases_are_refused_by_name(arguments, named, message):
+    with pytest.raises(ConfigurationError, match=message):
+        create_population("PPO", *arguments, **named)
+
+
 def test_selection_returns_the_values_of_its_release():
     agents = PPO.population(3, BOX, DISCRETE, seed=0, net_config=SMALL, learn_step=16, batch_size=8)
     for number, agent in enumerate(agents):

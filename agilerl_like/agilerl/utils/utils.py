@@ -16,7 +16,7 @@ from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO, RecurrentPPO
 from agilerl_like.agilerl.utils.algo_utils import observation_space_channels_to_first
 from agilerl_like.envs import make_multi_agent_vect_envs
 from agilerl_like.envs import make_vect_envs as make_envs
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 
 __all__ = [
@@ -76,6 +76,7 @@ def make_skill_vect_envs(env_name: str, skill: Callable[..., Any], num_envs: int
     return make_envs(env_name, num_envs, wrappers=(skill,))
 
 
+@check_argument_names
 def create_population(
     algo: str,
     net_config: Mapping[str, Any] | None = None,
@@ -99,8 +100,15 @@ def create_population(
     `torch_compiler` has no effect.
 
     Raises:
-        ConfigurationError: another algorithm than PPO, IPPO and DQN, or a key of `INIT_HP` that is no setting.
+        ConfigurationError: `algo` is none of `ALGORITHMS`; an argument or a key of `INIT_HP` is unknown; or
+            `net_config` or `INIT_HP` is no mapping, as where arguments are in the order of another release.
     """
+    for name, value in (("net_config", net_config), ("INIT_HP", INIT_HP)):
+        if not isinstance(value, Mapping | None):
+            raise ConfigurationError(
+                f"{name}={value!r:.100}; allowed are None and a mapping: releases of AgileRL differ in the order of "
+                "arguments, so pass them by name"
+            )
     if algo not in ALGORITHMS:
         raise unknown_name("algo", algo, ALGORITHMS)
     kind = ALGORITHMS[algo]
