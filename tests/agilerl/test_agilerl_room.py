@@ -24,6 +24,7 @@ from agilerl_like.agilerl.networks import EvolvableNetwork, ValueNetwork
 from agilerl_like.agilerl.networks.actors import StochasticActor
 from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
+from agilerl_like.agilerl.training.train_off_policy import train_off_policy
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
 from agilerl_like.agilerl.utils.utils import (
     create_population,
@@ -85,6 +86,16 @@ def test_a_time_limit_is_a_termination_for_agents_that_treat_it_so():
 def test_a_missing_population_is_named(missing):
     with pytest.raises(ConfigurationError, match=r"pop=.*; allowed is a list of agents, such as PPO.population"):
         train_on_policy(vector_of(AutoresetMode.SAME_STEP), "own", **missing)
+
+
+@pytest.mark.parametrize(
+    ("train", "before"),
+    [(train_on_policy, ()), (train_multi_agent_on_policy, (True,)), (train_off_policy, (None,))],
+    ids=["on-policy", "teams", "off-policy"],
+)
+def test_arguments_of_training_in_the_order_of_older_releases_are_refused_by_name(train, before):
+    with pytest.raises(ConfigurationError, match=r"max_steps=False; .* swap_channels .* pass arguments by name"):
+        train(vector_of(AutoresetMode.SAME_STEP), "own", "PPO", [agent_of()], *before, {}, {}, False, 200, 100)
 
 
 class StopAfterOne(Callback):
@@ -316,6 +327,15 @@ def test_a_population_has_the_rollout_of_agilerl_and_no_unknown_settings():
     assert agent.learn_step == 2048
     with pytest.raises(ConfigurationError, match="setting='bacth_size' is unknown; did you mean 'batch_size'"):
         create_population("PPO", SMALL, {"BACTH_SIZE": 8}, BOX, DISCRETE)
+
+
+def test_none_as_text_is_none_as_in_converted_files():
+    def made(none):
+        config = {"encoder_config": {"hidden_size": [16], "output_activation": none}, "head_config": none}
+        return create_population("PPO", config, {"TARGET_KL": none}, BOX, DISCRETE)[0]
+
+    assert made("None").target_kl is None
+    assert made("None").architecture == made(None).architecture
 
 
 @pytest.mark.parametrize(

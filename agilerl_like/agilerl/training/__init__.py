@@ -20,9 +20,15 @@ def train_list(
     saved where AgileRL saves it.
 
     Raises:
-        ConfigurationError: there are no agents.
+        ConfigurationError: there are no agents, or `max_steps` is a flag, as where arguments are in the order of
+            older releases.
     """
     given = {**arguments, **arguments["options"], **changed}
+    if isinstance(given["max_steps"], bool):
+        raise ConfigurationError(
+            f"max_steps={given['max_steps']!r}; allowed is a positive integer: in older releases of AgileRL "
+            "swap_channels comes before it, so pass arguments by name"
+        )
     pop = given["pop"]
     agents = [pop] if hasattr(pop, "algo") else pop
     population = [*agents] if isinstance(agents, Iterable) else []

@@ -16,6 +16,7 @@ from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO, RecurrentPPO
 from agilerl_like.agilerl.utils.algo_utils import observation_space_channels_to_first
 from agilerl_like.envs import make_multi_agent_vect_envs
 from agilerl_like.envs import make_vect_envs as make_envs
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -97,7 +98,8 @@ def create_population(
 ) -> list[Any]:
     """A list of agents, whose settings are the upper-case keys of `INIT_HP`, and `algo_kwargs`.
 
-    `torch_compiler` has no effect.
+    The text "None" is None in `INIT_HP` and `net_config`: YAML files of AgileRL have it, which `yaml.safe_load` reads
+    as text. `torch_compiler` has no effect.
 
     Raises:
         ConfigurationError: `algo` is none of `ALGORITHMS`; an argument or a key of `INIT_HP` is unknown; or
@@ -112,7 +114,7 @@ def create_population(
     if algo not in ALGORITHMS:
         raise unknown_name("algo", algo, ALGORITHMS)
     kind = ALGORITHMS[algo]
-    known = {key: value for key, value in (INIT_HP or {}).items() if key not in IGNORED}
+    known = {key: _without_none_as_text(value) for key, value in (INIT_HP or {}).items() if key not in IGNORED}
     settings: dict[str, Any] = {
         **({"learn_step": LEARN_STEP} if kind in (PPO, IPPO) else {}),
         **{key.lower(): value for key, value in known.items()},
@@ -132,11 +134,15 @@ def create_population(
         agent_wrapper,
         wrapper_kwargs,
         hp_config=hp_config,
-        net_config=net_config,
+        net_config=None if net_config is None else tree_map(_without_none_as_text, net_config),
         accelerator=accelerator,
         **networks,
         **settings,
     )
+
+
+def _without_none_as_text(value: Any) -> Any:
+    return None if isinstance(value, str) and value == "None" else value
 
 
 def run_selection_and_mutation(
