@@ -486,12 +486,50 @@ def test_absent_modules_are_named_and_others_are_left_to_python():
         "algorithms.grpo": "language models",
         "training.train_bandits": "bandits",
         "hpo.multi_frequency": "agilerl_like.hpo.MultiFrequencySelection",
+        "algorithms.core.wrappers": "own_algorithm.py",
+        "components.replay_data": "priorities",
+        "networks.evolvable_mlp": r"agilerl_like\.agilerl\.modules has EvolvableMLP",
+        "protocols": "annotations",
+        "training.train_multi_agent": "train_multi_agent_on_policy",
+        "utils.evolvable_networks": "net_config",
+        "utils.probe_envs": r"`agilerl-like probe` .* agilerl_like\.envs\.probe_envs",
         "nothing": "no such name is in AgileRL",
     }.items():
         with pytest.raises(ImportError, match=rf"agilerl_like\.agilerl\.{name} is not available: .*{reason}"):
             importlib.import_module(f"agilerl_like.agilerl.{name}")
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'agilerl_like\.nothing'"):
         importlib.import_module("agilerl_like.nothing")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "reason"),
+    [
+        ("algorithms.core", "OptimizerWrapper", "own_algorithm.py"),
+        ("algorithms.core", "wrappers", "own_algorithm.py"),
+        ("algorithms.core.base", "RLAlgorithm", "own_algorithm.py"),
+        ("utils.utils", "initialPopulation", "create_population"),
+        ("algorithms", "CQN", "agilerl_like has other algorithms"),
+    ],
+)
+def test_absent_names_are_refused_with_what_is_used_instead(module, name, reason):
+    with pytest.raises(ImportError, match=rf"{module}\.{name} is not available: .*{reason}"):
+        exec(f"from agilerl_like.agilerl.{module} import {name}")
+
+
+def test_a_package_has_the_name_of_an_absent_module_elsewhere():
+    exec("from agilerl_like.agilerl import wrappers")
+
+
+def test_absent_algorithms_are_refused_as_their_imports_are():
+    for algo, reason in {
+        "TD3": "agilerl_like has TD3 and DDPG with",
+        "Rainbow DQN": "only DQN",
+        "CQN": "offline",
+    }.items():
+        with pytest.raises(ConfigurationError, match=rf"algo='{algo}' is not available: .*{reason}"):
+            create_population(algo, observation_space=BOX, action_space=DISCRETE)
+    with pytest.raises(ConfigurationError, match="algo='ppo' is unknown; did you mean 'PPO'"):
+        create_population("ppo", observation_space=BOX, action_space=DISCRETE)
 
 
 def test_agents_without_an_observation_neither_act_nor_learn():

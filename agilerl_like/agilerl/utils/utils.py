@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.agilerl.absent import REASONS, absent_from
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO, RecurrentPPO
 from agilerl_like.agilerl.utils.algo_utils import observation_space_channels_to_first
 from agilerl_like.envs import make_multi_agent_vect_envs
@@ -112,6 +112,8 @@ def create_population(
                 "arguments, so pass them by name"
             )
     if algo not in ALGORITHMS:
+        if (reason := REASONS.get(str(algo).replace(" ", ""))) is not None:
+            raise ConfigurationError(f"algo={algo!r} is not available: {reason}")
         raise unknown_name("algo", algo, ALGORITHMS)
     kind = ALGORITHMS[algo]
     known = {key: _without_none_as_text(value) for key, value in (INIT_HP or {}).items() if key not in IGNORED}
