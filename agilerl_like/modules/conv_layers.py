@@ -132,6 +132,12 @@ class Conv(nn.Module):
             for x, weight, bias in zip(batches, weights, biases, strict=True)
         ]
 
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        kernel, stride, padding = self.geometry
+        inputs, outputs = self.weight.shape[-1 - len(kernel)], self.bias.shape[-1]
+        return f"num_inputs={inputs}, num_outputs={outputs}, {kernel=}, {stride=}, {padding=}"
+
     def patches(self, x: Tensor) -> Tensor:
         """Return the kernel's inputs `[rows, columns]` in images `[B, in, *size]`; many are subsampled evenly."""
         num_axes = len(self.geometry.kernel)

@@ -149,6 +149,10 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return affine(x, self.weight, self.bias)
 
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        return f"num_inputs={self.weight.numel() // self.bias.numel()}, num_outputs={self.bias.shape[-1]}"
+
 
 @runtime_checkable
 class MemberAware(Protocol):
@@ -189,6 +193,9 @@ class NoisyLinear(Linear):
             return affine(x, self.weight, self.bias)
         outer = self.output_noise.unsqueeze(-1) * self.input_noise.unsqueeze(-2)
         return affine(x, self.weight + self.weight_sigma * outer, self.bias + self.bias_sigma * self.output_noise)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, noise_std={self.noise_std}"
 
 
 class Residual(Linear):
@@ -281,6 +288,10 @@ class LayerNorm(nn.Module):
         variance = (centred.square() * share).sum(-1, keepdim=True)
         return torch.addcmul(bias, centred * (variance + self.EPSILON).rsqrt(), weight)
 
+    def extra_repr(self) -> str:
+        """Return the size, for `print`."""
+        return f"num_units={self.weight.shape[-1]}"
+
 
 class RunningNorm(nn.Module):
     """Normalise by the running mean and variance of all inputs: `[..., size]`, or `[P, B, size]` when stacked.
@@ -315,6 +326,10 @@ class RunningNorm(nn.Module):
     def is_new(self) -> Tensor:
         """1 where there were no inputs yet, else 0: `[*M, 1]`."""
         return (self.count == 0).to(self.count.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the size and the limit of normalised values, for `print`."""
+        return f"size={self.mean.shape[-1]}, clip={self.clip}"
 
     def invert(self, x: Tensor) -> Tensor:
         """Return normalised values on their original scale."""
@@ -434,6 +449,11 @@ class Activation(nn.Module):
         before = [sources[n][a:b] if n in sources else ACTIVATIONS[n](x[a:b]) for n, a, b in runs]
         blend = self.blend if self.blend.dim() == 1 else self.blend.unsqueeze(-1)
         return torch.lerp(torch.cat(before).to(y.dtype), y, blend.to(y.dtype))
+
+    def extra_repr(self) -> str:
+        """Return the functions, for `print`: of a stack those of all members, and the one that is being left."""
+        after = " or ".join(dict.fromkeys(run.name for run in self._after)) or self.activation
+        return f"{self.before} -> {after}" if self.before else after
 
     @property
     def is_uniform(self) -> bool:

@@ -52,6 +52,11 @@ class GateLinear(nn.Module):
         gates, units, inputs = self.weight.shape[-3:]
         return affine(x, self.weight.reshape(-1, gates * units, inputs), self.bias.reshape(-1, gates * units))
 
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        gates, units, inputs = self.weight.shape[-3:]
+        return f"{gates=}, num_inputs={inputs}, num_units={units}"
+
 
 class Cell(nn.Module):
     """One recurrent layer: gates that read its input, and a hidden state."""

@@ -164,6 +164,11 @@ class QKVProjection(nn.Module):
         rows = 3 * heads * units
         return affine(x, self.weight.reshape(-1, rows, inputs), self.bias.reshape(-1, rows))
 
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        heads, units, inputs = self.weight.shape[-3:]
+        return f"num_inputs={inputs}, {heads=}, head_dim={units}"
+
 
 class OutputProjection(Residual):
     """The linear map from all heads' outputs to the stream: `[P, B, heads * head_dim] -> [P, B, out]`."""

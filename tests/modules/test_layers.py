@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules import ParamStack
+from agilerl_like.modules import EvolvableMLP, MLPSpec, ParamStack
 from agilerl_like.modules.conv_layers import Conv, Geometry
 from agilerl_like.modules.layers import (
     ACTIVATIONS,
@@ -23,7 +23,7 @@ from agilerl_like.modules.layers import (
     check_activation,
 )
 from agilerl_like.modules.recurrent_cells import LSTMCell, MinGRUCell
-from agilerl_like.modules.transformer import QKVProjection
+from agilerl_like.modules.transformer import OutputProjection, QKVProjection
 from agilerl_like.modules.words import EvolvableWords, WordsSpec
 
 
@@ -321,3 +321,33 @@ def test_gelu_equals_x_times_the_normal_cdf(shape):
     found = ACTIVATIONS["GELU"](x.float())
     assert found.is_contiguous()
     torch.testing.assert_close(found.double().flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "printed"),
+    [
+        (Linear(4, 32), "Linear(num_inputs=4, num_outputs=32)"),
+        (NoisyLinear(4, 32, 0.5), "NoisyLinear(num_inputs=4, num_outputs=32, noise_std=0.5)"),
+        (
+            Conv(3, 16, Geometry((4, 3), (2, 1), (1, 0))),
+            "Conv(num_inputs=3, num_outputs=16, kernel=(4, 3), stride=(2, 1), padding=(1, 0))",
+        ),
+        (LayerNorm(32), "LayerNorm(num_units=32)"),
+        (RunningNorm(4, clip=10.0), "RunningNorm(size=4, clip=10.0)"),
+        (Activation(32, "Tanh"), "Activation(Tanh)"),
+        (Activation(32, "Tanh", "ReLU"), "Activation(ReLU -> Tanh)"),
+        (LSTMCell(4, 32).gates, "GateLinear(gates=4, num_inputs=4, num_units=32)"),
+        (QKVProjection(32, 4, 8), "QKVProjection(num_inputs=32, heads=4, head_dim=8)"),
+        (OutputProjection(4, 8, 16), "OutputProjection(num_inputs=32, num_outputs=16)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
+)
+def test_layers_are_printed_with_their_sizes_and_functions(layer, printed):
+    assert repr(layer) == printed
+
+
+def test_layers_of_a_stack_are_printed_with_the_sizes_of_a_member_and_the_functions_of_all():
+    members = [EvolvableMLP(MLPSpec((32,), activation=name), 4, 2) for name in ("Tanh", "ReLU")]
+    module = ParamStack.of(members).module
+    assert repr(module.linears[0]) == "Linear(num_inputs=4, num_outputs=32)"
+    assert repr(module.activations[0]) == "Activation(Tanh or ReLU)"
