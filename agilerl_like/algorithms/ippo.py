@@ -385,11 +385,19 @@ class IPPO(OnPolicyAlgorithm):
         an agent that waits for its turn after that sees its last observation in each env step: pass it here, too.
 
         Raises:
-            ConfigurationError: an unknown agent, or an observation or mask that does not fit.
+            ConfigurationError: an unknown agent, a mask of an agent without an observation, or an observation, mask or
+                state that does not fit.
         """
-        for name, given in (("obs", obs), ("state", state), ("action_masks", action_masks)):
-            if given is not None:
-                check_by_agent(name, given)
+        state, masks = ({} if given is None else given for given in (state, action_masks))
+        for name, given in (("obs", obs), ("state", state), ("action_masks", masks)):
+            check_by_agent(name, given)
+            for agent in given:
+                if agent not in self.agent_ids:
+                    raise unknown_name(f"{name} agent", agent, self.agent_ids)
+        if unused := masks.keys() - obs.keys():
+            raise ConfigurationError(
+                f"action_masks has masks of {sorted(unused)}; allowed are those of agents in obs, {[*obs]}"
+            )
         actions: dict[str, np.ndarray] = {}
         states: dict[str, Any] = {}
         for agent, observation in obs.items():
@@ -399,10 +407,10 @@ class IPPO(OnPolicyAlgorithm):
             _, is_single = layout.encoding.as_batch(observation)
             action, states[agent] = self.learners[group].predict(
                 layout.rows_of_agent(agent, batch),
-                (state or {}).get(agent),
+                state.get(agent),
                 episode_start,
                 deterministic,
-                (action_masks or {}).get(agent),
+                masks.get(agent),
             )
             actions[agent] = action[0] if is_single else action
         return actions, states

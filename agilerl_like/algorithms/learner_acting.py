@@ -114,7 +114,7 @@ class ActingLearner(LearnerBase):
         with torch.no_grad(), in_eval_mode(self.network) if has_noise else nullcontext():
             encoded, single = self._rows(obs, self.encoding)
             x = self.network.observation_norm(encoded)
-            before = self._one_step(state if self.recurrent else None, len(x)).state
+            before = self._one_step(state, len(x), "state").state
             if self.recurrent and episode_start is not None:
                 starts = torch.as_tensor(np.atleast_1d(episode_start), device=self.device).to(before.dtype)
                 if starts.shape != (len(x),):
@@ -183,15 +183,20 @@ class ActingLearner(LearnerBase):
     def _named(self, state: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.hidden_state_names, state.unbind(1), strict=True))
 
-    def _one_step(self, hidden_state: Mapping[str, Tensor] | None, batch: int) -> SequenceInfo:
-        """Return the info of one step of each episode of a batch, with the hidden state before it."""
+    def _one_step(
+        self, hidden_state: Mapping[str, Tensor] | None, batch: int, argument: str = "hidden_state"
+    ) -> SequenceInfo:
+        """Return the info of one step of each episode of a batch, with the hidden state before it.
+
+        `argument` is the name of the hidden state in errors.
+        """
         given = {} if hidden_state is None else hidden_state
         if not isinstance(given, Mapping):
             raise ConfigurationError(
-                f"hidden_state is a {type(given).__name__}; allowed is a mapping as get_initial_hidden_state gives it"
+                f"{argument} is a {type(given).__name__}; allowed is a mapping as get_initial_hidden_state gives it"
             )
         if given and not self.recurrent:
-            raise ConfigurationError("hidden_state is given, but this agent is not recurrent; allowed is None")
+            raise ConfigurationError(f"{argument} is given, but this agent is not recurrent; allowed is None")
         if not self.recurrent:
             return NO_SEQUENCE._replace(state=self.initial_hidden_state)
         shape = (batch, *self.network.state_shape[1:])
@@ -200,7 +205,7 @@ class ActingLearner(LearnerBase):
         }
         shapes = {name: tuple(named[name].shape) if name in named else None for name in self.hidden_state_names}
         if set(shapes.values()) != {shape}:
-            raise ConfigurationError(f"hidden_state has shapes {shapes}; allowed is {shape} for each")
+            raise ConfigurationError(f"{argument} has shapes {shapes}; allowed is {shape} for each")
         state = torch.stack([named[name] for name in self.hidden_state_names], 1).to(self.device, self.network.dtype)
         return SequenceInfo(state.new_zeros(batch, 1), state)
 

@@ -209,7 +209,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         agent that learned with masks warns once if it acts without them, because its unmasked policy was never trained.
 
         Raises:
-            ConfigurationError: an observation, mask or `episode_start` does not fit.
+            ConfigurationError: an observation, mask, `state` or `episode_start` does not fit.
         """
         return self.learner.predict(obs, state, episode_start, deterministic, action_masks)
 

@@ -430,8 +430,27 @@ def test_a_trained_team_predicts_single_observations_and_batches():
         assert bounds[agent].contains(action)
     masked, _ = team.predict(batch, action_masks={"b_0": np.array([[False, True, False]] * 4)})
     assert masked["b_0"].tolist() == [1] * 4
-    with pytest.raises(ConfigurationError, match="agent_id='c_0' is unknown"):
+    with pytest.raises(ConfigurationError, match="obs agent='c_0' is unknown"):
         team.predict({"c_0": batch["a_0"]})
+
+
+def test_masks_and_states_of_the_wrong_agents_are_refused():
+    spaces = dict.fromkeys(("a_0", "a_1"), Box(-1, 1, (3,)))
+    team = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), seed=0, net_config=SMALL)
+    recurrent = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), seed=0, net_config=SMALL, recurrent=True)
+    seen, mask = {"a_0": np.zeros(3)}, np.array([True, False])
+    with pytest.raises(ConfigurationError, match=r"action_masks has masks of \['a_1'\]; allowed .* in obs, \['a_0'\]"):
+        team.predict(seen, action_masks={"a_1": mask})
+    with pytest.raises(ConfigurationError, match="action_masks agent='a_2' is unknown"):
+        team.predict(seen, action_masks={"a_2": mask})
+    with pytest.raises(ConfigurationError, match="state is given, but this agent is not recurrent"):
+        team.predict(seen, {"a_0": {"action_mask": mask}})
+    with pytest.raises(ConfigurationError, match="state has shapes"):
+        recurrent.predict(seen, {"a_0": {"action_mask": mask}})
+    with pytest.raises(ConfigurationError, match="state agent='a_2' is unknown"):
+        recurrent.predict(seen, {"a_2": None})
+    _, states = recurrent.predict(dict.fromkeys(spaces, np.zeros(3)))
+    assert [*recurrent.predict(seen, states)[1]] == ["a_0"]  # a_1 has died
 
 
 def test_a_recurrent_team_predicts_with_its_states():

@@ -332,7 +332,7 @@ def test_hidden_states_of_wrong_shape_are_refused(what):
         lambda: agent.evaluate_actions(obs, np.zeros(3), hidden_state=hidden),
         lambda: agent.predict(obs, hidden),
     ):
-        with pytest.raises(ConfigurationError, match=r"hidden_state has shapes .* allowed is \(3, 2, 16\) for each"):
+        with pytest.raises(ConfigurationError, match=r"state has shapes .* allowed is \(3, 2, 16\) for each"):
             ask()
 
 
@@ -359,6 +359,9 @@ def test_hidden_states_of_feedforward_agents_are_refused():
     assert agent.get_initial_hidden_state(3) == {}
     with pytest.raises(ConfigurationError, match="hidden_state is given, but this agent is not recurrent"):
         agent.get_action(np.zeros((3, 2), np.float32), hidden_state=agent_of().get_initial_hidden_state(3))
+    masks = {"action_mask": np.ones((3, 2))}
+    with pytest.raises(ConfigurationError, match=r"^state is given, but this agent is not recurrent"):
+        agent.predict(np.zeros((3, 2), np.float32), masks)
 
 
 @pytest.mark.parametrize(
