@@ -382,7 +382,9 @@ class IPPO(OnPolicyAlgorithm):
         As `PPO.predict` for each agent: actions are those of the environment, clipped to its bounds, and single where
         the observation is. The states of recurrent groups are passed to the next call; `episode_start` `[N]` is 1 where
         an episode begins. In training and evaluation an agent's state is zero until its first action of an episode, and
-        an agent that waits for its turn after that sees its last observation in each env step: pass it here, too.
+        an agent that waits for its turn after that sees its last observation in each env step: pass it here, too. An
+        observation may have its mask under `action_mask`, as PettingZoo's environments give it; `action_masks` replace
+        it.
 
         Raises:
             ConfigurationError: an unknown agent, a mask of an agent without an observation, or an observation, mask or
@@ -403,6 +405,7 @@ class IPPO(OnPolicyAlgorithm):
         for agent, observation in obs.items():
             group = self.get_group_id(agent)
             layout = self.agent_groups[group]
+            observation, mask = layout.without_mask(observation)
             batch = layout.as_batch(agent, observation)
             _, is_single = layout.encoding.as_batch(observation)
             action, states[agent] = self.learners[group].predict(
@@ -410,7 +413,7 @@ class IPPO(OnPolicyAlgorithm):
                 state.get(agent),
                 episode_start,
                 deterministic,
-                masks.get(agent),
+                mask if masks.get(agent) is None else masks[agent],
             )
             actions[agent] = action[0] if is_single else action
         return actions, states

@@ -6,8 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from game_envs import Nim
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_on_policy
+from agilerl_like import IPPO, PPO, ConfigurationError, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.serialization import read_flag
 
 STEPS = 5
@@ -123,3 +125,49 @@ def test_learners_of_a_team_take_masks():
     team = IPPO(space, {"a_0": Trapped.action_space}, seed=0, num_envs=2, learn_step=8, batch_size=8)
     actions, _ = team.learner_of("a_0").predict(np.zeros((40, 2)), action_masks=np.tile(LEGAL, (40, 1)))
     assert set(actions.tolist()) == {0, 1}
+
+
+class ObservesMask(Nim):
+    """Nim whose observation has the mask, as PettingZoo's board games have it."""
+
+    def observation_space(self, agent):
+        return Dict({"observation": self.observation_spaces[agent], "action_mask": Box(0, 1, (3,), np.int8)})
+
+    def observe(self, agent):
+        return {"observation": super().observe(agent), "action_mask": self.tell(agent)["action_mask"]}
+
+
+def test_a_team_plays_an_aec_game_by_what_last_returns():
+    vector = make_multi_agent_vect_envs(ObservesMask, num_envs=2)
+    team = IPPO(vector.single_observation_spaces, vector.single_action_spaces, num_envs=2, seed=0)
+    env = ObservesMask()
+    for seed in range(5):
+        env.reset(seed=seed)
+        for agent in env.agent_iter():
+            observation, _, terminated, truncated, _ = env.last()
+            actions = {agent: None}
+            if not terminated and not truncated:
+                actions, _ = team.predict({agent: observation})  # an illegal one is an error of the game
+            env.step(actions[agent])
+
+
+def test_action_masks_replace_that_of_the_observation():
+    spaces = {"a": Dict(observation=Box(-1, 1, (2,)), speed=Box(-1, 1, (1,)))}
+    team = IPPO(spaces, {"a": MultiDiscrete([2, 3])}, seed=0)
+    seen = {"observation": np.zeros((4, 2)), "speed": np.zeros((4, 1))}
+    masks = np.array([[True, False, False, True, False]] * 4)
+    assert team.predict({"a": {**seen, "action_mask": masks}})[0]["a"].tolist() == [[0, 1]] * 4
+    other = np.array([[False, True, False, False, True]] * 4)
+    assert (
+        team.predict({"a": {**seen, "action_mask": masks}}, action_masks={"a": other})[0]["a"].tolist() == [[1, 2]] * 4
+    )
+    single = {name: part[0] for name, part in seen.items()}
+    parts = np.array([True, False]), np.array([False, False, True])
+    assert team.predict({"a": {**single, "action_mask": parts}})[0]["a"].tolist() == [0, 2]
+
+
+def test_a_mask_that_is_part_of_the_observation_space_is_observed():
+    space = Dict(action_mask=Box(0, 1, (3,), np.int8))
+    team = IPPO({"a": space}, {"a": Discrete(3)}, seed=0)
+    seen = {"action_mask": np.zeros(3, np.int8)}  # as a mask it would allow nothing
+    assert team.predict({"a": seen})[0]["a"] in range(3)

@@ -17,10 +17,11 @@ from gymnasium.spaces import Box, Dict
 
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
 from agilerl_like.envs.episode_stats import EpisodeTracker
-from agilerl_like.envs.multi_agent.packed_env import OBSERVATION
+from agilerl_like.envs.multi_agent.packed_env import OBSERVATION, flat_mask, split_mask
 from agilerl_like.envs.multi_agent.scripted import ScriptedRows
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, MultiAgentVecEnvAdapter
 from agilerl_like.envs.pytree import Tree, tree_map
+from agilerl_like.envs.random_actions import MASK
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition
 from agilerl_like.errors import ConfigurationError
@@ -73,6 +74,15 @@ class AgentGroup:
         if self._one_hot is None:
             return rows
         return self._with_agent_id(rows, np.tile(self._one_hot, (_num_rows(rows) // len(self._one_hot), 1)))
+
+    def without_mask(self, observation: Any) -> tuple[Any, np.ndarray | None]:
+        """Return an observation as policies read it, and the action mask that the environment gave with it, or None."""
+        space = self.encoding.space
+        is_observed = isinstance(space, Dict) and MASK in space.spaces
+        if is_observed or not isinstance(observation, Mapping) or MASK not in observation:
+            return observation, None
+        rest, mask = split_mask(observation)
+        return rest, flat_mask(mask)
 
     def as_batch(self, agent: str, observation: Tree) -> Tree:
         """Return an agent's observations `[N, …]`; a single observation becomes a batch of one.

@@ -272,9 +272,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         if agent in self._masked_in_obs:
             if not isinstance(observation, Mapping) or MASK not in observation:
                 raise EnvStepError(f"{self.env}: the observation of agent {agent!r} has no {MASK}")
-            mask = observation[MASK]
-            rest = {key: part for key, part in observation.items() if key != MASK}
-            observation = rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest
+            observation, mask = split_mask(observation)
         self._check(f"the observation of agent {agent!r}", _write(self._fields["obs"][agent], observation))
         return mask
 
@@ -282,13 +280,23 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         """Write an agent's action mask into the row; return False if its actions cannot be masked."""
         if agent not in self._masks:
             return False
-        flags = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
-        self._check(f"the {MASK} of agent {agent!r}", _write(self._masks[agent], flags.astype(np.bool_)))
+        self._check(f"the {MASK} of agent {agent!r}", _write(self._masks[agent], flat_mask(mask).astype(np.bool_)))
         return True
 
     def _check(self, what: str, error: str) -> None:
         if error:
             raise EnvStepError(f"{self.env}: {what} {error}")
+
+
+def split_mask(observation: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return an observation without the action mask that PettingZoo's environments give with it, and the mask."""
+    rest = {key: part for key, part in observation.items() if key != MASK}
+    return rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest, observation[MASK]
+
+
+def flat_mask(mask: Any) -> np.ndarray:
+    """Return an action mask as an array; a tuple has a part for each choice."""
+    return np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
 
 
 def _copied(action: np.ndarray) -> Any:
