@@ -122,3 +122,8 @@ def test_usage_errors_are_one_line(file, tmp_path, capsys):
     assert "did you mean 'lr'" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_opponent_is_an_error_that_lists_those_of_files(file, capsys):
+    assert main(["train", file, "--training.opponents", "random"]) == 2
+    assert "training.opponents='random' is unknown; allowed are: past, population, self (" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -89,10 +89,8 @@ class ErrorFormatter:
         if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             return str(self._unknown_key(f"{'.'.join(loc[:-1]) or 'config'} key", loc, kind))
         if found["type"] == "literal_error":
-            is_algorithm, choices = loc == ("algorithm", "name"), re.findall(r"'([^']*)'", found["ctx"]["expected"])
-            algorithms = dict.fromkeys([*registered("config"), *registered("algorithm")])
-            error = str(unknown_name(name, value, algorithms if is_algorithm else choices))
-            return f"{error} {OWN_ALGORITHM}" if is_algorithm else error
+            error = str(unknown_name(name, value, self._choices(loc, found["ctx"]["expected"])))
+            return f"{error} {OWN_ALGORITHM}" if loc == ("algorithm", "name") else error
         if found["type"] == "missing":
             return f"{name} is missing"
         if found["type"] in FORMS:
@@ -104,6 +102,14 @@ class ErrorFormatter:
             auto = f" or {AUTO}" if loc in CHOSEN else ""
             return f"{name}={value!r}; allowed is {FORMS[found['type']]}{auto}{settings}"
         return f"{name}={value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+
+    def _choices(self, loc: KeyPath, expected: str) -> Iterable[str]:
+        """Return the values that a file may have for a setting, of which pydantic expects those in a text."""
+        if loc == ("algorithm", "name"):
+            return dict.fromkeys([*registered("config"), *registered("algorithm")])
+        if loc == ("training", "opponents"):  # others are a script's own
+            return self.config_class.opponent_kinds
+        return re.findall(r"'([^']*)'", expected)
 
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
