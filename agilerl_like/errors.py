@@ -88,6 +88,14 @@ _MORE_FOREIGN_NAMES = {
     ("algorithm.noise_clip", "is in half-widths of the action space"): "target_noise_clip",
     ("algorithm.policy_delay", ""): "policy_frequency policy_freq",
     ("algorithm.target_entropy_scale", "is -{} divided by the number of action dimensions"): "target_entropy",
+    (
+        "algorithm.critic_observation",
+        "is 'state' (env.state()) or 'joint' (all agents' observations) for the central critic of a team",
+    ): "centralized_critic centralised_critic central_critic use_centralized_critic",
+    ("algorithm.groups", "maps each agent to its group, which has one policy"): "policies policy_mapping_fn",
+    ("algorithm.frozen_groups", "lists the groups that do not learn"): "policies_to_train",
+    ("algorithm.rewards", "is 'sum' or 'mean' for a shared reward"): "common_reward share_reward shared_reward",
+    ("algorithm.agent_id_one_hot", ""): "obs_agent_id",
     ("training.max_steps", "counts the env steps of one member"): "timesteps total_steps",
     ("environment.num_envs", "counts the copies of each member"): "num_vec_envs",
     ("environment.id", ""): "env",
@@ -96,7 +104,7 @@ _MORE_FOREIGN_NAMES = {
     ("network", ""): "net_config",
     ("hyperparameters", ""): "hp_config",
 }
-"""Names of RLlib, PureJaxRL and others, of which there are no presets, and names inside of other settings."""
+"""Names of RLlib, EPyMARL, PureJaxRL and others, of which there are no presets, and names inside of other settings."""
 FOREIGN_SETTINGS: Mapping[str, ForeignSetting] = {
     **{
         name: ForeignSetting(setting, conversion.format(name))

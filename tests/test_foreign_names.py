@@ -4,6 +4,7 @@ import gymnasium
 import pytest
 
 from agilerl_like import DQN, IPPO, PPO, SAC, TD3, train_off_policy, train_on_policy
+from agilerl_like.algorithms.agent_groups import group_of
 from agilerl_like.config import Draft
 from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
 
@@ -45,6 +46,26 @@ def test_python_does_too(make):
         make(learning_rate=1e-3)
     with pytest.raises(ConfigurationError, match=CONVERTED):
         make(value_loss_scale=2.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"centralized_critic": True}, "'critic_observation', which is 'state' (env.state()) or 'joint'"),
+        ({"policies": {"shared": None}}, "'groups', which maps each agent to its group"),
+        ({"policy_mapping_fn": group_of}, "'groups', which maps each agent to its group"),
+        ({"policies_to_train": ["a"]}, "'frozen_groups', which lists the groups that do not learn"),
+        ({"common_reward": True}, "'rewards', which is 'sum' or 'mean' for a shared reward"),
+        ({"obs_agent_id": True}, "did you mean 'agent_id_one_hot'?"),
+        ({"frozen_group": ["a"]}, "did you mean 'frozen_groups'"),
+        ({"total_timesteps": 1}, "did you mean 'max_steps of train_on_policy'"),
+    ],
+)
+def test_a_team_names_its_arguments(given, hint):
+    with pytest.raises(ConfigurationError) as error:
+        IPPO({"a_0": BOX}, {"a_0": BOX}, **given)
+    assert f"setting={next(iter(given))!r} is unknown; did you mean" in str(error.value)
+    assert hint in str(error.value)
 
 
 def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_free():
@@ -116,6 +137,7 @@ def test_every_name_leads_to_a_setting_that_exists_and_none_is_one():
             ("CartPole-v1", "DQN"),
             ("Pendulum-v1", "TD3"),
             ("Pendulum-v1", "SAC"),
+            ("mpe2.simple_spread_v3", "IPPO"),
         )
     ]
     for foreign, known in FOREIGN_SETTINGS.items():

@@ -56,7 +56,7 @@ from agilerl_like.algorithms.serialization import (
     read_space,
     to_builtin,
 )
-from agilerl_like.algorithms.settings import settings_to_json, validated
+from agilerl_like.algorithms.settings import setting_names, settings_to_json, unknown_setting, validated
 from agilerl_like.algorithms.team_settings import TeamSettings
 from agilerl_like.envs.array_backend import device_from
 from agilerl_like.envs.critic_observation import POLICY
@@ -154,6 +154,10 @@ class IPPO(OnPolicyAlgorithm):
         wrap: bool = True,
         **settings: Any,
     ) -> None:
+        known = {*locals(), *setting_names(PPOConfig)} - {"self", "settings"}
+        for name in settings:
+            if name not in known:
+                raise unknown_setting("setting", name, known)
         given = agent_ids_of(observation_spaces) if agent_ids is None else agent_ids
         ids = tuple_of("agent_ids", given, "a list of names")
         check_names("agent_ids", ids)
