@@ -56,8 +56,24 @@ class Games(NamedTuple):
 
     def share(self, result: float) -> np.ndarray:
         """Share of the games of each side that ended with a score of 1, 0.5 or 0, `[S]`; nan if all are `lost`."""
+        return self._per_game((self.scores == result).sum(axis=1))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean return of the first player from each side, `[S]`; nan if all games are `lost`."""
+        return self._per_game(np.where(self.lost, 0.0, self.returns).sum(axis=1))
+
+    def _per_game(self, totals: np.ndarray) -> np.ndarray:
         count = (~self.lost).sum(axis=1)
-        return np.divide((self.scores == result).sum(axis=1), count, out=np.full(len(count), np.nan), where=count > 0)
+        return np.divide(totals, count, out=np.full(len(count), np.nan), where=count > 0)
+
+    def __repr__(self) -> str:
+        columns = self.sides, self.mean, self.share(1), self.share(0.5)
+        sides = [
+            f"{'+'.join(agents)}: mean return {mean:.2f}, won {won:.0%}, drawn {drawn:.0%}"
+            for agents, mean, won, drawn in zip(*columns, strict=True)
+        ]
+        return f"Games({self.returns.shape[1]} from each side; {'; '.join(sides)})"
 
 
 class Rating(NamedTuple):

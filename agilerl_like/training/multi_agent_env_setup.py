@@ -13,7 +13,7 @@ from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig, check_instances
 from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
-from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, not_multi_agent
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
@@ -77,7 +77,7 @@ class MultiAgentEnvSetup(EnvSetup):
     def __init__(self, env: MultiAgentVectorEnv, opponent: IPPO | Scripts | None = None, name: str = "env") -> None:
         """`name` is the argument that `env` was given as, for errors."""
         if not isinstance(env, MultiAgentVectorEnv):
-            raise ConfigurationError(f"{name}={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
+            raise not_multi_agent(name, env)
         self.env, self.opponent = env, opponent
 
     @classmethod

@@ -219,7 +219,9 @@ def test_populations_of_the_other_kind_are_refused(env):
 
 @pytest.mark.parametrize("raw", [WORLD, partial(lambda: parallel_to_aec(WORLD()))], ids=["parallel", "AEC"])
 def test_an_env_that_is_not_vectorised_is_refused(raw):
-    with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
+    with pytest.raises(
+        ConfigurationError, match="is not a multi-agent vector env; make_multi_agent_vect_envs makes one"
+    ):
         train_multi_agent_on_policy(
             raw(), pop=MultiAgentPopulation([a_team()]), max_steps=64, evo_steps=64, verbose=False
         )

@@ -412,9 +412,11 @@ def test_unequal_spaces_in_workers_are_named():
 
 def test_single_agent_vector_envs_are_refused():
     vector = make_vect_envs("CartPole-v1", 2)
-    with pytest.raises(ConfigurationError, match="is not multi-agent; make_multi_agent_vect_envs makes one"):
+    with pytest.raises(
+        ConfigurationError, match="is not a multi-agent vector env; make_multi_agent_vect_envs makes one"
+    ):
         MultiAgentVectorEnv(vector)
-    with pytest.raises(ConfigurationError, match="is not multi-agent"):
+    with pytest.raises(ConfigurationError, match="is not a multi-agent vector env"):
         MultiAgentVecEnvAdapter(VecEnvAdapter(vector))
 
 

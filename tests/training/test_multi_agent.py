@@ -112,7 +112,9 @@ def test_arguments_of_single_agents_are_refused_by_name():
     with pytest.raises(ConfigurationError, match=r"swap_channels=True is .*; allowed is IPPO\(…, swap_channels=True\)"):
         train_multi_agent_on_policy(env, pop=teams, swap_channels=True)
     single = make_vect_envs("CartPole-v1", num_envs=4)
-    with pytest.raises(ConfigurationError, match=r"eval_env=.* is not multi-agent; make_multi_agent_vect_envs makes"):
+    with pytest.raises(
+        ConfigurationError, match=r"eval_env=.* is not a multi-agent vector env; make_multi_agent_vect_envs makes"
+    ):
         train_multi_agent_on_policy(env, pop=teams, eval_env=single)
 
 

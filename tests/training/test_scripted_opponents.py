@@ -208,6 +208,8 @@ def test_an_optimal_function_wins_all_games_and_has_the_highest_rating():
     assert won.share(1)[0] == 1.0
     assert won.share(0)[1] < 0.5
     assert won.share(1)[1] > 0.5
+    assert repr(won).startswith("Games(60 from each side; player_0: mean return 1.00, won 100%, drawn 0%; ")
+    assert won.mean[0] == 1.0
     ratings = rate_players({"random": random_moves, "perfect": perfect_nim, "team": population(env, 1)[0]}, env, 20, 1)
     assert max(ratings, key=lambda name: ratings[name].rating) == "perfect"
     assert np.mean([its.rating for its in ratings.values()]) == pytest.approx(1000)

@@ -175,6 +175,14 @@ def _packed_instance(instance: Mapping[str, Any], env_kwargs: Mapping[str, Any])
     return {**source, "env_kwargs": {**env_kwargs, **own}}
 
 
+def not_multi_agent(argument: str, env: Any) -> ConfigurationError:
+    """Return the error for an env that is no `MultiAgentVectorEnv`."""
+    return ConfigurationError(
+        f"{argument}={env!r:.200} is not a multi-agent vector env; make_multi_agent_vect_envs makes one of a "
+        "PettingZoo environment"
+    )
+
+
 class MultiAgentVectorEnv:
     """Copies of a PettingZoo env; values are dicts by agent, whose arrays have the env as their first axis.
 
@@ -184,7 +192,7 @@ class MultiAgentVectorEnv:
     def __init__(self, vector: VectorEnv) -> None:
         observed, acted = vector.single_observation_space, vector.single_action_space
         if not isinstance(observed, PackedSpace) or not isinstance(acted, PackedSpace):
-            raise ConfigurationError(f"vector={vector} is not multi-agent; make_multi_agent_vect_envs makes one")
+            raise not_multi_agent("vector", vector)
         if isinstance(vector, SyncVectorEnv):
             refuse_shared_envs(
                 [cast(PackedMultiAgentEnv, packed.unwrapped).env for packed in vector.envs], f"env={vector}"

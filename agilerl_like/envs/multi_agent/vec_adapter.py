@@ -16,10 +16,10 @@ import numpy as np
 from agilerl_like.envs.action_masks import ActionMasks
 from agilerl_like.envs.array_backend import NumpyBackend
 from agilerl_like.envs.multi_agent.packed_env import MASK, read_step_result
-from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, copied, not_multi_agent
 from agilerl_like.envs.pytree import Tree
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter
-from agilerl_like.errors import ConfigurationError, EnvStepError
+from agilerl_like.errors import EnvStepError
 
 
 class MultiAgentTransition(NamedTuple):
@@ -75,7 +75,7 @@ class MultiAgentVecEnvAdapter:
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         if not isinstance(env, MultiAgentVectorEnv):
-            raise ConfigurationError(f"env={env!r} is not multi-agent; make_multi_agent_vect_envs makes one")
+            raise not_multi_agent("env", env)
         self.env = env
         self.num_envs = env.num_envs
         self.agent_ids = env.agent_ids
