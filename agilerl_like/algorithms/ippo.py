@@ -472,9 +472,11 @@ class IPPO(OnPolicyAlgorithm):
     ) -> float | np.ndarray:
         """Return the mean return of the team in exactly `loop` episodes, on the same seeds at every call.
 
-        It is the sum of all agents' returns, and is appended to `fitness`; without `sum_scores` an array of each
-        group's is returned, in the order of `groups`. Of an env with instances these are `loop` episodes on each, and the team's result is the `aggregate`
-        of their means. The policy does not explore and nothing is learned. `max_steps` truncates longer episodes.
+        It is the sum of all agents' returns (0 in zero-sum environments), and is appended to `fitness`; without
+        `sum_scores` an array of each group's is returned, in the order of `groups`. Of an env with instances these are
+        `loop` episodes on each, and the team's result is the `aggregate` of their means. The policy does not explore
+        and nothing is learned. All groups act, frozen ones too; `play_games` plays with functions in the place of
+        groups, as in training with `opponents`, and against other players. `max_steps` truncates longer episodes.
         `callback(score, info)` is called for each episode with the team's return and the infos of its last step, by
         agent, to which `episode_length` is added, in steps.
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from agilerl_like.evaluation.returns import count_of, seed_of
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, independent_prior, rating_errors
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.opponents import Scripts, own_sides
 from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
 
 Player = IPPO | ScriptedPolicy
@@ -88,19 +89,21 @@ class Rating(NamedTuple):
 
 
 def play_games(
-    first: Player, second: Player, env: MultiAgentVectorEnv, games: int = 100, seed: int | None = None
+    first: Player, second: Player | Scripts, env: MultiAgentVectorEnv, games: int = 100, seed: int | None = None
 ) -> Games:
     """Let two players play `games` games for each side of the first one; `seed` names all random numbers.
 
     In an env with instances they play as many in each, on the same seeds. Teams do not explore. `env` is copied without
-    its training wrappers. A function plays for any agent that the other player does not control.
+    its training wrappers. A function plays for any agent that the other player does not control. With functions by
+    group as `second`, such as the `opponents` of a run, the first player is a team and has one side, its other groups.
 
     Raises:
         ConfigurationError: `games` is below 1, a player is neither a team nor a function, a team was made for other
-            spaces or groups, or there are no two sides.
+            spaces or groups, there are no two sides, or functions by group leave none to a team.
         EnvStepError: all games were lost with their worker processes.
     """
-    return _Table([first, second], env, seed).play(first, second, games)
+    players: list[Any] = [first] if isinstance(second, Mapping) else [first, second]
+    return _Table(players, env, seed).play(first, second, games)
 
 
 def rate_players(
@@ -156,10 +159,10 @@ class _Table:
         self._has_chance: bool | None = None
         """None before the first game between teams."""
 
-    def play(self, first: Player, second: Player, games: int) -> Games:
+    def play(self, first: Player, second: Player | Scripts, games: int) -> Games:
         games = count_of("games", games)
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
-        sides = player_sides(self._groups)
+        sides = _sides(first, second, self._groups)
         with ExitStack() as stack:
             made = self._setup.make_eval_env(self._setup.num_eval_episodes(min(games, ENVS)))
             stack.callback(made.close)
@@ -183,16 +186,28 @@ class _Table:
             raise EnvStepError("all games were lost with their worker processes: see the warnings above")
         return Games([sorted(side) for side in sides], mine, others, lengths, lost)
 
-    def _policies(self, player: Player, agents: Collection[str]) -> Sequence[HasActor]:
+    def _policies(self, player: Player | Scripts, agents: Collection[str]) -> Sequence[HasActor]:
         if isinstance(player, IPPO):
             return group_parts(self._groups, player.group_policies, agents)
         return [scripted_agents(player, self._groups, self._spaces).part(agents)]
 
     def _openings(
-        self, first: Player, second: Player, env: MultiAgentVecEnvAdapter, seeds: Sequence[int]
+        self, first: Player, second: Player | Scripts, env: MultiAgentVecEnvAdapter, seeds: Sequence[int]
     ) -> Openings | None:
         if not (isinstance(first, IPPO) and isinstance(second, IPPO)):
             return None
         if self._has_chance is None:
             self._has_chance = has_chance(env, self._seed)
         return None if self._has_chance else Openings(seeds, env.single_action_spaces)
+
+
+def _sides(first: Player, second: Player | Scripts, groups: Mapping[str, Sequence[str]]) -> Sequence[Collection[str]]:
+    """Return the sets of agents that the first player controls; ConfigurationError if functions by group leave none."""
+    if not isinstance(second, Mapping):
+        return player_sides(groups)
+    if not isinstance(first, IPPO):
+        raise ConfigurationError(f"player={first!r:.100}; allowed with functions by group is a team (an IPPO agent)")
+    sides = own_sides(second, first)
+    if not all(sides):
+        raise ConfigurationError(f"player={[*second]} are all groups; allowed are functions for some of {[*groups]}")
+    return sides

@@ -217,6 +217,21 @@ def test_an_optimal_function_wins_all_games_and_has_the_highest_rating():
     assert all(0 < its.error < 200 for its in ratings.values())
 
 
+def test_a_team_plays_beside_functions_of_some_groups():
+    """The team has the group red alone, so what it earns is its fitness in a run against these functions."""
+    env = make_multi_agent_vect_envs(Duel, 2, backend="sync")
+    (team,) = population(env, 1)
+    played = play_games(team, {"blue": zero}, env, games=40, seed=1)
+    assert [[*side] for side in played.sides] == [["red_0"]]
+    assert (played.returns == play_games(team, zero, env, games=40, seed=1).returns[0]).all()
+    with pytest.raises(ConfigurationError, match="'green' is unknown"):
+        play_games(team, {"green": zero}, env)
+    with pytest.raises(ConfigurationError, match=r"\['red', 'blue'\] are all groups; allowed are functions for some"):
+        play_games(team, {"red": zero, "blue": zero}, env)
+    with pytest.raises(ConfigurationError, match="allowed with functions by group is a team"):
+        play_games(zero, {"blue": zero}, env)
+
+
 def test_players_play_as_many_games_in_each_instance():
     """Of five stones the first player takes 1 and 3, and `zero` 1 between; as the second it takes 1 and 2.
 
