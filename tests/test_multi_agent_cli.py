@@ -2,11 +2,12 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
 
-from agilerl_like import IPPO, MultiAgentPopulation
+from agilerl_like import IPPO, MultiAgentPopulation, make_multi_agent_vect_envs
 from agilerl_like.cli import main
 from agilerl_like.config import MultiAgentConfig, load
 
@@ -93,6 +94,26 @@ def test_eval_plays_the_best_team(run, capsys):
     assert "3 steps on average" in capsys.readouterr().out
     assert main(["eval", str(run), "--env", "mpe2.simple_spread_v3"]) == 2
     assert "the agent was made for" in capsys.readouterr().err
+
+
+def test_eval_of_a_zero_sum_game_names_opponents_and_plays_against_them(tmp_path, capsys):
+    env = make_multi_agent_vect_envs("game_envs:Nim", 1)
+    for seed in (0, 1):
+        team = IPPO(env.single_observation_spaces, env.single_action_spaces, seed=seed)
+        team.save_checkpoint(tmp_path / f"team-{seed}")
+    command = ["eval", str(tmp_path / "team-0"), "--env", "game_envs:Nim", "--episodes", "20", "--seed", "1"]
+    assert main(command) == 0
+    assert "the returns of all agents add up to 0 in every episode" in capsys.readouterr().err
+    assert main([*command, "--opponent", "random"]) == 0
+    played = capsys.readouterr()
+    first, second = played.out.splitlines()
+    assert re.fullmatch(r"as player_0: mean return -?\d\.\d\d, won \d+% and drawn 0% of 20 games \(seed 1\)", first)
+    assert second.startswith("as player_1: mean return ")
+    assert played.err == ""
+    assert main([*command, "--opponent", str(tmp_path / "team-1")]) == 0
+    assert "as player_0: mean return" in capsys.readouterr().out
+    assert main([*command, "--opponent", "random", "--sampling", "sample"]) == 2
+    assert "opponent='random' excludes --display and --sampling" in capsys.readouterr().err
 
 
 def test_plot_draws_the_run(run, capsys):

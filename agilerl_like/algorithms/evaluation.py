@@ -124,6 +124,14 @@ class Episodes(NamedTuple):
         return np.sqrt(np.divide(self._squares, count * (count - 1), out=np.full(len(count), np.nan), where=count > 1))
 
     @property
+    def is_zero_sum(self) -> bool:
+        """Whether the returns of several agents add up to 0 in each episode, and are not all 0."""
+        by_agent = [*self.returns_by_agent.values()]
+        if len(by_agent) < 2 or not np.any(by_agent):
+            return False
+        return bool(np.abs(self.returns).max() <= 1e-6 * np.abs(by_agent).max())
+
+    @property
     def steps(self) -> int:
         """Env steps of all members."""
         return int(self.lengths.sum())

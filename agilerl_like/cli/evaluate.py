@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import cast
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.cli.output import checked_seed, write_line
+from agilerl_like.cli.output import checked_seed, write_line, write_note
 from agilerl_like.cli.players import config_file_of, config_of, players_of
+from agilerl_like.envs.multi_agent.scripted import random_moves
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode
 from agilerl_like.evaluation.eval_envs import check_spaces
 from agilerl_like.evaluation.film import display_episodes
+from agilerl_like.evaluation.games import Games, Player, play_games
 from agilerl_like.evaluation.returns import evaluate as evaluate_agents
 from agilerl_like.networks.sampling import Sampling
 from agilerl_like.resources import check_memory
 from agilerl_like.saved_runs.run import eval_steps_of
 from agilerl_like.seeding import fresh_seed
 
+RANDOM = "random"
 EPISODE = 64
 """Least memory of an episode in bytes: seed, return and length, and their copies."""
 
@@ -34,6 +39,7 @@ def evaluate(
     checkpoint: int | None = None,
     history: FlagCreatePairsOff[bool] = False,
     display: FlagCreatePairsOff[bool] = False,
+    opponent: str = "",
     trust: FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Run fresh episodes with the best agent of a run.
@@ -51,16 +57,20 @@ def evaluate(
         history: Evaluate the fittest member of each entry of the run's history; of the initial members the first.
         display: Show the episodes in a window, in the env's rendering mode "human", before the result is printed. With
             the backends torch, gymnax and envpool the window has gymnasium's single env, and so other episodes.
+        opponent: Play games of a team against another player, as many from each side: the folder of a run or of a
+            saved team, or "random" for legal actions of equal probability, which needs action masks. Teams do not
+            explore.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
             it belongs to no known package.
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
     check_memory(f"episodes={episodes}", episodes, EPISODE, "episodes")
-    rule = Sampling.parse(sampling)
+    rule, is_zero_sum = Sampling.parse(sampling), False
     seed = fresh_seed() if seed is None else checked_seed(seed)
     players = players_of(run, checkpoint=checkpoint, history=history)
     agent = players[0].agent
+    other = _opponent_of(opponent, agent, rule, display=display) if opponent else None
     config = config_of(run, env, agent, trust=trust)
     file = config_file_of(run)
     max_steps = None if file is None else eval_steps_of(file)
@@ -69,13 +79,42 @@ def evaluate(
         check_spaces(env_setup, agent, name=config.environment.id)
         for player, generation, share in players:
             label = f"{share:>4.0%}  generation {generation:>4}  member {player.index}  " if history else ""
+            if other is not None:
+                games = play_games(cast(IPPO, player), other, env_setup.env, episodes, seed, max_steps=max_steps)
+                _write_games(label, games, seed)
+                continue
             if display:
                 display_episodes(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             played = evaluate_agents(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             _write_result(label, played, seed)
             if isinstance(agent, IPPO):
                 _write_returns_by_agent(played)
+            is_zero_sum |= played.is_zero_sum
+    if is_zero_sum:
+        write_note(
+            "the returns of all agents add up to 0 in every episode, whatever the team does; --opponent random or "
+            "--opponent RUN plays the team against another player"
+        )
     return ExitCode.DONE
+
+
+def _opponent_of(opponent: str, agent: EvolvableAlgorithm, sampling: Sampling, *, display: bool) -> Player:
+    if not isinstance(agent, IPPO):
+        raise ConfigurationError(f"opponent={opponent!r} is for teams; the agent is one of {agent.algo}")
+    if display or not sampling.is_greedy:
+        raise ConfigurationError(
+            f"opponent={opponent!r} excludes --display and --sampling; allowed is one of them without it"
+        )
+    return random_moves if opponent == RANDOM else cast(IPPO, players_of(Path(opponent))[0].agent)
+
+
+def _write_games(label: str, games: Games, seed: int) -> None:
+    columns = games.sides, games.mean, games.share(1), games.share(0.5), (~games.lost).sum(axis=1)
+    for agents, mean, won, drawn, count in zip(*columns, strict=True):
+        write_line(
+            f"{label}as {'+'.join(agents)}: mean return {mean:.2f}, won {won:.0%} and drawn {drawn:.0%} of {count} "
+            f"games (seed {seed})"
+        )
 
 
 def _write_result(label: str, played: Episodes, seed: int) -> None:

@@ -89,21 +89,28 @@ class Rating(NamedTuple):
 
 
 def play_games(
-    first: Player, second: Player | Scripts, env: MultiAgentVectorEnv, games: int = 100, seed: int | None = None
+    first: Player,
+    second: Player | Scripts,
+    env: MultiAgentVectorEnv,
+    games: int = 100,
+    seed: int | None = None,
+    *,
+    max_steps: int | None = None,
 ) -> Games:
     """Let two players play `games` games for each side of the first one; `seed` names all random numbers.
 
     In an env with instances they play as many in each, on the same seeds. Teams do not explore. `env` is copied without
     its training wrappers. A function plays for any agent that the other player does not control. With functions by
     group as `second`, such as the `opponents` of a run, the first player is a team and has one side, its other groups.
+    `max_steps` ends longer games.
 
     Raises:
-        ConfigurationError: `games` is below 1, a player is neither a team nor a function, a team was made for other
-            spaces or groups, there are no two sides, or functions by group leave none to a team.
+        ConfigurationError: `games` or `max_steps` is below 1, a player is neither a team nor a function, a team was
+            made for other spaces or groups, there are no two sides, or functions by group leave none to a team.
         EnvStepError: all games were lost with their worker processes.
     """
     players: list[Any] = [first] if isinstance(second, Mapping) else [first, second]
-    return _Table(players, env, seed).play(first, second, games)
+    return _Table(players, env, seed).play(first, second, games, max_steps)
 
 
 def rate_players(
@@ -159,8 +166,9 @@ class _Table:
         self._has_chance: bool | None = None
         """None before the first game between teams."""
 
-    def play(self, first: Player, second: Player | Scripts, games: int) -> Games:
+    def play(self, first: Player, second: Player | Scripts, games: int, max_steps: int | None = None) -> Games:
         games = count_of("games", games)
+        max_steps = None if max_steps is None else count_of("max_steps", max_steps)
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
         sides = _sides(first, second, self._groups)
         with ExitStack() as stack:
@@ -176,6 +184,7 @@ class _Table:
                 partial(self._policies, second),
                 cast(EvalEnv, env),
                 seeds,
+                max_steps=max_steps,
                 openings=self._openings(first, second, env, seeds),
             )
             most = self._setup.num_eval_episodes(games)

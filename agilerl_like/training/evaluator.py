@@ -262,7 +262,7 @@ class Evaluator:
             played.returns.shape[1],  # at least as many as seeds, because of whole sets of instances
             played.lengths.sum(axis=1).tolist(),
             np.where(played.lost, np.nan, played.returns).tolist(),
-            _is_zero_sum(played),
+            played.is_zero_sum,
         )
 
     def play_constant(
@@ -299,7 +299,7 @@ class Evaluator:
             scores.shape[1],
             played.lengths.sum(axis=1).tolist(),
             scores.tolist(),
-            _is_zero_sum(played),
+            played.is_zero_sum,
             self.instances,
             self.aggregate,
             {name: [summary(its.tolist()).mean for its in values] for name, values in measures.items()},
@@ -372,10 +372,3 @@ def with_opponent(
         removed = generator(members.first.seed, Purpose.OPPONENTS, generation, 1).integers(1, POOL_SIZE)
         del found[int(removed)]
     return found
-
-
-def _is_zero_sum(played: Episodes) -> bool:
-    by_agent = [*played.returns_by_agent.values()]
-    if len(by_agent) < 2 or not np.any(by_agent):
-        return False
-    return bool(np.abs(played.returns).max() <= 1e-6 * np.abs(by_agent).max())
