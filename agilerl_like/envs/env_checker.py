@@ -26,6 +26,7 @@ from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_s
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.env_errors import describe_exception, short_repr
 from agilerl_like.envs.multi_agent.packed_env import PackedSpace
+from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
 from agilerl_like.envs.spaces import (
     ambiguous_images,
@@ -34,7 +35,7 @@ from agilerl_like.envs.spaces import (
     images_without_channels,
     mask_size,
 )
-from agilerl_like.errors import ConfigurationError, Terminated
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
 
 SEED = 2_024
 STEPS, REPLAYED = 300, 100
@@ -286,7 +287,7 @@ class _Check:
         while self.taken < self.steps:
             action = self._action(info)
             begun = perf_counter()
-            result = self._call(f"step({short_repr(action)})", lambda action=action: self._step(action))
+            result = self._call(f"step({self._shown(action)})", lambda action=action: self._step(action))
             self.seconds += perf_counter() - begun
             self.taken, length = self.taken + 1, length + 1
             info, step = self._checked_step(result)
@@ -300,6 +301,12 @@ class _Check:
 
     def _action(self, info: Mapping[str, Any]) -> Any:
         return self._call("a random legal action", lambda: sample_legal_action(self.env, info))
+
+    def _shown(self, action: Any) -> str:
+        """Return the repr of an action; of several agents, of what they do by name."""
+        if not isinstance(self.env.action_space, PackedSpace):
+            return short_repr(action)
+        return short_repr(tree_map(lambda array: array.tolist(), self.env.action_space.read(action)))
 
     def _step(self, action: Any) -> Any:
         before = deepcopy(action)
@@ -413,11 +420,14 @@ class _Check:
     # -- calls
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        """Call the env; an exception becomes an error that names its place."""
+        """Call the env; an exception becomes an error that names its place, or what the env returned wrongly."""
         try:
             return call()
         except Terminated:
             raise
+        except EnvStepError as fault:  # it has what is wrong, and behind the last semicolon what is allowed
+            problem, semicolon, advice = str(fault).rpartition("; ")
+            raise self._break(*((problem, advice) if semicolon else (advice, "fix the env"))) from None
         except (Exception, SystemExit) as fault:
             advice = "fix it there"
             if "seed" in str(fault) and isinstance(fault, TypeError):

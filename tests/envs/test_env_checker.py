@@ -241,6 +241,82 @@ def test_a_defect_is_found_and_named(make, message, tmp_path, monkeypatch):
     assert os.getcwd() == str(tmp_path)
 
 
+class Team(multi_agent_envs.Scripted):
+    """Two agents for four steps; `change` may alter what a step returns."""
+
+    def __init__(self, change=lambda team, result: result):
+        super().__init__(a="ooooT", b="ooooT")
+        self.action_spaces = {"a": Discrete(2), "b": Discrete(2)}
+        self.change = change
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(0 if seed is None else seed)
+        self.episode = 0
+        return observations, infos
+
+    def step(self, actions):
+        return self.change(self, super().step(actions))
+
+
+class TeamWithoutInfos(Team):
+    def reset(self, seed=None, options=None):
+        return super().reset(seed)[0]
+
+
+def team_but(change):
+    """A function that makes teams of which `change(team, *parts)` alters a step in place, or returns another."""
+
+    def changed(team, result):
+        found = change(team, *result)
+        return result if found is None else found
+
+    return partial(Team, changed)
+
+
+TEAM_DEFECTS = {
+    "four values": (
+        team_but(lambda team, o, r, te, tr, i: (o, r, te, i)),
+        r"error: scripted: step\(\) returned a tuple of 4; allowed is \(observations, rewards, .*, infos\)$",
+    ),
+    "no infos of reset": (
+        TeamWithoutInfos,
+        r"error: scripted: reset\(\) returned {'a': .*; allowed is \(obs.*, infos\)$",
+    ),
+    "infos are none": (
+        team_but(lambda team, *parts: (*parts[:4], None)),
+        r"error: scripted: step\(\) returned infos=None; allowed is a dict by agent$",
+    ),
+    "rewards are a list": (
+        team_but(lambda team, o, r, *rest: (o, [*r.values()], *rest)),
+        r"error: scripted: step\(\) returned rewards=\[.*\]; allowed is a dict",
+    ),
+    "an info is a list": (
+        team_but(lambda team, *parts: parts[4].update(b=[1])),
+        r"error: scripted: the info of agent 'b' is \[1\]; allowed is a dict$",
+    ),
+    "no list of agents": (
+        team_but(lambda team, *parts: setattr(team, "agents", None)),
+        "error: scripted has agents=None; allowed is a list of those that act next$",
+    ),
+    "no reward": (
+        team_but(lambda team, o, r, *rest: r.pop("a") and None),
+        "error: scripted gave no reward to agent 'a', which acted; fix the env$",
+    ),
+    "an exception": (
+        team_but(lambda team, *parts: [][team.tick]),
+        r"error: step\({'a': \d, 'b': \d}\) raised IndexError: .*test_env_checker.py\", line .*; fix it there$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), TEAM_DEFECTS.values(), ids=TEAM_DEFECTS)
+def test_a_defect_of_a_team_is_found_and_named(make, message):
+    assert check_env(partial(make_packed_env, Team)).findings == ()
+    findings = [str(finding) for finding in check_env(partial(make_packed_env, make)).findings]
+    assert len(findings) == 1, findings
+    assert re.search(message, findings[0]), findings[0]
+
+
 STOCK = (
     "CartPole-v1",
     "Acrobot-v1",

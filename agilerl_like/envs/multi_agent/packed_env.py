@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
-from agilerl_like.envs.env_errors import check_reward
+from agilerl_like.envs.env_errors import check_reward, short_repr
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK, sample_masked
 from agilerl_like.envs.subproc.worker import fits_shared_memory
@@ -29,6 +29,8 @@ from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
 OBSERVATION = "observation"  # with MASK: PettingZoo's keys of observations that come with a mask
 STATE_SPACE = "state_space"  # metadata key of the space of `state()`
 _BOOL = cast(Any, np.bool_)  # a valid dtype of Box, contrary to its signature
+_OF_RESET = ("observations", "infos")
+_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 class PackedSpace(Box):
@@ -161,7 +163,8 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode."""
-        observations, infos = self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=seed, options=options)
+        observations, infos = self._checked_result("reset", result, _OF_RESET)
         self._row[:] = self._first_row
         self._ended_agents.clear()
         self._started_agents.clear()
@@ -177,7 +180,9 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self._action_row[:] = action
         acted = self._acting
         actions = {agent: tree_map(_copied, self._actions[agent]) for agent in self._present}
-        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        observations, rewards, terminations, truncations, infos = self._checked_result(
+            "step", self.env.step(actions), _OF_STEP
+        )
         self._steps += 1
         self._started_agents.update(acted)
         running = self._started_agents - self._ended_agents
@@ -220,6 +225,18 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     def close(self) -> None:
         self.env.close()
 
+    def _checked_result(self, method: str, result: Any, names: tuple[str, ...]) -> tuple[Mapping[str, Any], ...]:
+        """Return a result of `reset` or `step`; EnvStepError unless it is a tuple of dicts with these names."""
+        if not isinstance(result, tuple) or len(result) != len(names):
+            given = f"a tuple of {len(result)}" if isinstance(result, tuple) else short_repr(result)
+            raise EnvStepError(f"{self.env}: {method}() returned {given}; allowed is ({', '.join(names)})")
+        for name, part in zip(names, result, strict=True):
+            if type(part) is not dict and not isinstance(part, Mapping):
+                raise EnvStepError(
+                    f"{self.env}: {method}() returned {name}={short_repr(part)}; allowed is a dict by agent"
+                )
+        return result
+
     def _checked_reward(self, agent: str, reward: Any) -> Any:
         if type(reward) is not float or not math.isfinite(reward):
             name = f"{self.env}, step {self._steps} of the episode: the reward of agent {agent!r}"
@@ -230,7 +247,10 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def _active_agents(self) -> tuple[str, ...]:
         """The agents that are present; one that has ended does not act again in this episode."""
-        present = set(self.env.agents)
+        listed = getattr(self.env, "agents", None)
+        if type(listed) is not list and not isinstance(listed, Collection):
+            raise EnvStepError(f"{self.env} has agents={short_repr(listed)}; allowed is a list of those that act next")
+        present = set(listed)
         if unknown := present.difference(self.agents):
             raise EnvStepError(f"{self.env} has agents {sorted(map(str, unknown))} outside {list(self.agents)}")
         return tuple(agent for agent in self.agents if agent in present and agent not in self._ended_agents)
@@ -248,7 +268,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
             if agent in present or (agent in acted and agent in observations):
                 mask = self._write_observation(agent, observations)
                 if mask is None:
-                    mask = (infos.get(agent) or {}).get(MASK)
+                    mask = self._mask_in_info(agent, infos.get(agent))
             if mask is not None and agent in present and self._write_mask(agent, mask):
                 masked.append(agent)
         self._acting = present
@@ -275,6 +295,14 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
             observation, mask = split_mask(observation)
         self._check(f"the observation of agent {agent!r}", _write(self._fields["obs"][agent], observation))
         return mask
+
+    def _mask_in_info(self, agent: str, info: Any) -> Any:
+        """Return the action mask in an agent's info; None if there is none."""
+        if not info:
+            return None
+        if not isinstance(info, Mapping):
+            raise EnvStepError(f"{self.env}: the info of agent {agent!r} is {short_repr(info)}; allowed is a dict")
+        return info.get(MASK)
 
     def _write_mask(self, agent: str, mask: Any) -> bool:
         """Write an agent's action mask into the row; return False if its actions cannot be masked."""
