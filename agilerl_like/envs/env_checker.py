@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -25,8 +25,8 @@ from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_s
 
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.env_errors import describe_exception, short_repr
-from agilerl_like.envs.multi_agent.packed_env import PackedSpace
-from agilerl_like.envs.pytree import tree_map
+from agilerl_like.envs.multi_agent.packed_env import STATE_SPACE, PackedMultiAgentEnv, PackedSpace
+from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
 from agilerl_like.envs.spaces import (
     ambiguous_images,
@@ -156,8 +156,10 @@ class _Check:
     ended: int = 0
     unfinished: int = 0
     """Steps of the last episode, which has not ended."""
-    masks: set[str] = field(default_factory=set)
-    """Which of reset and step returned an action mask."""
+    masks: dict[str, set[str]] = field(default_factory=dict)
+    """Which of reset and step returned an action mask, by agent; "" is the name of a single one."""
+    first_agents: set[str] = field(default_factory=lambda: {""})
+    """The agents that act after a reset."""
 
     def run(self) -> None:
         folder = os.getcwd()
@@ -167,10 +169,10 @@ class _Check:
         self._play()
         if (self.env.observation_space, self.env.action_space) != spaces:
             self._error("the spaces of the env change while it runs", "declare spaces that hold for every episode")
-        if self.masks == {"step"}:
-            self._warn(
-                f"info['{MASK}'] is given by step() and not by reset()", "return it with the first observation, too"
-            )
+        for agent, calls in self.masks.items():
+            if calls == {"step"} and agent in self.first_agents:
+                what = f"the {MASK} of agent {agent!r}" if agent else f"info['{MASK}']"
+                self._warn(f"{what} is given by step() and not by reset()", "return it with the first observation, too")
         self._check_replay()
         if os.getcwd() != folder:
             os.chdir(folder)
@@ -258,12 +260,13 @@ class _Check:
             except ConfigurationError as error:
                 raise self._break(str(error), _WRAP) from None
         space = self.env.observation_space
-        for name, shape in () if self._is_multi_agent else ambiguous_images(space):
+        observed = space.dict_space["obs"] if isinstance(space, PackedSpace) else space
+        for name, shape in ambiguous_images(observed):
             self._warn(
                 f"the image {name or 'that is observed'} has shape {shape}, in which any axis could be the channels",
                 "the first one is used; set algorithm.swap_channels: true if they are last, false if they are first",
             )
-        for name, shape in () if self._is_multi_agent else images_without_channels(space):
+        for name, shape in images_without_channels(observed):
             self._warn(
                 f"{name} is a uint8 Box of 2 dimensions, which is read as a vector",
                 f"an image has 3: {(*shape, 1)}",
@@ -339,10 +342,49 @@ class _Check:
     # -- parts of a step
 
     def _check_observation(self, observation: Any, call: str) -> None:
-        for severity, problem, advice in _misfits(observation, self.env.observation_space, "observation"):
+        space = self.env.observation_space
+        if isinstance(space, PackedSpace):
+            fields = space.read(observation)
+            self._check_values(fields["obs"], space.dict_space["obs"], "observation", call)
+            if "state" in fields:
+                self._check_values(fields["state"], space.dict_space["state"], "state()", call)
+            else:
+                self._check_unread_state()
+            self._check_masks_of_agents(fields, call)
+        else:
+            self._check_values(observation, space, "observation", call)
+
+    def _check_values(self, values: Any, space: gym.Space, name: str, call: str) -> None:
+        for severity, problem, advice in _misfits(values, space, name):
             self._add(severity, f"{call} returned an observation that its space does not hold: {problem}", advice)
             if severity == "error":
                 raise _CheckFailed
+
+    def _check_masks_of_agents(self, fields: Tree, call: str) -> None:
+        """Check the action masks in the fields of a row; an agent with a mask acts next."""
+        spaces = cast(PackedSpace, self.env.action_space).dict_space.spaces
+        method = call.partition("(")[0]
+        if method == "reset":
+            self.first_agents.update(agent for agent, acts in zip(spaces, fields["acting"], strict=True) if acts)
+        for agent, is_masked in zip(spaces, fields["masked"], strict=True):
+            if is_masked:
+                self.masks.setdefault(agent, set()).add(method)
+                where = f"the {MASK} of agent {agent!r} after {call}"
+                self._check_mask(fields["mask"][agent], spaces[agent], where, ended=False)
+
+    def _check_unread_state(self) -> None:
+        """Check the `state()` that rows are without; a defect is a warning, because nothing reads it."""
+        space = self.env.metadata[STATE_SPACE]
+        if not isinstance(space, gym.Space):
+            return
+        needs_it = "critic_observation='state' needs it"
+        try:
+            state = cast(PackedMultiAgentEnv, self.env.unwrapped).state()
+        except Exception as fault:
+            self._warn(f"state() raised {describe_exception(fault)}", needs_it)
+            return
+        for _, problem, advice in _misfits(state, space, "state()"):
+            self._warn(problem, f"{advice}: {needs_it}")
 
     def _check_info(self, info: Any, call: str, *, ended: bool) -> None:
         if not isinstance(info, dict):
@@ -353,11 +395,10 @@ class _Check:
                 f"info has {size / 1e6:.0f} MB of arrays in it", "leave out entries that nothing reads: they cost time"
             )
         if MASK in info and not self._is_multi_agent:
-            self.masks.add(call)
-            self._check_mask(info[MASK], call, ended=ended)
+            self.masks.setdefault("", set()).add(call)
+            self._check_mask(info[MASK], self.env.action_space, f"info['{MASK}'] of {call}()", ended=ended)
 
-    def _check_mask(self, mask: Any, call: str, *, ended: bool) -> None:
-        space, where = self.env.action_space, f"info['{MASK}'] of {call}()"
+    def _check_mask(self, mask: Any, space: gym.Space, where: str, *, ended: bool) -> None:
         size = mask_size(space)
         if not size:
             raise self._break(f"{where} is given for {space}, whose actions cannot be masked", "leave it out")

@@ -263,6 +263,36 @@ class TeamWithoutInfos(Team):
         return super().reset(seed)[0]
 
 
+class TeamWithState(Team):
+    state_space = Box(-1, 1, (2,))
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+
+class TeamOfImages(Team):
+    def __init__(self):
+        super().__init__()
+        self.observation_spaces["b"] = Box(0, 255, (16, 16), np.uint8)
+
+    def see(self, agent):
+        return super().see(agent) if agent == "a" else np.zeros((16, 16), np.uint8)
+
+
+class TakesTurns(Team):
+    """The mask of one agent allows nothing, so that it waits for the other's action."""
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed)[0], self.masks()
+
+    def step(self, actions):
+        return *super().step(actions)[:4], self.masks()
+
+    def masks(self):
+        return {agent: {"action_mask": np.full(2, self.tick % 2 == self.number(agent))} for agent in self.lives}
+
+
 def team_but(change):
     """A function that makes teams of which `change(team, *parts)` alters a step in place, or returns another."""
 
@@ -302,6 +332,34 @@ TEAM_DEFECTS = {
         team_but(lambda team, o, r, *rest: r.pop("a") and None),
         "error: scripted gave no reward to agent 'a', which acted; fix the env$",
     ),
+    "nan": (
+        team_but(lambda team, o, *rest: o["b"].put(1, np.nan if team.tick == 3 else 0)),
+        r"error: step\(\) returned an observation .*: observation\['b'\] has nan in it; return finite numbers",
+    ),
+    "outside the space": (
+        team_but(lambda team, o, *rest: o.update(b=np.full(3, 2e6 if "b" in team.agents else 0))),
+        r"warning: step\(\) returned an observation .*: observation\['b'\]\[0\]=2000000.0 is outside .*; widen the",
+    ),
+    "masks that allow nothing": (
+        team_but(lambda team, *parts: parts[4].update(b={"action_mask": np.zeros(2, np.int8)})),
+        r"error: the action_mask of agent 'b' after step\(\) allows no action; allow at least one",
+    ),
+    "first mask missing": (
+        team_but(lambda team, *parts: parts[4].update(b={"action_mask": np.ones(2, np.int8)})),
+        r"warning: the action_mask of agent 'b' is given by step\(\) and not by reset\(\)",
+    ),
+    "a state that does not fit its space": (
+        partial(TeamWithState, lambda: np.zeros(3)),
+        r"warning: state\(\) has shape \(3,\), and its space \(2,\); make them equal: critic_observation='state' needs",
+    ),
+    "a state that cannot be computed": (
+        partial(TeamWithState, lambda: 1 / 0),
+        r"warning: state\(\) raised ZeroDivisionError: .*; critic_observation='state' needs it",
+    ),
+    "an image without channels": (
+        TeamOfImages,
+        r"warning: observation\['b'\] is a uint8 Box of 2 dimensions.*; an image has 3: \(16, 16, 1\)",
+    ),
     "an exception": (
         team_but(lambda team, *parts: [][team.tick]),
         r"error: step\({'a': \d, 'b': \d}\) raised IndexError: .*test_env_checker.py\", line .*; fix it there$",
@@ -315,6 +373,20 @@ def test_a_defect_of_a_team_is_found_and_named(make, message):
     findings = [str(finding) for finding in check_env(partial(make_packed_env, make)).findings]
     assert len(findings) == 1, findings
     assert re.search(message, findings[0]), findings[0]
+
+
+def test_a_state_that_the_critic_reads_is_an_error_where_it_is_not_finite():
+    make = partial(make_packed_env, partial(TeamWithState, lambda: np.full(2, np.nan)), with_state=True)
+    assert [str(finding) for finding in check_env(make).findings] == [
+        "error: reset(seed=2024) returned an observation that its space does not hold: state() has nan in it; return "
+        "finite numbers"
+    ]
+
+
+def test_a_team_with_masks_is_masked_and_agents_that_wait_for_their_turn_are_no_finding():
+    inspection = check_env(partial(make_packed_env, TakesTurns))
+    assert (inspection.findings, inspection.masked, inspection.longest) == ((), True, 4)
+    assert not check_env(partial(make_packed_env, Team)).masked
 
 
 STOCK = (
