@@ -25,6 +25,7 @@ from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_s
 
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.env_errors import describe_exception, short_repr
+from agilerl_like.envs.multi_agent.key_checks import KeyCheckedEnv
 from agilerl_like.envs.multi_agent.packed_env import STATE_SPACE, PackedMultiAgentEnv, PackedSpace
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK, sample_legal_action
@@ -244,6 +245,8 @@ class _Check:
                 "derive it from gymnasium.Env",
             )
         self.made.append(env)
+        if isinstance(env, PackedMultiAgentEnv):
+            env.env = KeyCheckedEnv(env.env, self._warn)
         if _has_layer(env, gym.wrappers.Autoreset):
             self._warn("the env resets itself (Autoreset)", "leave Autoreset out: vector envs reset by themselves")
         return env

@@ -263,6 +263,12 @@ class TeamWithoutInfos(Team):
         return super().reset(seed)[0]
 
 
+class TeamWithGuest(Team):
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed)
+        return {**observations, 7: 1}, {**infos, "map": 2}
+
+
 class TeamWithState(Team):
     state_space = Box(-1, 1, (2,))
 
@@ -359,6 +365,22 @@ TEAM_DEFECTS = {
     "an image without channels": (
         TeamOfImages,
         r"warning: observation\['b'\] is a uint8 Box of 2 dimensions.*; an image has 3: \(16, 16, 1\)",
+    ),
+    "a reward of an unknown agent": (
+        team_but(lambda team, o, r, *rest: r.update(bb=1.0)),
+        r"warning: step\(\) returned rewards with 'bb', which is ignored; did you mean 'b'\?",
+    ),
+    "a flag of all agents": (
+        team_but(lambda team, o, r, te, *rest: te.update(__all__=False)),
+        r"warning: step\(\) returned terminations with '__all__', which is ignored; allowed are: a, b",
+    ),
+    "no truncations": (
+        team_but(lambda team, o, r, te, tr, i: (o, r, te, {}, i)),
+        r"warning: step\(\) returned truncations without agent 'a', which acted; return False for an agent",
+    ),
+    "an observation of an unknown agent": (
+        TeamWithGuest,
+        r"warning: reset\(\) returned observations with 7, which is ignored; allowed are: a, b",
     ),
     "an exception": (
         team_but(lambda team, *parts: [][team.tick]),

@@ -47,7 +47,7 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
         """Start an episode; only the first agent to act observes."""
         self.aec_env.reset(seed=seed, options=options)
         self._steps = 0
-        observations, _, _, _, infos = self._until_next_turn({})
+        observations, _, _, _, infos = self._until_next_turn(())
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> Step:
@@ -66,7 +66,7 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
                 f"{self}: action {actions[agent]} of agent {agent!r} failed with {describe_exception(error)}"
                 f"{'' if self._has_mask else hint}"
             ) from error
-        return self._until_next_turn({agent: 0.0})
+        return self._until_next_turn((agent,))
 
     def state(self) -> Any:
         """The global state."""
@@ -81,12 +81,12 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
     def __str__(self) -> str:
         return str(self.aec_env)
 
-    def _until_next_turn(self, rewards: dict[str, float]) -> Step:
-        """Remove agents that have ended, up to the agent that acts next."""
+    def _until_next_turn(self, acted: tuple[str, ...]) -> Step:
+        """Remove agents that have ended, up to the agent that acts next; those that `acted` have a reward and flags."""
         env = self.aec_env
         observations, infos = {}, {}
-        terminations: dict[str, bool] = {}
-        truncations: dict[str, bool] = {}
+        rewards: dict[str, float] = dict.fromkeys(acted, 0.0)
+        terminations, truncations = dict.fromkeys(acted, False), dict.fromkeys(acted, False)
         self.agents = []
         while env.agents:
             agent = env.agent_selection
