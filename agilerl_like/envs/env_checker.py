@@ -182,9 +182,10 @@ class _Check:
             problem = f"no episode ended in {self.taken} random steps"
             if self.ended:
                 problem = f"an episode had not ended after {self.unfinished} random steps (others took {self.longest})"
+            limit = "truncate all agents after so many steps" if self._is_multi_agent else "wrap the env in TimeLimit"
             self._warn(
                 f"{problem}, and no time limit is known",
-                "if episodes may never end, set training.eval_steps, or wrap the env in TimeLimit",
+                f"if episodes may never end, set training.eval_steps, or {limit}",
             )
 
     @property
@@ -444,10 +445,13 @@ class _Check:
                 "let reset() restore everything that an episode changes",
             )
             return
+        source = "self.np_random, after super().reset(seed=seed)"
+        if self._is_multi_agent:
+            source = "a generator of its own, which reset(seed=…) seeds"
         self._warn(
             f"the same seed and actions lead to different episodes (from step {place} on)",
-            "draw all random numbers from self.np_random, after super().reset(seed=seed): otherwise members are not "
-            "evaluated on the same episodes, and no run can be repeated",
+            f"draw all random numbers from {source}: otherwise members are not evaluated on the same episodes, and no "
+            "run can be repeated",
         )
 
     def _differs(self, env: gym.Env) -> int | None:

@@ -244,8 +244,8 @@ def test_a_defect_is_found_and_named(make, message, tmp_path, monkeypatch):
 class Team(multi_agent_envs.Scripted):
     """Two agents for four steps; `change` may alter what a step returns."""
 
-    def __init__(self, change=lambda team, result: result):
-        super().__init__(a="ooooT", b="ooooT")
+    def __init__(self, change=lambda team, result: result, life="ooooT"):
+        super().__init__(a=life, b=life)
         self.action_spaces = {"a": Discrete(2), "b": Discrete(2)}
         self.change = change
 
@@ -381,6 +381,14 @@ TEAM_DEFECTS = {
     "an observation of an unknown agent": (
         TeamWithGuest,
         r"warning: reset\(\) returned observations with 7, which is ignored; allowed are: a, b",
+    ),
+    "endless": (
+        partial(Team, life="o" * 10_000),
+        "warning: no episode ended in 300 .*; if episodes may never end, set training.eval_steps, or truncate all",
+    ),
+    "global randomness": (
+        team_but(lambda team, o, *rest: o["b"].put(1, os.urandom(1)[0])),
+        r"warning: the same seed .*; draw all random numbers from a generator of its own, which reset\(seed=…\) seeds:",
     ),
     "an exception": (
         team_but(lambda team, *parts: [][team.tick]),

@@ -388,8 +388,11 @@ def picky(level):
             r"'env.cost'}; allowed with several agents are keys",
         ),
         ({"env": envs.Manifold, "info_keys": ["cost"]}, r"info_keys=\['cost'\]; allowed are names with keys"),
-        ({"env": envs.Manifold, "extra_wrappers": [3]}, "extra_wrappers: 3; allowed are a name"),
-        ({"env": envs.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers: .*Discrete.* cannot go around"),
+        (
+            {"env": envs.Manifold, "extra_wrappers": [3]},
+            r"wrappers \(in Python extra_wrappers\): 3; allowed are a name",
+        ),
+        ({"env": envs.Manifold, "extra_wrappers": [Discrete]}, "extra_wrappers.: .*Discrete.* cannot go around"),
         ({"env": Speaking}, r"observation_space\('a'\)=Text.* of scripted; allowed are Box, Discrete"),
         (
             {"env": partial(envs.Scripted, a="oT"), "with_state": True},

@@ -349,7 +349,7 @@ def make_packed_env(
     if not all(callable(getattr(env, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         raise ConfigurationError(f"env={source!r} returned {env!r}; allowed are PettingZoo's parallel and AEC envs")
     for wrapper in extra_wrappers:
-        env = apply_wrapper(env, wrapper, "extra_wrappers")
+        env = apply_wrapper(env, wrapper, "wrappers (in Python extra_wrappers)")
     try:
         return PackedMultiAgentEnv(env, with_state=with_state)
     except ConfigurationError:
