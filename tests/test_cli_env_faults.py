@@ -8,7 +8,7 @@ import yaml
 
 from agilerl_like import Run
 from agilerl_like.cli import main
-from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, STEPS
 
 FLAWED = """
 import os, signal, sys
@@ -141,7 +141,12 @@ def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys, tmp_
 
 
 def test_one_interrupt_ends_an_evaluation_whose_episodes_never_end(run, capsys, tmp_path):
-    assert run("interrupts", 400, "Endless", "--training.eval-steps", "none") == 130
-    assert "agilerl-like resume runs/one --trust" in " ".join(capsys.readouterr().out.split())
+    before = STEPS + BRIEF_REPLAYED + 256
+    assert run("interrupts", before + 80, "Endless", "--training.eval-steps", "none") == 130
+    out = " ".join(capsys.readouterr().out.split())
+    assert "agilerl-like resume runs/one --trust" in out
+    assert re.search(
+        r"warning: env \S+Endless: no episode ended in 300 .* set training.eval_steps, or .* plays whole", out
+    )
     with (tmp_path / "runs/one/metrics.csv").open() as table:
         assert {row["eval/mean_reward"] for row in csv.DictReader(table)} == {"nan"}  # no episode has a return

@@ -96,12 +96,15 @@ class _Step(NamedTuple):
     truncated: bool = False
 
 
-def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED) -> EnvCheck:
+def check_env(
+    make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int = REPLAYED, until_end: bool = False
+) -> EnvCheck:
     """Make an env, check it for so many steps, and close it.
 
-    The first `replayed` steps are repeated with the same seed and the same actions.
+    The first `replayed` steps are repeated with the same seed and the same actions. With `until_end` there are up to
+    `STEPS` steps as long as the env is `endless`, so that episodes without an end are found.
     """
-    check = _Check(make, steps, replayed)
+    check = _Check(make, steps, replayed, until_end)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -113,9 +116,9 @@ def check_env(make: Callable[[], gym.Env], *, steps: int = STEPS, replayed: int 
     return check.inspection()
 
 
-def check_envs(makes: Sequence[Callable[[], gym.Env]], *, steps: int = STEPS, replayed: int = REPLAYED) -> EnvCheck:
+def check_envs(makes: Sequence[Callable[[], gym.Env]], **options: Any) -> EnvCheck:
     """Check one env of each instance, as `check_env` does; findings that are not of all instances name theirs."""
-    checks = [check_env(make, steps=steps, replayed=replayed) for make in makes]
+    checks = [check_env(make, **options) for make in makes]
     found: dict[Finding, list[int]] = {}
     for number, check in enumerate(checks):
         for finding in check.findings:
@@ -146,6 +149,7 @@ class _Check:
     make: Callable[[], gym.Env]
     steps: int
     replayed: int
+    until_end: bool
     env: gym.Env = field(init=False)
     findings: dict[tuple[Severity, str], Finding] = field(default_factory=dict)
     made: list[gym.Env] = field(default_factory=list)
@@ -185,7 +189,7 @@ class _Check:
             limit = "truncate all agents after so many steps" if self._is_multi_agent else "wrap the env in TimeLimit"
             self._warn(
                 f"{problem}, and no time limit is known",
-                f"if episodes may never end, set training.eval_steps, or {limit}",
+                f"if episodes may never end, set training.eval_steps, or {limit}: evaluation plays whole episodes",
             )
 
     @property
@@ -291,7 +295,7 @@ class _Check:
         self.recorded.append((None, first))
         self.env.action_space.seed(SEED)
         length = 0
-        while self.taken < self.steps:
+        while self.taken < self.steps or (self.until_end and self.taken < STEPS and self.endless):
             action = self._action(info)
             begun = perf_counter()
             result = self._call(f"step({self._shown(action)})", lambda action=action: self._step(action))

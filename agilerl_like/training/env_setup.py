@@ -65,10 +65,11 @@ class EnvSetup(ABC):
         """Return the episodes of each member's evaluation: `count` on each instance, in whole sets of distinct envs."""
         return count
 
-    def check(self) -> tuple[Finding, ...]:
-        """Return the findings of a brief `check_envs` of fresh envs, if they can be made."""
-        makes = single_env_fns_of(self.vec_env)
-        found = check_envs(makes, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED).findings if makes else ()
+    def check(self, *, until_end: bool) -> tuple[Finding, ...]:
+        """Return the findings of a brief `check_envs` of fresh envs, if they can be made; `until_end` as there."""
+        makes, found = single_env_fns_of(self.vec_env), ()
+        if makes:
+            found = check_envs(makes, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED, until_end=until_end).findings
         return (*found, *_changed_rewards(getattr(self.vec_env, "env_config", None)))
 
     @abstractmethod

@@ -107,7 +107,8 @@ def evolve_on_policy(
     if output_paths.run_dir is not None and not resume:
         check_unused(output_paths.run_dir, overwrite=output_paths.overwrite)
     check_output_paths(output_paths)
-    check_env_setup(env_setup, callbacks)
+    evaluates_here = eval_setup is None and plan.training_args.eval_steps is None
+    check_env_setup(env_setup, callbacks, until_end=evaluates_here)
     if eval_setup is not None:
         env_setup.check_eval_env(eval_setup)
     process_run = ProcessRun(
@@ -132,14 +133,14 @@ def evolve_on_policy(
         return replace(process_run, process_group=process_group).run(resume=resume)
 
 
-def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList) -> None:
-    """Check the env briefly before training, and report warnings.
+def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList, *, until_end: bool) -> None:
+    """Check the env briefly before training, `until_end` whether its episodes end, and report warnings.
 
     Raises:
         ConfigurationError: the env breaks its contract; all errors are in the message.
     """
     name, errors = env_name_of(env_setup.vec_env), []
-    for finding in env_setup.check():
+    for finding in env_setup.check(until_end=until_end):
         text = f"{finding.problem}; {finding.advice}"
         if finding.severity == "error":
             errors.append(text)

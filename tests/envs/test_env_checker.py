@@ -484,3 +484,13 @@ def test_the_brief_check_takes_few_steps_and_does_not_report_endless_episodes():
     inspection = check_env(sound_but(over=lambda self: False), steps=9, replayed=9)
     assert inspection.findings == ()
     assert BRIEF_STEPS + BRIEF_REPLAYED <= 100
+
+
+@pytest.mark.parametrize(("ends_at", "taken"), [(30, 40), (200, 200), (10**9, 300)])
+def test_a_brief_check_until_the_end_takes_further_steps_as_long_as_no_episode_ends(ends_at, taken):
+    steps = []
+    see = lambda self: steps.append(self.time) or np.zeros(2, np.float32)  # noqa: E731
+    make = sound_but(over=lambda self: self.time >= ends_at, see=see)
+    findings = check_env(make, steps=40, replayed=0, until_end=True).findings
+    assert len([time for time in steps if time]) == taken
+    assert [finding.problem[:16] for finding in findings] == ["no episode ended"] * (taken == 300)

@@ -236,7 +236,7 @@ class Broken(gymnasium.Env):
 def test_an_env_that_returns_nan_is_named(where):
     env = make_vect_envs(make_env=lambda: Broken(where), num_envs=4, backend="sync")
     with pytest.raises(EnvStepError, match=f"{where}=nan is not finite: member 0, env 0 of its own"):
-        train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, verbose=False)
+        train_on_policy(env, pop=population_of(env), max_steps=400, evo_steps=200, eval_steps=60, verbose=False)
 
 
 def test_a_diverged_member_is_replaced_logged_and_never_selected():
