@@ -412,13 +412,16 @@ class IPPO(OnPolicyAlgorithm):
             observation, mask = layout.without_mask(observation)
             batch = layout.as_batch(agent, observation)
             _, is_single = layout.encoding.as_batch(observation)
-            action, states[agent] = self.learners[group].predict(
-                layout.rows_of_agent(agent, batch),
-                state.get(agent),
-                episode_start,
-                deterministic,
-                mask if masks.get(agent) is None else masks[agent],
-            )
+            try:
+                action, states[agent] = self.learners[group].predict(
+                    layout.rows_of_agent(agent, batch),
+                    state.get(agent),
+                    episode_start,
+                    deterministic,
+                    mask if masks.get(agent) is None else masks[agent],
+                )
+            except ConfigurationError as error:
+                raise ConfigurationError(f"agent {agent!r}: {error}") from error
             actions[agent] = action[0] if is_single else action
         return actions, states
 

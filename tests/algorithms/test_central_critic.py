@@ -9,6 +9,7 @@ from pettingzoo import ParallelEnv
 from agilerl_like import IPPO, ConfigurationError, make_multi_agent_vect_envs, train_multi_agent_on_policy
 from agilerl_like.config import build
 from agilerl_like.config.multi_agent import MultiAgentConfig
+from agilerl_like.errors import EnvStepError
 from agilerl_like.hpo import Mutations, TournamentSelection
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
@@ -238,6 +239,21 @@ def test_an_env_without_its_state_is_an_error():
     collector = setup.make_collector(setup.population([team_of(env)]), setup.adapt(env), PhaseTimer(("env", "act")))
     with pytest.raises(ConfigurationError, match="the env returns no state; make it with_state=True"):
         collector.reset([0])
+
+
+class Undefined(Endless):
+    """Its state is NaN in the fifth state that is computed."""
+
+    states = 0
+
+    def state(self):
+        self.states += 1
+        return super().state() * (np.nan if self.states == 5 else 1)
+
+
+def test_a_state_that_is_not_finite_is_named():
+    with pytest.raises(EnvStepError, match=r"Undefined, env 0: state\(\)\[0\]=nan is not finite"):
+        trained(Undefined, "state")
 
 
 def test_hand_written_loops_are_refused():

@@ -432,6 +432,8 @@ def test_a_trained_team_predicts_single_observations_and_batches():
     assert masked["b_0"].tolist() == [1] * 4
     with pytest.raises(ConfigurationError, match="obs agent='c_0' is unknown"):
         team.predict({"c_0": batch["a_0"]})
+    with pytest.raises(ConfigurationError, match=r"^agent 'b_0': observation=\[nan, 0.0\] is not finite"):
+        team.predict({"a_0": batch["a_0"], "b_0": np.array([np.nan, 0.0])})
 
 
 def test_masks_and_states_of_the_wrong_agents_are_refused():

@@ -404,6 +404,29 @@ def test_observations_that_are_not_finite_are_named():
         check_finite(step)
 
 
+class Echo(Scripted):
+    """Pays the last observation of agent b, which is NaN after tick 2."""
+
+    def see(self, agent):
+        return super().see(agent) * (np.nan if agent == "b" and self.tick == 2 else 1)
+
+    def step(self, actions):
+        pay = float(self.see("b")[0])
+        observations, rewards, *rest = super().step(actions)
+        return observations, dict.fromkeys(rewards, pay), *rest
+
+
+def test_an_observation_that_leads_to_rewards_that_are_not_finite_is_named_in_their_place():
+    env = team_of(partial(Echo, a="ooooT", b="ooooT"))
+    env.reset([0])
+    for _ in range(2):
+        env.step(still(env))
+    with pytest.raises(
+        EnvStepError, match="scripted, step 2 of the episode: the observation of agent 'b' is not finite"
+    ):
+        env.step(still(env))
+
+
 def test_an_episode_without_agents_is_an_error():
     env = team_of(partial(Scripted, a=".oT"))
     with pytest.raises(EnvStepError, match="started an episode without agents"):

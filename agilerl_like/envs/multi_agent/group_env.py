@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from agilerl_like.envs.array_backend import Array, ArrayBackend, NumpyBackend
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.multi_agent.packed_env import OBSERVATION, flat_mask, split_mask
 from agilerl_like.envs.multi_agent.scripted import ScriptedRows
@@ -23,7 +24,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentTransition, Mult
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK
 from agilerl_like.envs.spaces import ObservationEncoder
-from agilerl_like.envs.vec_adapter import Transition
+from agilerl_like.envs.vec_adapter import Transition, check_finite_array
 from agilerl_like.errors import ConfigurationError
 
 Rewards = Literal["individual", "sum", "mean"]
@@ -228,6 +229,7 @@ class MultiAgentStepSync:
         """Return all agents' first observations; only the first group passes seeds, which resets the envs."""
         if seeds is not None:
             self._first_obs = self.env.reset(seeds)
+            self._check_state(self.env.state, range(self.env.num_envs))
             self._actions, self._transitions, self._unread, self._latest = {}, {}, {}, {}
             widths = [columns.stop - columns.start for columns in self.env.columns]
             rows = [self.env.num_envs // sum(widths) * width for width in widths]
@@ -258,6 +260,9 @@ class MultiAgentStepSync:
         """Return the step of one env group; called once by each group of agents."""
         if group not in self._transitions:
             step = self._latest[group] = self.env.step_wait(group)
+            self._check_state(step.state, self.env.group_rows[group])
+            if step.next_state is not step.state:
+                self._check_state(step.next_state, self.env.group_rows[group])
             team_reward = np.sum([*step.reward.values()], axis=0)
             self.episodes[group].update(self._own_reward(group, step, team_reward), step.ended, step.lost)
             account = self._accounts[group]
@@ -265,6 +270,12 @@ class MultiAgentStepSync:
             self._unread[group] = len(self.groups)
         self._unread[group] -= 1
         return self._transitions[group] if self._unread[group] else self._transitions.pop(group)
+
+    def _check_state(self, state: np.ndarray | None, rows: Sequence[int] | np.ndarray) -> None:
+        """Raise EnvStepError if a state of the envs `rows` is not finite; rollouts have it in agents' observations."""
+        if state is not None:
+            vector = self.env.env.vector
+            check_finite_array("state()", state, lambda row: f"{env_name_of(vector)}, env {rows[row]}")
 
     def _own_reward(self, group: int, step: MultiAgentTransition, team_reward: np.ndarray) -> np.ndarray:
         """Return the reward `[n]` of the agents that no function controls."""

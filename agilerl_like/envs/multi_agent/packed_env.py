@@ -192,9 +192,10 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         ended = {agent for agent in running if terminations.get(agent) or truncations.get(agent)}
         self._ended_agents |= ended
         self._present = self._active_agents()
-        info = self._write_observations(observations, infos, {*acted, *ended})
-        fields, agents, over = self._fields, self.agents, not self._acting
+        fields, agents = self._fields, self.agents
         per_agent = [self._checked_reward(agent, rewards[agent]) if agent in rewards else 0.0 for agent in agents]
+        info = self._write_observations(observations, infos, {*acted, *ended})
+        over = not self._acting
         fields["reward"][...] = per_agent
         fields["terminated"][...] = [agent in ended and bool(terminations.get(agent)) for agent in agents]
         fields["truncated"][...] = [
@@ -242,8 +243,18 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
             name = f"{self.env}, step {self._steps} of the episode: the reward of agent {agent!r}"
             check_reward(name, reward)
             if not math.isfinite(reward):  # later it is credited to another step, or to the team
+                self._check_last_observations()
                 raise EnvStepError(f"{name}={reward} is not finite")
         return reward
+
+    def _check_last_observations(self) -> None:
+        """Raise EnvStepError if an agent acted on numbers that are not finite, because its actions are not either."""
+        for agent, observation in self._fields["obs"].items():
+            parts: list[np.ndarray] = []
+            tree_map(parts.append, observation)
+            if not all(np.isfinite(part).all() for part in parts):
+                place = f"{self.env}, step {self._steps - 1} of the episode"
+                raise EnvStepError(f"{place}: the observation of agent {agent!r} is not finite")
 
     def _active_agents(self) -> tuple[str, ...]:
         """The agents that are present; one that has ended does not act again in this episode."""
