@@ -113,6 +113,11 @@ def test_a_name_that_is_missing_is_compared_with_classes_and_functions(own, caps
     assert "'np'" not in error
 
 
+def test_a_module_without_the_name_of_an_environment_is_named(own, capsys):
+    assert main(["check", own]) == 2
+    assert f"env_name='{own}' is a module in the current folder; allowed is '{own}:NAME'" in capsys.readouterr().err
+
+
 def test_every_instance_is_checked(own, tmp_path, capsys):
     (tmp_path / "levels.yaml").write_text(
         f"environment: {{id: CartPole-v1, num_envs: 2, instances: [{{}}, {{id: '{own}:Wrong'}}]}}"

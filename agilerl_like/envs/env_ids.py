@@ -19,6 +19,7 @@ from agilerl_like.envs.import_paths import (
     EXTRAS,
     import_module_named,
     install_hint,
+    is_module_here,
     missing_module_name,
     public_callables,
 )
@@ -47,6 +48,11 @@ def env_spec(env_id: str) -> EnvSpec:
         namespace = name.replace("-", "/").partition("/")[0]  # "ALE/Pong-v5", "MiniGrid-Empty-5x5-v0"
         if namespace in EXTRAS and not _is_registered(namespace):
             raise ConfigurationError(f"env_name={env_id!r} needs a package: {install_hint(namespace)}") from None
+        if env_id.isidentifier() and is_module_here(env_id):
+            raise ConfigurationError(
+                f"env_name={env_id!r} is a module in the current folder; allowed is '{env_id}:NAME', with the name of "
+                "an environment in it, or of a function that makes one"
+            ) from None
         error = unknown_name("env_name", env_id, gym.registry)
         raise ConfigurationError(f"{error}; an id of another package is written 'package:Env-v0'") from fault
 

@@ -152,11 +152,15 @@ def public_callables(module: ModuleType) -> list[str]:
     return [name for name in names if name[0] != "_" and (name not in loaded or callable(loaded[name]))]
 
 
-def _search_current_folder_for(root: str) -> None:
+def is_module_here(root: str) -> bool:
+    """Return whether a module or package of this name is in the current folder."""
     here = Path.cwd()
-    is_there = (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()
-    if is_there and root not in sys.modules and importlib.util.find_spec(root) is None:
-        sys.path.append(str(here))
+    return (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file()
+
+
+def _search_current_folder_for(root: str) -> None:
+    if is_module_here(root) and root not in sys.modules and importlib.util.find_spec(root) is None:
+        sys.path.append(str(Path.cwd()))
 
 
 def _import_advice(module_name: str, fault: ImportError) -> str:
