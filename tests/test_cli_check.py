@@ -29,6 +29,7 @@ from pettingzoo import ParallelEnv
 class Team(ParallelEnv):
     metadata = {"name": "team"}
     possible_agents = ["a_0", "a_1"]
+    pay = {"a_0": 1.0, "a_1": 1.0}
 
     def observation_space(self, agent):
         return Box(0, 1, (1,), np.float32)
@@ -42,7 +43,8 @@ class Team(ParallelEnv):
 
     def step(self, actions):
         self.time += 1
-        found = *map(self.of_all, (np.zeros(1, np.float32), 1.0, self.time == 5, False, {})),
+        ends = self.of_all(self.time == 5)
+        found = self.of_all(np.zeros(1, np.float32)), self.pay, ends, self.of_all(False), self.of_all({})
         self.agents = [] if self.time == 5 else self.agents
         return found
 
@@ -88,6 +90,13 @@ def test_a_team_is_checked_with_the_state_that_the_algorithm_needs(own, tmp_path
         )
         assert main(["check", "team.yaml"]) == code
     assert "with_state=True needs an env with a state_space" in capsys.readouterr().err
+
+
+def test_teams_whose_rewards_sum_to_zero_get_ratings_as_fitness(own, tmp_path):
+    (tmp_path / "own_game.py").write_text(TEAM + "\n\nclass Game(Team):\n    pay = {'a_0': 1.0, 'a_1': -1.0}\n")
+    for env, fitness in (("Team", "return"), ("Game", "rating")):
+        assert main(["check", f"own_game:{env}", "--write", f"{env}.yaml"]) == 0
+        assert load(f"{env}.yaml").training.fitness == fitness
 
 
 def test_text_that_looks_like_null_stays_text(own, tmp_path, capsys):

@@ -90,6 +90,8 @@ def _suggested(config: Config, inspection: EnvCheck) -> str:
     training: dict[str, Any] = {"max_steps": 1_000_000, "evo_steps": 50_000}
     if inspection.endless:
         training["eval_steps"] = EVAL_STEPS
+    if inspection.zero_sum:
+        training["fitness"] = "rating"
     suggested = {
         "environment": environment,
         **({} if kind is PPO else {"algorithm": {"name": kind.algo}}),

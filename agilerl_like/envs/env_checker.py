@@ -76,6 +76,8 @@ class EnvCheck(NamedTuple):
     """Whether the env gives action masks."""
     endless: bool
     """Whether there is no time limit, and no episode ended or the last one is much longer than those that did."""
+    zero_sum: bool
+    """Whether several agents were paid, and in every episode that ended their returns sum to 0."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -133,6 +135,7 @@ def check_envs(makes: Sequence[Callable[[], gym.Env]], **options: Any) -> EnvChe
         longest=max(check.longest for check in checks),
         masked=any(check.masked for check in checks),
         endless=any(check.endless for check in checks),
+        zero_sum=all(check.zero_sum for check in checks),
     )
 
 
@@ -161,6 +164,8 @@ class _Check:
     ended: int = 0
     unfinished: int = 0
     """Steps of the last episode, which has not ended."""
+    returns: list[np.ndarray] = field(default_factory=list)
+    """Returns of the episodes that ended, by agent."""
     masks: dict[str, set[str]] = field(default_factory=dict)
     """Which of reset and step returned an action mask, by agent; "" is the name of a single one."""
     first_agents: set[str] = field(default_factory=lambda: {""})
@@ -217,7 +222,13 @@ class _Check:
             self.longest,
             bool(self.masks),
             bool(self.taken) and self.endless,
+            self._is_zero_sum,
         )
+
+    @property
+    def _is_zero_sum(self) -> bool:
+        returns = np.array(self.returns)
+        return bool(returns.any()) and bool(np.abs(returns.sum(1)).max() <= 1e-6 * np.abs(returns).max())
 
     # -- findings
 
@@ -294,7 +305,7 @@ class _Check:
         info, first = self._reset(self.env, seed=SEED)
         self.recorded.append((None, first))
         self.env.action_space.seed(SEED)
-        length = 0
+        length, paid = 0, np.zeros(())
         while self.taken < self.steps or (self.until_end and self.taken < STEPS and self.endless):
             action = self._action(info)
             begun = perf_counter()
@@ -305,10 +316,18 @@ class _Check:
             self._run_gymnasium_checker(env_step_passive_checker, self.env, "step", result, action)
             if not self.ended and len(self.recorded) <= self.replayed:
                 self.recorded.append((action, step))
+            paid = paid + self._rewards(step)
             if step.terminated or step.truncated:
+                self.returns.append(paid)
+                paid = np.zeros(())
                 self.ended, self.longest, length = self.ended + 1, max(self.longest, length), 0
                 info, _ = self._reset(self.env)
             self.unfinished = length
+
+    def _rewards(self, step: _Step) -> np.ndarray:
+        """Return the rewards of a step by agent."""
+        space = self.env.observation_space
+        return space.read(step.observation)["reward"] if isinstance(space, PackedSpace) else np.array([step.reward])
 
     def _action(self, info: Mapping[str, Any]) -> Any:
         return self._call("a random legal action", lambda: sample_legal_action(self.env, info))

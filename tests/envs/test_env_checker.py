@@ -413,6 +413,13 @@ def test_a_state_that_the_critic_reads_is_an_error_where_it_is_not_finite():
     ]
 
 
+@pytest.mark.parametrize(("pay", "zero_sum"), [((1.5, -1.5), True), ((1.0, -0.5), False), ((0.0, 0.0), False)])
+def test_a_game_whose_returns_sum_to_zero_is_zero_sum(pay, zero_sum):
+    make = team_but(lambda team, o, r, *rest: r.update(zip("ab", pay, strict=True)))
+    assert check_env(partial(make_packed_env, make)).zero_sum == zero_sum
+    assert not check_env(sound_but(pay=lambda self: 0.0)).zero_sum
+
+
 def test_a_team_with_masks_is_masked_and_agents_that_wait_for_their_turn_are_no_finding():
     inspection = check_env(partial(make_packed_env, TakesTurns))
     assert (inspection.findings, inspection.masked, inspection.longest) == ((), True, 4)
