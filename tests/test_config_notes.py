@@ -52,13 +52,3 @@ def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
     assert list(config_notes(Draft(data).validate())) == []
     with pytest.raises(ConfigurationError, match=r"population\.pre_training_mutation=True has no effect with mutation"):
         Draft({**data, "population": {"pre_training_mutation": True}}).validate()
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "noted"),
-    [("NormalizeObservation", True), ({"name": "NormalizeObservation"}, True), ("ClipReward", False)],
-)
-def test_statistics_of_each_env_are_noted(wrapper, noted) -> None:
-    environment = {"id": "CartPole-v1", "wrappers": [wrapper]}
-    found = list(config_notes(Draft({"environment": environment}).validate()))
-    assert [note.startswith("environment.wrappers: NormalizeObservation") for note in found] == [True] * noted

@@ -18,12 +18,6 @@ def config_notes(config: Config) -> Iterator[str]:
     unused = [name for name, its in config.selection if its != getattr(SelectionConfig(), name, None)]
     if config.mutation is None and unused:
         yield f"mutation: null switches evolution off, so selection.{unused[0]} has no effect"
-    wrappers = (*config.environment.wrappers, *config.environment.training_wrappers)
-    if any(its in ("NormalizeObservation", {"name": "NormalizeObservation"}) for its in wrappers):
-        yield (
-            "environment.wrappers: NormalizeObservation keeps statistics of each env, which evaluation and a resumed "
-            "run begin again; algorithm.normalize_observation keeps those of all envs, with the agent"
-        )
     yield from _range_notes(config)
 
 

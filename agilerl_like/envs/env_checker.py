@@ -62,6 +62,23 @@ class Finding(NamedTuple):
         return f"{self.severity}: {self.problem}; {self.advice}"
 
 
+RUNNING_STATISTICS: Mapping[type[gym.Wrapper], Finding] = {
+    gym.wrappers.NormalizeReward: Finding(
+        "warning",
+        "NormalizeReward divides rewards by running statistics, which continue from one evaluation to the next: "
+        "fitness drifts although nothing is learned, and the best agent is not meaningful",
+        "in training_wrappers, or with an eval_env without it, it changes the reward of training only; PPO and IPPO "
+        "also have normalize_reward",
+    ),
+    gym.wrappers.NormalizeObservation: Finding(
+        "warning",
+        "NormalizeObservation keeps statistics of each env, which evaluation and a resumed run begin again",
+        "normalize_observation of the algorithm keeps those of all envs, with the agent",
+    ),
+}
+"""Wrappers with running statistics, which reset() does not restore -> their findings."""
+
+
 class EnvCheck(NamedTuple):
     """The result of a check."""
 
@@ -183,7 +200,11 @@ class _Check:
             if calls == {"step"} and agent in self.first_agents:
                 what = f"the {MASK} of agent {agent!r}" if agent else f"info['{MASK}']"
                 self._warn(f"{what} is given by step() and not by reset()", "return it with the first observation, too")
-        self._check_replay()
+        statistics = [finding for kind, finding in RUNNING_STATISTICS.items() if _has_layer(self.env, kind)]
+        for finding in statistics:
+            self._add(*finding)
+        if not statistics:
+            self._check_replay()
         if os.getcwd() != folder:
             os.chdir(folder)
             self._warn("the env changes the current folder", "use absolute paths instead: runs write into this folder")

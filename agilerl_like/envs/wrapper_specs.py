@@ -72,17 +72,17 @@ def to_json(wrapper: Wrapper) -> Any:
 
 def supports_batch(wrapper: Wrapper) -> bool:
     """Return whether a wrapper can also wrap a vector env."""
-    kind = _kind(wrapper)
+    kind = wrapper_class(wrapper)
     return True in (getattr(kind, name, False) for name in ("supports_batch", "reads_rows"))  # the latter: former name
 
 
 def changes_reward(wrapper: Wrapper) -> bool:
-    """Return whether a wrapper is known to change the reward: gymnasium's NormalizeReward, and any RewardWrapper."""
-    kind = _kind(wrapper)
-    return isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, gym.wrappers.NormalizeReward))
+    """Return whether a wrapper is known to change the reward: any RewardWrapper."""
+    kind = wrapper_class(wrapper)
+    return isinstance(kind, type) and issubclass(kind, gym.RewardWrapper)
 
 
-def _kind(wrapper: Wrapper) -> Any:
+def wrapper_class(wrapper: Wrapper) -> Any:
     """Return a wrapper's class or function, without its arguments."""
     kind = resolve_wrapper(wrapper)
     return kind.func if isinstance(kind, partial) else kind

@@ -13,14 +13,14 @@ from gymnasium.vector import SyncVectorEnv
 from agilerl_like.algorithms.population import BasePopulation, Population
 from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
-from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, Finding, check_envs
+from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, RUNNING_STATISTICS, Finding, check_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, check_instances, single_env_fns_of
 from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
-from agilerl_like.envs.wrapper_specs import changes_reward
+from agilerl_like.envs.wrapper_specs import changes_reward, wrapper_class
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, Opponent
@@ -70,7 +70,8 @@ class EnvSetup(ABC):
         makes, found = single_env_fns_of(self.vec_env), ()
         if makes:
             found = check_envs(makes, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED, until_end=until_end).findings
-        return (*found, *_changed_rewards(getattr(self.vec_env, "env_config", None)))
+        of_wrappers = _wrapper_findings(getattr(self.vec_env, "env_config", None))
+        return tuple(dict.fromkeys((*found, *of_wrappers)))
 
     @abstractmethod
     def make_eval_env(self, num_envs: int) -> Any:
@@ -172,10 +173,12 @@ class SingleAgentEnvSetup(EnvSetup):
         return Collector(population, env, timer)
 
 
-def _changed_rewards(env_config: Any) -> Iterator[Finding]:
-    """Yield warnings of wrappers by which fitness is not the environment's own reward."""
+def _wrapper_findings(env_config: Any) -> Iterator[Finding]:
+    """Yield warnings of wrappers with running statistics, or by which fitness is not the environment's own reward."""
     for wrapper in env_config.wrappers if isinstance(env_config, VecEnvConfig) else ():
-        if changes_reward(wrapper):
+        if (kind := wrapper_class(wrapper)) in RUNNING_STATISTICS:
+            yield RUNNING_STATISTICS[kind]
+        elif changes_reward(wrapper):
             yield Finding(
                 "warning",
                 f"wrappers: {wrapper!r} changes the reward that fitness is computed from",

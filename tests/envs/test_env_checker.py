@@ -182,6 +182,14 @@ DEFECTS = {
         "warning: the same seed and actions lead to different episodes",
     ),
     "state left over": (Forgetful, r"warning: reset\(seed=.*leads to another episode after others"),
+    "running statistics of rewards": (
+        lambda: gym.wrappers.NormalizeReward(Sound()),
+        "warning: NormalizeReward divides rewards by running .* best agent is not meaningful; in training_wrappers",
+    ),
+    "running statistics of observations": (
+        lambda: gym.wrappers.TimeLimit(gym.wrappers.NormalizeObservation(Sound(), epsilon=1e-6), 50),
+        "warning: NormalizeObservation keeps statistics of each env, .*; normalize_observation of the algorithm",
+    ),
     "endless": (sound_but(over=lambda self: False, see=lambda self: np.zeros(2, np.float32)), "warning: no episode"),
     "info": (sound_but(tell=lambda self: None), "error: .*info .* None"),
     "huge info": (sound_but(tell=lambda self: {"frame": np.zeros(2_000_000, np.uint8)}), "warning: .* 2 MB"),

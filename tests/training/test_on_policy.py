@@ -633,3 +633,15 @@ def test_the_check_before_training_warns_and_does_not_change_the_run():
     assert "terminated=0; return a bool" in warned.warnings[0]
     assert "ClipReward" in warned.warnings[1]
     assert "in training_wrappers it changes the reward of training only" in warned.warnings[1]
+
+
+def test_wrappers_with_running_statistics_are_one_warning_each_with_any_backend_and_none_in_training_wrappers():
+    wrappers = [("NormalizeObservation", {"epsilon": 1e-6}), {"name": "NormalizeReward"}]
+    settings = [{"wrappers": wrappers}, {"wrappers": wrappers, "backend": "workers"}, {}]
+    for given in settings:
+        warned = Records()
+        env = make_vect_envs("CartPole-v1", 4, training_wrappers=["NormalizeReward"], **given)
+        train_on_policy(env, pop=population_of(env), max_steps=64, evo_steps=64, verbose=False, reporters=[warned])
+        env.close()
+        named = [warning.split()[2] for warning in warned.warnings]
+        assert sorted(named) == (["NormalizeObservation", "NormalizeReward"] if given else [])
