@@ -57,6 +57,8 @@ class ForeignSetting(NamedTuple):
     setting: str
     conversion: str = ""
     """How the value is converted, as the end of "which ..."."""
+    otherwise: str = ""
+    """The setting where there is no such one; empty: none."""
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ _MORE_FOREIGN_NAMES = {
     ("algorithm.learn_step", "counts env steps; {} counts steps of all envs at once"): "train_freq train_frequency",
     ("algorithm.target_update_interval", "counts gradient steps; {} counts env steps"): "target_network_frequency",
     ("algorithm.tau", ""): "polyak",
-    ("algorithm.lr", ""): "q_lr critic_lr critic_learning_rate",
+    ("algorithm.lr", ""): "lr_critic",
     ("algorithm.lr_actor", ""): "policy_lr actor_lr actor_learning_rate",
     ("algorithm.eps_start", ""): "exploration_initial_eps start_e initial_epsilon",
     ("algorithm.eps_end", ""): "exploration_final_eps end_e final_epsilon",
@@ -111,14 +113,24 @@ FOREIGN_SETTINGS: Mapping[str, ForeignSetting] = {
         for (setting, conversion), names in _MORE_FOREIGN_NAMES.items()
         for name in names.split()
     },
+    **{
+        name: ForeignSetting("algorithm.lr_critic", otherwise="algorithm.lr")
+        for name in ("critic_lr", "critic_learning_rate", "learning_rate_critic", "q_lr", "value_lr", "vf_lr")
+    },
     **{name: ForeignSetting(*known) for name, known in FOREIGN_NAMES.items()},
 }
 """Names of other systems -> the setting here."""
 
 
-def foreign_setting(name: object) -> ForeignSetting | None:
-    """Return the setting here that corresponds to another library's; None if no library is known to have it."""
-    return FOREIGN_SETTINGS.get(canonical(name))
+def foreign_setting(name: object, allowed: Iterable[str] = ()) -> ForeignSetting | None:
+    """Return the setting here that corresponds to another library's; None if no library is known to have it.
+
+    `allowed` are the names here, which decide where algorithms have different settings for it.
+    """
+    found = FOREIGN_SETTINGS.get(canonical(name))
+    if found is None or not found.otherwise or {found.name, found.setting} & {*allowed}:
+        return found
+    return found._replace(setting=found.otherwise)
 
 
 SHOWN_NAMES = 40
@@ -128,7 +140,7 @@ SHOWN_NAMES = 40
 def unknown_name(field: str, value: object, allowed: Iterable[str]) -> ConfigurationError:
     """Build the error for a name that is not in `allowed`; it suggests another library's equivalent or near names."""
     names = {name.lower(): name for name in sorted(allowed)}
-    foreign = foreign_setting(value)
+    foreign = foreign_setting(value, names.values())
     if foreign is not None and {foreign.name, foreign.setting} & {*names}:
         return renamed_error(field, value, foreign.name, foreign)
     if foreign is not None and "net_config" in names:  # arguments in Python

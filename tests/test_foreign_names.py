@@ -28,6 +28,7 @@ CONVERTED = "'vf_coef', which weighs half the squared error: 2 x value_loss_scal
         ("learning_rate", "config key='learning_rate' is unknown; did you mean 'algorithm.lr'?"),
         ("population.population_size", "did you mean 'size'?"),
         ("hyperparameters.learning_rate.min", "hyperparameters key='learning_rate' is unknown; did you mean 'lr'?"),
+        ("algorithm.critic_lr", "did you mean 'lr_critic'?"),
         ("algorithm.lt", "did you mean 'lr'?"),  # a slip, as ever
     ],
 )
@@ -89,6 +90,9 @@ def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_fr
         (DQN, gymnasium.spaces.Discrete(2), "target_network_frequency", "which counts gradient steps; target_network_"),
         (TD3, BOX, "policy_frequency", "did you mean 'policy_delay'?"),
         (SAC, BOX, "target_entropy", "which is -target_entropy divided by the number of action dimensions?"),
+        (SAC, BOX, "lr_critic", "did you mean 'lr'?"),
+        (TD3, BOX, "critic_lr", "did you mean 'lr'?"),
+        (PPO, BOX, "vf_lr", "did you mean 'lr_critic'?"),
     ],
 )
 def test_off_policy_algorithms_name_theirs(algorithm, space, given, hint):

@@ -207,14 +207,18 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
 
 def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> ConfigurationError:
     """Build the error for a setting that is not in `allowed`; it names the algorithms that have it."""
+    allowed = tuple(allowed)
+    foreign = foreign_setting(name, allowed)
+    own = name if foreign is None else foreign.name
     owners = [
         algorithm
         for algorithm, kind in registered("algorithm").items()
-        if name in getattr(getattr(kind, "config", None), "__dataclass_fields__", ())
+        if own in getattr(getattr(kind, "config", None), "__dataclass_fields__", ())
     ]
-    if foreign_setting(name) is not None or not owners:
+    if own in allowed or not owners:
         return unknown_name(field, name, allowed)
-    return ConfigurationError(f"{field}={name!r} is unknown here; it is a setting of {', '.join(owners)}")
+    called = "" if own == name else f"{own!r}, "
+    return ConfigurationError(f"{field}={name!r} is unknown here; it is {called}a setting of {', '.join(owners)}")
 
 
 def check_ranges(

@@ -113,14 +113,16 @@ class ErrorFormatter:
 
     def _unknown_key(self, field: str, loc: KeyPath, kind: type[ParameterConfig]) -> ConfigurationError:
         """The error for an unknown key; for a name of another library it names the section too."""
-        foreign = foreign_setting(loc[-1])
+        near = self._near(loc, kind)
+        foreign = foreign_setting(loc[-1], near)
         if loc[1:] and loc[-1] == "seed":  # the only setting outside of the sections
             where = "allowed is seed at the top level, which is --seed on the command line"
             return ConfigurationError(f"{field}='seed' is unknown; {where}")
-        if foreign is None and loc[0] == "algorithm" and not self._sections_with(loc[-1]):
-            return unknown_setting(field, loc[-1], self._near(loc, kind))
+        is_of_algorithm = loc[0] == "algorithm" and not self._sections_with(loc[-1])
+        if is_of_algorithm and (foreign is None or foreign.setting == f"algorithm.{foreign.name}"):
+            return unknown_setting(field, loc[-1], near)
         if foreign is None or loc[0] == "hyperparameters":
-            return unknown_name(field, loc[-1], self._near(loc, kind))
+            return unknown_name(field, loc[-1], near)
         stands_here = foreign.setting.rpartition(".")[0] == ".".join(loc[:-1])
         return renamed_error(field, loc[-1], foreign.name if stands_here else foreign.setting, foreign)
 
