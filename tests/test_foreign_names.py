@@ -1,5 +1,7 @@
 """Errors for other libraries' setting names give the name here and the conversion of the value."""
 
+import re
+
 import gymnasium
 import pytest
 
@@ -67,6 +69,14 @@ def test_a_team_names_its_arguments(given, hint):
         IPPO({"a_0": BOX}, {"a_0": BOX}, **given)
     assert f"setting={next(iter(given))!r} is unknown; did you mean" in str(error.value)
     assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["encoder", "encoder_config", "head_config", "latent_dim", "memory_config"])
+def test_keys_of_net_config_as_settings_lead_there(name):
+    where = re.escape(f"setting={name!r} is unknown; it is a key of net_config: net_config={{{name!r}: …}}")
+    for make in (PPO, lambda *spaces, **given: PPO.population(2, *spaces, **given), SAC):
+        with pytest.raises(ConfigurationError, match=where):
+            make(BOX, BOX, **{name: {}})
 
 
 def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_free():

@@ -25,6 +25,7 @@ from agilerl_like.hpo.schedules import (
     schedules_to_json,
 )
 from agilerl_like.learning.rewards import RewardFunction, check_reward_transform, reward_transform_to_json
+from agilerl_like.networks.architecture import NET_CONFIG_KEYS
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.registry import registered
 
@@ -206,8 +207,11 @@ def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), 
 
 
 def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> ConfigurationError:
-    """Build the error for a setting that is not in `allowed`; it names the algorithms that have it."""
+    """Build the error for a setting that is not in `allowed`; it names `net_config`, or the algorithms that have it."""
     allowed = tuple(allowed)
+    if name in NET_CONFIG_KEYS and "net_config" in allowed:
+        here = f"net_config={{{name!r}: …}}"
+        return ConfigurationError(f"{field}={name!r} is unknown; it is a key of net_config: {here}")
     foreign = foreign_setting(name, allowed)
     own = name if foreign is None else foreign.name
     owners = [
