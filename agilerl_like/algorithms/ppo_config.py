@@ -246,6 +246,7 @@ NEEDED = (
     (("adam_eps",), "optimizer", "'adam', 'adamw' or 'rmsprop'", lambda x: x != "sgd"),
     (("learn_step",), "num_steps", "None", lambda x: x is None),
     (("batch_size",), "num_minibatches", "None", lambda x: x is None),
+    (("max_seq_len", "bptt_sequence_type"), "recurrent", "True", bool),
 )
 """Settings that have an effect only for some values of another one: their names, the other's name, those values."""
 

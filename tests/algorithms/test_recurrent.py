@@ -370,6 +370,10 @@ def test_hidden_states_of_feedforward_agents_are_refused():
         ({"max_seq_len": 0}, r"max_seq_len=0"),
         ({"max_seq_len": -3}, r"max_seq_len=-3"),
         ({"bptt_sequence_type": "half"}, r"bptt_sequence_type='half'"),
+        (
+            {"recurrent": False, "net_config": {}, "max_seq_len": 4},
+            "max_seq_len=4: has no meaning with recurrent=False",
+        ),
         ({"memory": {"hidden_size": 16}}, "'hidden_size' is unknown"),
     ],
 )
