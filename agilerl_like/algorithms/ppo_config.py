@@ -54,7 +54,8 @@ class PPOConfig:
     """PPO's settings; a member's live attributes have the same names."""
 
     batch_size: Count = 64
-    """Samples in one minibatch (structural)."""
+    """Samples in one minibatch. An epoch has samples of the rollout / batch_size minibatches, rounded, at least one;
+    all samples are in one, so sizes are nearly equal and may differ from batch_size (structural)."""
     lr: Positive = 1e-4
     """The optimizer's learning rate (value)."""
     learn_step: Count = 2048
@@ -137,7 +138,8 @@ class PPOConfig:
     num_steps: Count | None = None
     """Steps of each env between updates, in place of learn_step; None: learn_step / num_envs (structural)."""
     num_minibatches: Count | None = None
-    """Minibatches of an epoch, in place of batch_size (structural)."""
+    """Minibatches of an epoch, in place of batch_size; all samples are in one, so sizes differ by up to one sample, or
+    with recurrent by one sequence (structural)."""
     random_steps: Steps = 0
     """Env steps of a member at its beginning with uniformly random actions (value)."""
     learning_starts: Steps = 0
