@@ -227,16 +227,17 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         return convert(self.encoding.space, ())
 
     def check(self) -> None:
-        """Run the network on two observations.
+        """Run the network on two observations, and on each of them alone.
 
         Raises:
-            ConfigurationError: it fails, or does not return `[2, num_outputs]`.
+            ConfigurationError: it fails, does not return `[2, num_outputs]`, or mixes the rows of a batch.
         """
         net, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
         rows = self.encoding.random_rows(2, torch.Generator().manual_seed(0))
         try:
             with torch.no_grad():
-                outputs = net(self._to_observation(rows))
+                outputs, again = (net(self._to_observation(rows)) for _ in range(2))
+                alone = [net(self._to_observation(row)) for row in rows.split(1)]
         except Exception as error:  # the user's code may raise anything
             raise ConfigurationError(
                 f"{field}={type(self.net).__name__} cannot read {self.encoding.space}: {error!r}"
@@ -249,6 +250,13 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
             raise ConfigurationError(
                 f"{field}={type(self.net).__name__} gives {found} for 2 observations; "
                 f"allowed is a tensor of shape {(2, self.num_outputs)}"
+            )
+        is_random = not torch.equal(outputs, again)
+        if not is_random and not _are_close(outputs.ravel(), torch.cat([output.ravel() for output in alone])):
+            raise ConfigurationError(
+                f"{field}={type(self.net).__name__} mixes the rows of a batch: its outputs for an observation depend "
+                "on the others, as those of an nn.LSTM that reads [B, n] as one sequence; allowed are networks that "
+                'compute each row alone; memory is recurrent=True with net_config={"memory_config": {"cell": "LSTM"}}'
             )
 
     # -- mutations: delegated to the user's evolvable module, whose names get the prefix "net."
@@ -268,6 +276,11 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
 
     def part_input(self, path: str, x: Tensor) -> Any:
         return self._to_observation(x)
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors of outputs are equal up to the rounding of their largest number."""
+    return one.shape == other.shape and bool((one - other).abs().max() <= 1e-3 * one.abs().max())
 
 
 def _tensors_by_name(net: nn.Module) -> dict[str, Tensor]:

@@ -552,3 +552,42 @@ def test_the_policy_and_a_deep_copy_have_tensors_of_their_own():
     kept = dict(copied.named_parameters())
     for name, parameter in agent.actor.named_parameters():
         assert not torch.equal(parameter, kept[name])
+
+
+class OneSequence(nn.Module):
+    """Reads the rows of a batch as the steps of one sequence, as torch reads `[B, D]`."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.memory, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.head(self.memory(x)[0])
+
+
+class OneStep(OneSequence):
+    """Reads each row as a sequence of one step."""
+
+    def forward(self, x):
+        return self.head(self.memory(x[:, None])[0][:, 0])
+
+
+class Noisy(nn.Linear):
+    """Has other outputs in each call."""
+
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+def test_networks_that_mix_the_rows_of_a_batch_are_refused():
+    message = "actor_network=OneSequence mixes the rows of a batch: .* memory is recurrent=True with net_config="
+    with pytest.raises(ConfigurationError, match=message):
+        PPO(SPACE, ACTIONS, actor_network=OneSequence(3), critic_network=sequential(1))
+    with pytest.raises(ConfigurationError, match="critic_network=OneSequence mixes the rows of a batch"):
+        PPO(SPACE, ACTIONS, actor_network=sequential(3), critic_network=OneSequence(1))
+
+
+def test_networks_whose_rows_are_computed_alone_or_whose_outputs_are_random_are_accepted():
+    normed = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    for actor in (OneStep(3), normed, Noisy(4, 3), nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, 0.0))):
+        PPO(SPACE, ACTIONS, actor_network=actor, critic_network=sequential(1))
