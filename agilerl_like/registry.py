@@ -18,6 +18,13 @@ from agilerl_like.errors import ConfigurationError, unknown_name
 
 T = TypeVar("T")
 
+NETWORKS: Mapping[str, str] = {
+    "encoder": 'networks.EncoderKind(SPEC, MODULE, "vectors")',
+    "extractor": 'modules.multi_input.ExtractorKind(SPEC, MODULE, "vector")',
+    "memory": "modules.MemoryKind(SPEC, MODULE)",
+}
+"""Kinds of networks, and what is registered for them."""
+
 
 class Registry(Mapping[str, T], Generic[T]):
     """The entries of one kind by name, entry points included; iterating over names imports nothing."""
@@ -42,10 +49,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Raises:
             ConfigurationError: the name belongs to another entry, or the spec to another kind of network, which would
-                be built in place of this one, since kinds are found by the class of a spec.
+                be built in place of this one, since kinds are found by the class of a spec; or the entry of a kind of
+                network is no spec with its module.
         """
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"{self.kind} name={name!r}; allowed is text that is not empty")
+        if self.kind in NETWORKS and not (isinstance(entry, tuple) and hasattr(_spec_of(entry), "from_config")):
+            shown = getattr(entry, "__name__", repr(entry))
+            raise ConfigurationError(
+                f"{self.kind}={name!r} is {shown:.200}; allowed is {NETWORKS[self.kind]}, with a subclass of a spec "
+                "such as modules.MLPSpec, and the evolvable module that is built from it"
+            )
         if name in self._entries and _origin(self._entries[name]) != _origin(entry):
             raise ConfigurationError(
                 f"{self.kind}={name!r} is already registered as {self._entries[name]!r}; allowed is another name"

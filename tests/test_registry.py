@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from scripts import own_registrations
+from torch import nn
 
 from agilerl_like import PPO, ConfigurationError, make_vect_envs, register, registry
 from agilerl_like.cli import main
@@ -87,6 +88,46 @@ def test_a_kind_of_network_needs_a_spec_of_its_own():
             register("encoder", "mine", EncoderKind(built_in.spec, Ranks, "vectors"))
         assert "mine" not in ENCODERS
         register("encoder", "again", built_in)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "extractor", "memory"])
+@pytest.mark.parametrize("entry", [nn.Linear, nn.Linear(1, 1), EncoderKind(dict, nn.Linear, "vectors")])
+def test_a_kind_of_network_is_a_spec_and_its_module(kind, entry):
+    with own_registrations():
+        with pytest.raises(ConfigurationError, match=f"{kind}='mine' is .*; allowed is .*Kind.SPEC, MODULE"):
+            register(kind, "mine", entry)
+        assert "mine" not in registry.registered(kind)
+
+
+@pytest.mark.parametrize("encoder", [nn.Linear(4, 4), nn.Linear])
+def test_a_module_as_encoder_leads_to_register(encoder):
+    spaces = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+    with pytest.raises(
+        ConfigurationError, match=r'encoder=Linear; allowed are names: cnn, .*register\("encoder", NAME'
+    ):
+        PPO(*spaces, net_config={"encoder": encoder})
+
+
+class GatedMLP(EvolvableMLP):
+    """An encoder with a layer of torch."""
+
+    def __init__(self, spec, inputs, num_outputs):
+        super().__init__(spec, inputs, num_outputs)
+        self.gate = nn.Linear(inputs, inputs)
+
+
+def test_an_encoder_with_layers_of_torch_is_refused():
+    @dataclass(frozen=True)
+    class OwnSpec(MLPSpec):
+        """A spec of its own."""
+
+    spaces = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+    with own_registrations():
+        register("encoder", "mine", EncoderKind(OwnSpec, GatedMLP, "vectors"))
+        with pytest.raises(
+            ConfigurationError, match=r"actor\.encoder\.gate=Linear\(.* of GatedMLP is a layer of torch"
+        ):
+            PPO(*spaces, net_config={"encoder": "mine"})
 
 
 def test_an_encoder_of_vectors_alone_cannot_read_images():

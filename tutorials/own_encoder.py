@@ -1,4 +1,7 @@
-"""An encoder of your own, named in `net_config`: an MLP that reads observations on a logarithmic scale (DreamerV3)."""
+"""An encoder of your own, named in `net_config`: an MLP that reads observations on a logarithmic scale (DreamerV3).
+
+A learned gate scales them first: a layer of the encoder's own.
+"""
 
 from dataclasses import dataclass
 
@@ -6,6 +9,7 @@ import torch
 
 from agilerl_like import PPO, Mutations, TournamentSelection, make_vect_envs, register, train_on_policy
 from agilerl_like.modules import EvolvableMLP, MLPSpec
+from agilerl_like.modules.layers import Linear
 from agilerl_like.networks import EncoderKind
 
 
@@ -15,11 +19,25 @@ class SymlogSpec(MLPSpec):
 
 
 class SymlogMLP(EvolvableMLP):
+    def __init__(self, spec, inputs, num_outputs):
+        super().__init__(spec, inputs, num_outputs)
+        self.gate = Linear(
+            inputs, inputs
+        )  # of modules.layers: layers of torch.nn cannot compute several members at once
+
+    def reset_(self, generator, *, output_gain):  # initial weights
+        super().reset_(generator, output_gain=output_gain)
+        self.gate.reset_(1.0, generator)
+
     def forward(self, x):
-        return super().forward(x.sign() * torch.log1p(x.abs()))
+        return super().forward(self.features(x))
+
+    def features(self, x):  # the same code for one member [B, in] and for a stack of members [P, B, in]
+        x = x.sign() * torch.log1p(x.abs())
+        return torch.sigmoid(self.gate(x)) * x
 
     def layer_input(self, name, x):  # input of each layer: when units are removed, later layers are refitted to it
-        return super().layer_input(name, x.sign() * torch.log1p(x.abs()))
+        return super().layer_input(name, self.features(x))
 
 
 register("encoder", "symlog", EncoderKind(SymlogSpec, SymlogMLP, "vectors"))

@@ -38,7 +38,7 @@ from agilerl_like.modules.param_stack import (
 )
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.custom import CustomSpec, EvolvableCustom
+from agilerl_like.networks.custom import CustomSpec, EvolvableCustom, check_layers
 from agilerl_like.networks.distributions import ActionDistribution
 from agilerl_like.seeding import Purpose, integer
 
@@ -314,6 +314,7 @@ class LearnerBase:
     def reinitialize(self) -> None:
         """Draw initial weights from the member's own stream and clear the moments."""
         network = self.build(self.architecture)
+        check_layers(network)
         # drawn on the CPU, so that a seed gives the same weights on every device
         network.reset_(torch_generator("cpu", self.seed, Purpose.INITIAL_WEIGHTS, self.index))
         network.to(self.device)

@@ -51,7 +51,10 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
             for name in ("recurrent", "share_encoders"):
                 if settings[name] and learner.custom_networks is not None:
                     own = "actor_networks and critic_networks" if group else "actor_network and critic_network"
-                    raise ConfigurationError(f"{name}=True cannot go with {own}; allowed is False")
+                    instead = "; a memory goes behind an encoder of your own (tutorials/own_encoder.py)"
+                    raise ConfigurationError(
+                        f"{name}=True cannot go with {own}; allowed is False{instead * (name == 'recurrent')}"
+                    )
 
     def _check_random_steps(self, learner: PPOLearner) -> None:
         space, steps = learner.action_space, number_range(self.hp_config, "random_steps")

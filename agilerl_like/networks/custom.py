@@ -278,6 +278,25 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
         return self._to_observation(x)
 
 
+def check_layers(network: nn.Module) -> None:
+    """Raise ConfigurationError if a network that is computed for several members has layers of torch with weights.
+
+    Layers of the user's own, and all layers of whole networks supplied by the user, are not examined.
+    """
+    supplied = [f"{name}." for name, module in network.named_modules() if isinstance(module, EvolvableCustom)]
+    for name, layer in network.named_modules():
+        if (
+            type(layer).__module__.startswith("torch.nn.")
+            and any(True for _ in layer.parameters(recurse=False))
+            and not name.startswith(tuple(supplied))
+        ):
+            owner = network.get_submodule(name.rpartition(".")[0])
+            raise ConfigurationError(
+                f"net_config: {name}={layer} of {type(owner).__name__} is a layer of torch, which cannot be computed "
+                "for several members at once; allowed are those of agilerl_like.modules.layers, such as Linear"
+            )
+
+
 def _are_close(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of outputs are equal up to the rounding of their largest number."""
     return one.shape == other.shape and bool((one - other).abs().max() <= 1e-3 * one.abs().max())

@@ -464,7 +464,7 @@ WRONG = {
     ),
     "memory": (
         {"actor_network": sequential(3), "critic_network": sequential(1), "recurrent": True},
-        "recurrent=True cannot go with actor_network",
+        "recurrent=True cannot go with actor_network .* allowed is False; a memory goes behind an encoder of your own",
     ),
     "shared": (
         {"actor_network": sequential(3), "critic_network": sequential(1), "share_encoders": True},
