@@ -109,6 +109,21 @@ class TestEvaluate:
         np.testing.assert_array_equal(played.returns, played.lengths)  # CartPole pays 1 a step
         assert set(map(type, played.infos.ravel())) == {dict}
 
+    def test_episodes_can_be_repeated_by_hand_with_their_seeds(self):
+        agents = population(size=2)
+        played = evaluate(agents, "CartPole-v1", episodes=34, seed=1)
+        assert played.seeds.shape == (2, 34)
+        np.testing.assert_array_equal(*played.seeds)
+        env = gym.make("CartPole-v1")
+        for episode in (0, 33):  # of the first and of the last round
+            observation, _ = env.reset(seed=int(played.seeds[0, episode]))
+            total, done = 0.0, False
+            while not done:
+                action, _ = agents[0].predict(observation, deterministic=True)
+                observation, reward, terminated, truncated, _ = env.step(action)
+                total, done = total + reward, terminated or truncated
+            assert total == played.returns[0, episode]
+
     def test_agents_play_the_same_seeds_alone_and_together(self):
         agents = population()
         for sampling in ("greedy", "sample"):

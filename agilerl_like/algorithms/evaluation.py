@@ -98,6 +98,7 @@ class Episodes(NamedTuple):
     lost: np.ndarray  # [P, K] bool: the worker process died during the episode
     infos: np.ndarray | None = None  # [P, K] object: the info of each episode's last step, None unless requested
     returns_by_agent: Mapping[str, np.ndarray] = MappingProxyType({})  # [P, K] float64; of a single agent under ""
+    seeds: np.ndarray | None = None  # [P, K] int64: the seed of each episode's reset; None if they are not known
 
     @property
     def mean(self) -> np.ndarray:
@@ -262,11 +263,12 @@ def evaluate(
 
     def play(some: Sequence[int]) -> Played:
         guard = EpisodeGuard(env, members, is_cut=max_steps is not None, should_stop=should_stop)
-        return _play_round(groups, env, some, members, max_steps, with_infos, guard, openings)
+        played = _play_round(groups, env, some, members, max_steps, with_infos, guard, openings)
+        return *played, np.tile(np.array(some, np.int64), (members, 1))
 
-    returns, lengths, lost, infos = in_rounds(play, seeds, envs, instances)
+    returns, lengths, lost, infos, played_seeds = in_rounds(play, seeds, envs, instances)
     by_agent = dict(zip(env.agent_ids, returns, strict=True))
-    return Episodes(returns.sum(0), lengths, lost, infos, by_agent)
+    return Episodes(returns.sum(0), lengths, lost, infos, by_agent, played_seeds)
 
 
 def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:

@@ -33,10 +33,11 @@ def evaluate(
     """Return P agents' results in `episodes` fresh episodes each, on the same seeds, which `seed` names.
 
     Of an env with instances, there are so many episodes on each of them: number i of K on instance i modulo I.
-    The result has `returns` and `lengths` `[P, K]`, `mean` and `std` `[P]`, and `infos` `[P, K]`: the info of each
-    episode's last step. `sampling` is "greedy", "sample", "temperature(t)", "top_k(k)" or "bottom_k(k)" (see
-    `Sampling`). `env` is an env's id, a factory or an env; an env that can be made again is copied without its training
-    wrappers, another one is reset and used itself. `max_steps` truncates longer episodes.
+    The result has `returns` and `lengths` `[P, K]`, `mean` and `std` `[P]`, `infos` `[P, K]`: the info of each
+    episode's last step, and `seeds` `[P, K]`, with which an episode can be repeated: `env.reset(seed=…)` begins it.
+    `sampling` is "greedy", "sample", "temperature(t)", "top_k(k)" or "bottom_k(k)" (see `Sampling`). `env` is an
+    env's id, a factory or an env; an env that can be made again is copied without its training wrappers, another
+    one is reset and used itself. `max_steps` truncates longer episodes.
 
     Raises:
         ConfigurationError: `episodes` or `max_steps` is below 1, `seed` is below 0, `sampling` is unknown or does not
@@ -48,12 +49,12 @@ def evaluate(
     seeds = integers(episodes, seed_of(seed), Purpose.CONFIRMATION_ENVS)
     with evaluation_env_of(env, min(episodes, EVALUATION_ENVS), players[0]) as adapter:
         played = [play(agent, adapter, seeds, sampling, max_steps=max_steps) for agent in players]
-    returns, lengths, lost, infos = (
-        np.concatenate(columns) for columns in zip(*(one[:4] for one in played), strict=True)
+    returns, lengths, lost, infos, played_seeds = (
+        np.concatenate(columns) for columns in zip(*((*one[:4], one.seeds) for one in played), strict=True)
     )
     names = played[0].returns_by_agent
     by_agent = {name: np.concatenate([one.returns_by_agent[name] for one in played]) for name in names}
-    return Episodes(returns, lengths, lost, infos, by_agent)
+    return Episodes(returns, lengths, lost, infos, by_agent, played_seeds)
 
 
 def count_of(name: str, value: Any) -> int:
