@@ -128,6 +128,7 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
                 dynamo=True,
                 verbose=False,
                 external_data=False,
+                dynamic_shapes=(tuple({0: "batch"} for _ in names),),  # the name of the axis in the file
             )
     except Exception as error:  # of torch's exporter, which has several types
         cause: BaseException = error

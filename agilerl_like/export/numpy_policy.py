@@ -32,13 +32,20 @@ TEMPLATE = '''"""The policy of an agent that agilerl-like trained. It needs nump
 `policy({arguments})` returns {results}. The batch is the first axis of each array:
 
 {inputs}
-"""
+{memory}"""
 
 import base64
 import io
 import math
 
 import numpy as np
+
+
+def as_batch(name, array, shape):
+    array = np.asarray(array)
+    if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
+        raise ValueError(f"{{name}} has shape {{array.shape}}; allowed is {{('batch', *shape)}}")
+    return array
 
 
 {operations}
@@ -50,6 +57,10 @@ def policy({arguments}):
 WEIGHTS = dict(np.load(io.BytesIO(base64.b64decode("""
 {weights}"""))))
 '''
+MEMORY = """
+An episode begins with zeros as `hidden_state`; each later step takes the `next_hidden_state` of the step before.
+The rows of an LSTM's state are the output h and the cell c of each layer; a GRU has one row for each layer.
+"""
 TITLE = TEMPLATE.partition("\n")[0]
 """The first line of exported files."""
 
@@ -67,7 +78,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
     sources = {**stored.inputs_to_parameters, **stored.inputs_to_buffers, **stored.inputs_to_lifted_tensor_constants}
     tensors = {**graph.state_dict, **graph.constants}
     arguments = argument_names([its.name for its in module.inputs])
-    remaining = iter(arguments)
+    remaining = iter(zip(arguments, module.inputs, strict=True))
     weights: dict[str, np.ndarray] = {}
     operations: dict[str, None] = {}  # an ordered set
     lines = []
@@ -77,7 +88,8 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
                 weights[node.name] = tensors[sources[node.name]].detach().cpu().numpy()
                 lines.append(f"{node.name} = WEIGHTS[{node.name!r}]")
         elif node.op == "placeholder":
-            lines.append(f"{node.name} = np.asarray({next(remaining)})")
+            name, its = next(remaining)
+            lines.append(f"{node.name} = as_batch({name!r}, {name}, {its.shape})")
         elif node.op == "call_function":
             lines += _call(node, operations)
         elif node.op == "output":
@@ -90,6 +102,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
         arguments=", ".join(arguments),
         results=" and ".join(module.output_names),
         inputs="\n".join(inputs),
+        memory=MEMORY * module.recurrent,
         operations="\n\n".join(map(numpy_operations.source_of, operations)),
         body="\n    ".join(lines),
         weights=_archive(weights),

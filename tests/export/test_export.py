@@ -3,6 +3,7 @@
 import copy
 import errno
 import inspect
+import re
 import resource
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_onnx_files_return_the_actions_of_the_agent(case, tmp_path):
     agent = trained(observation_space, action_space, **settings)
     (path,) = agent.export(tmp_path / "policy.onnx", masks=has_masks(agent))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    assert all(isinstance(given.shape[0], str) for given in session.get_inputs())  # a batch of any size
+    assert {given.shape[0] for given in session.get_inputs()} == {"batch"}  # of any size
 
 
 @pytest.mark.parametrize("kind", ["noise", "dropout", "own"])
@@ -212,6 +213,18 @@ def test_a_recurrent_file_equals_predict_over_an_episode(tmp_path):
         expected, state = agent.predict(observations, state, deterministic=True)
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(hidden, state["actor"].numpy(), atol=1e-5)
+
+
+def test_a_recurrent_file_describes_its_memory_and_names_wrong_shapes(tmp_path):
+    (path,) = trained(VECTOR, Discrete(3), recurrent=True).export(tmp_path / "policy.py")
+    assert "An episode begins with zeros as `hidden_state`" in path.read_text()
+    policy = load_numpy_policy(path)
+    observation, state = np.zeros(VECTOR.shape, np.float32), np.zeros((1, 2, 64), np.float32)
+    with pytest.raises(ValueError, match=re.escape(f"observation has shape {VECTOR.shape}; allowed is ('batch', ")):
+        policy(observation, state)
+    with pytest.raises(ValueError, match=r"hidden_state has shape \(2, 64\); allowed is \('batch', 2, 64\)"):
+        policy(observation[None], state[0])
+    assert policy(observation[None], state)[1].shape == state.shape
 
 
 @pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict"])
