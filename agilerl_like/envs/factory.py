@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,6 +35,7 @@ from agilerl_like.envs.env_ids import (
 )
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.gymnasium_vector_fixes import async_worker, copy_final_obs_in, with_copied_final_obs
+from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
     BatchedObservationWrapper,
@@ -149,7 +149,8 @@ class VecEnvConfig:
         with env_errors(env_name_of_config(self), "construction"):
             backend, reason = wanted._choose() if wanted.backend == "auto" else (wanted.backend, "")
             chosen = replace(wanted, backend=backend)
-            env = cast(_ConfiguredVecEnv, chosen._build())
+            with import_warnings_ignored():
+                env = cast(_ConfiguredVecEnv, chosen._build())
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path remains one, so that a run can record it
         env.env_config, env.backend_choice = chosen, BackendChoice(wanted.backend, reason)
@@ -611,9 +612,7 @@ def _make_single(
     *,
     checked: bool,
 ) -> gym.Env:
-    with configuration_errors(env, kwargs), warnings.catch_warnings():
-        # Box2D is built with SWIG, and crashes the interpreter if this warning of its import is turned into an error
-        warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
+    with configuration_errors(env, kwargs), import_warnings_ignored():
         if isinstance(env, (str, EnvSpec)):
             silence_banner(env_spec(env) if isinstance(env, str) else env)
             made = gym.make(env, **{"disable_env_checker": None if checked else True, **kwargs})

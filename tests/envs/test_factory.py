@@ -1,6 +1,7 @@
 """Making vector envs: the choice of the backend, making an env again, and errors for wrong arguments."""
 
 import importlib.util
+import warnings
 from functools import partial
 from typing import Any
 
@@ -436,3 +437,15 @@ def test_an_exception_in_a_users_factory_names_it_and_is_the_cause():
     with pytest.raises(EnvStepError, match=r"broken: construction failed with TypeError: .* has no len") as found:
         make_vect_envs(broken)
     assert isinstance(found.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("given", ["id", "factory"])
+def test_a_warning_that_all_envs_give_is_shown_once_for_a_vector_env(given):
+    rescaled = ("RescaleAction", {"min_action": -1.0, "max_action": 1.0})
+    source = "Pendulum-v1" if given == "id" else lambda: gym.make("Pendulum-v1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        make_vect_envs(source, 4, backend="sync", wrappers=[rescaled]).close()
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == len({*texts}) == 2
+    assert all("precision lowered by casting to float32" in text for text in texts)

@@ -32,6 +32,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from agilerl_like.envs.env_errors import ReportedException, check_step_result, space_mismatch
+from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import EnvStepError
 
@@ -194,11 +195,12 @@ class _WorkerEnvs:
         self.action_spaces = [batch_space(spec.action_space, len(rows)) for rows in spec.env_groups]
         self.ended = {row: False for rows in spec.env_groups for row in rows}
         self.envs: dict[int, gym.Env] = {}
-        for row, env_fn in spec.env_fns.items():
-            self.buffers.stepping[self.worker] = row
-            self.envs[row] = _checked(env_fn(), spec, self.envs.values())
-            for name, value in spec.attributes[row].items():
-                self.envs[row].set_wrapper_attr(name, value)
+        with import_warnings_ignored():
+            for row, env_fn in spec.env_fns.items():
+                self.buffers.stepping[self.worker] = row
+                self.envs[row] = _checked(env_fn(), spec, self.envs.values())
+                for name, value in spec.attributes[row].items():
+                    self.envs[row].set_wrapper_attr(name, value)
         self.buffers.stepping[self.worker] = NO_ROW
 
     def step(self, steps: list[tuple[int, int, Tree | None]]) -> list[list[StepInfo]]:
