@@ -98,6 +98,10 @@ _MORE_FOREIGN_NAMES = {
     ("algorithm.frozen_groups", "lists the groups that do not learn"): "policies_to_train",
     ("algorithm.rewards", "is 'sum' or 'mean' for a shared reward"): "common_reward share_reward shared_reward",
     ("algorithm.agent_id_one_hot", ""): "obs_agent_id",
+    (
+        "algorithm.target_entropy_scale",
+        "is the target of the temperature; it is always learned, and {} has no equivalent",
+    ): "alpha autotune alpha_lr",
     ("training.max_steps", "counts the env steps of one member"): "timesteps total_steps",
     ("environment.num_envs", "counts the copies of each member"): "num_vec_envs",
     ("environment.id", ""): "env",

@@ -101,6 +101,8 @@ def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_fr
         (TD3, BOX, "policy_frequency", "did you mean 'policy_delay'?"),
         (SAC, BOX, "target_entropy", "which is -target_entropy divided by the number of action dimensions?"),
         (SAC, BOX, "lr_critic", "did you mean 'lr'?"),
+        (SAC, BOX, "autotune", "the target of the temperature; it is always learned, and autotune has no equivalent"),
+        (SAC, BOX, "policy_frequency", "is unknown here; it is 'policy_delay', a setting of TD3, DDPG"),
         (TD3, BOX, "critic_lr", "did you mean 'lr'?"),
         (PPO, BOX, "vf_lr", "did you mean 'lr_critic'?"),
     ],

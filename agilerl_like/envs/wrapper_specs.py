@@ -8,6 +8,7 @@ those only if all wrappers are of this kind.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -42,7 +43,22 @@ def resolve_wrapper(wrapper: Wrapper, field: str = FIELD) -> Callable[[Any], Any
     if callable(wrapper):
         return wrapper
     name, kwargs = _name_and_kwargs(wrapper, field)
-    return partial(_class_of(name, field), **kwargs) if kwargs else _class_of(name, field)
+    kind = _class_of(name, field)
+    _check_functions(name, kind, kwargs, field)
+    return partial(kind, **kwargs) if kwargs else kind
+
+
+def _check_functions(name: str, kind: Callable[..., Any], kwargs: Mapping[str, Any], field: str) -> None:
+    """Raise ConfigurationError if an argument that is declared as a function is text, as in a YAML file."""
+    texts = {key: value for key, value in kwargs.items() if isinstance(value, str)}
+    parameters = inspect.signature(kind).parameters if texts and callable(kind) else {}
+    for key in texts.keys() & parameters.keys():
+        declared = str(parameters[key].annotation)
+        if "Callable" in declared and "str" not in declared:
+            raise ConfigurationError(
+                f"{field}: {name} has {key}={texts[key]!r}, which is text; allowed is a function, and in a file "
+                "'module:function' in place of the wrapper, where the function takes an env and returns it wrapped"
+            )
 
 
 def _name_and_kwargs(wrapper: Any, field: str) -> tuple[str, Mapping[str, Any]]:

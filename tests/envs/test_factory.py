@@ -449,3 +449,10 @@ def test_a_warning_that_all_envs_give_is_shown_once_for_a_vector_env(given):
     texts = [str(warning.message) for warning in caught]
     assert len(texts) == len({*texts}) == 2
     assert all("precision lowered by casting to float32" in text for text in texts)
+
+
+def test_text_for_a_function_of_a_wrapper_is_refused_where_envs_are_made():
+    for field in ("wrappers", "training_wrappers"):
+        with pytest.raises(ConfigurationError, match="TransformReward has func='own:scale', which is text; allowed is"):
+            make_vect_envs("Pendulum-v1", 1, **{field: [{"name": "TransformReward", "func": "own:scale"}]})
+    make_vect_envs("Pendulum-v1", 1, wrappers=[("TransformReward", {"func": lambda reward: reward / 8})]).close()
