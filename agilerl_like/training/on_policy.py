@@ -201,7 +201,7 @@ def train_on_policy(
         ),
         selection,
         mutations,
-        name=name,
+        name=name if run_dir is None else run_dir.resolve().name,
         settings={name: value for name, value in given.items() if value},
         resume="" if run_dir is None else f"{env_setup.train_function}(…, resume={str(run_dir)!r})",
         restart="" if run_dir is None else _restart(env_setup, run_dir),

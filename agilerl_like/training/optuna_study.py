@@ -44,6 +44,11 @@ class StudyCallback(Callback):
                     )
         self.study, self.hp_config = study, hp_config
         self._alive: dict[int, tuple[MemberRecord, dict[int, float]]] = {}
+        self._folder: str | None = None
+        """Absolute path of the run's folder, because an environment may change the working directory."""
+
+    def on_run_begin(self, run: RunContext) -> None:
+        self._folder = None if run.record.run_dir is None else str(run.record.run_dir.resolve())
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         present = {member.uid for member in record.members}
@@ -64,11 +69,11 @@ class StudyCallback(Callback):
     def _add(self, run: RunContext, member: MemberRecord, scores: dict[int, float]) -> None:
         """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint.
 
-        A run without a folder cannot be resumed; it has the name of its env, as another of the same seed may.
+        A resumed run has the folder of the run that was stopped, which several runs of one name do not share. A run
+        without a folder cannot be resumed.
         """
-        origin = {"run": run.record.name, "seed": run.record.seed, "uid": member.uid}
-        can_resume = run.record.run_dir is not None
-        if can_resume and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
+        origin = {"run": run.record.name, "run_dir": self._folder, "seed": run.record.seed, "uid": member.uid}
+        if self._folder is not None and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
             return
         facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,6 +164,7 @@ def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by
             SimpleNamespace(record=SimpleNamespace(name="run", env="e", seed=1, run_dir=run_dir)),
             StudyCallback(study, ranges),
         )
+        callback.on_run_begin(run)
         for number, uids in enumerate([(0, 1), (0, 2)], 1):
             members = [
                 SimpleNamespace(
@@ -172,10 +174,12 @@ def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by
             ]
             callback.on_generation(run, SimpleNamespace(generation=number, members=members))
 
-    generations("runs/run"), generations("runs/run")
+    generations(Path("runs/a/seed1")), generations(Path("runs/a/seed1").resolve())
     assert [trial.user_attrs["uid"] for trial in study.trials] == [1]
+    generations(Path("runs/b/seed1"))  # another run of the same name and seed
+    assert len(study.trials) == 2
     generations(None), generations(None)  # runs without a folder cannot be resumed
-    assert len(study.trials) == 3
+    assert len(study.trials) == 4
 
 
 def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():

@@ -12,6 +12,7 @@ from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_polic
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
 from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
@@ -117,6 +118,11 @@ def test_the_summary_names_the_folder_of_the_last_population(tmp_path, monkeypat
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "saved to" in line]
     assert line.split() == ["saved", "to", "all-64"]
     assert Path("all-64").is_dir()
+
+
+def test_the_run_of_a_script_has_the_name_of_its_folder(finished):
+    document = run_document(finished / "run.json")
+    assert (document["name"], document["env"]) == ("finished", "CartPole-v1")
 
 
 def test_empty_folders_and_other_files_are_allowed(tmp_path):
