@@ -53,7 +53,7 @@ def table_of(run: RunHistory) -> dict[str, list[Any]]:
         "birth": [_birth(run, row) for row in range(len(run.rows))],
         "weights": numbers(run.column("parameters")),
     }
-    for n, name in enumerate(run.hyperparameters):
+    for n, name in enumerate((*run.hyperparameters, *run.scheduled)):
         values = [row.get(name, math.nan) for row in run.rows]
         is_choice = bool(run.categories(name))
         columns[f"h{n}"] = [*map(_choice, values)] if is_choice else numbers(values)

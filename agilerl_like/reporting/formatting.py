@@ -34,6 +34,23 @@ def hyperparameters(values: Sequence[Any]) -> list[str]:
     return [hyperparameter(value, scientific=tiny and abs(value) < 1) for value in values]
 
 
+def scheduled(values: Mapping[str, Any], trained: Mapping[str, Any]) -> str:
+    """Return what schedules made of a member's hyperparameters, with their factors: `lr 7.8e-4 (factor 0.17)`.
+
+    `trained` are means over the member's updates, by name; a hyperparameter without a schedule is left out.
+    """
+    pairs = {name: (own, trained[name]) for name, own in values.items() if name in trained and is_number(own)}
+    changed = {name: (own, mean) for name, (own, mean) in pairs.items() if is_scheduled(own, mean)}
+    return ", ".join(
+        f"{name} {hyperparameter(mean)} (factor {mean / own:.2g})" for name, (own, mean) in changed.items()
+    )
+
+
+def is_scheduled(own: float, trained: float) -> bool:
+    """Whether a schedule changed a hyperparameter, of which `trained` is the rounded mean over updates."""
+    return own != 0 and math.isfinite(own) and math.isfinite(trained) and not math.isclose(own, trained, rel_tol=1e-3)
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number, and no flag."""
     return isinstance(value, int | float) and not isinstance(value, bool)

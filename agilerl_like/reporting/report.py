@@ -217,14 +217,23 @@ def _fitness(run: RunHistory) -> str:
 
 
 def _schedules(run: RunHistory) -> str:
-    named = [(n, name) for n, name in enumerate(run.hyperparameters) if np.isfinite(run.column(name)).any()]
+    columns = (*run.hyperparameters, *run.scheduled)
+    named = [(n, name) for n, name in enumerate(columns) if np.isfinite(run.column(name)).any()]
     if not named:
         return ""
     drawn = named[: charts.PANELS]
-    panels = "".join(_chart(name[3:], charts.schedule(run, name, f"h{n}", name[3:])) for n, name in drawn)
+    titled = [(f"h{n}", name, name.removeprefix("hp/")) for n, name in drawn]
+    panels = "".join(_chart(title, charts.schedule(run, name, field, title)) for field, name, title in titled)
+    best = run.rows[run.best_row]
+    values, trained = (
+        {name[len(kind) :]: best[name] for name in best if name.startswith(kind)} for kind in ("hp/", "train/")
+    )
+    note = f" {', '.join(run.scheduled)}: what a schedule made of the values." if run.scheduled else ""
+    if scheduled := formatting.scheduled(values, trained):
+        note += f" In the best agent's generation, {best['generation']:.0f}: {scheduled}."
     return _section(
         "Hyperparameters",
-        "Points: every member, coloured by fitness; line: what the best agent's lineage trained with.",
+        f"Points: every member, coloured by fitness; line: the values of the best agent's lineage.{note}",
         f'<div class="panels">{panels}</div>',
     )
 

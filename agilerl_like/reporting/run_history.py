@@ -162,6 +162,13 @@ class RunHistory:
         """The columns of hyperparameters."""
         return [name for name in self.rows[0] if name.startswith("hp/")]
 
+    @cached_property
+    def scheduled(self) -> list[str]:
+        """The columns of hyperparameters that a schedule changed, which are means over each member's updates."""
+        pairs = [(name, f"train/{name[3:]}") for name in self.hyperparameters if not self.categories(name)]
+        columns = [(self.column(own), self.column(trained), trained) for own, trained in pairs]
+        return [name for own, trained, name in columns if any(map(formatting.is_scheduled, own, trained))]
+
     def categories(self, name: str) -> list[Any]:
         """Return the different values of a hyperparameter that is a choice, numbers first; [] if all are numbers."""
         values = {row.get(name, math.nan) for row in self.rows}

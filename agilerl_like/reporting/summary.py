@@ -22,10 +22,12 @@ def summary_facts(summary: SummaryRecord, unconfirmed: str = "") -> dict[str, li
     """Return the lines of the summary by label, without markup; `unconfirmed` is a note on the best fitness."""
     best = summary.best
     values = [f"{name} {formatting.hyperparameter(value)}" for name, value in best.hyperparameters.items()]
+    scheduled = formatting.scheduled(best.hyperparameters, best.losses)
+    note = f"by a schedule, in generation {best.generation}: {scheduled}"
     speed = summary.env_steps / summary.seconds if summary.seconds > 0 else math.nan
     facts = {
         "best fitness": [_fitness(summary), *([f"({unconfirmed})"] if unconfirmed else [])],
-        **({"hyperparameters": [", ".join(values)]} if values else {}),
+        **({"hyperparameters": [", ".join(values), *([note] if scheduled else [])]} if values else {}),
         "architecture": [f"{best.architecture}  ({best.parameters:,} weights)"],
         "lineage": _lineage(summary.ancestry) or [f"member {best.uid} is an initial member"],
         "steps": [

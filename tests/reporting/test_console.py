@@ -15,6 +15,7 @@ from rich.console import Console
 import agilerl_like
 from agilerl_like.reporting import CallbackList, ConsoleReporter, RunContext
 from agilerl_like.reporting.members_table import members_table
+from agilerl_like.reporting.summary import summary_facts
 
 
 class Clock:
@@ -429,6 +430,15 @@ def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
         "  time            0:20 · learn 60% · env 40%",
         f"  saved to        {tmp_path}",
     ]
+
+
+def test_the_summary_has_what_a_schedule_made_of_a_hyperparameter():
+    best = dataclasses.replace(a_summary().best, losses={"lr": 3e-4, "batch_size": 64.0, "value_loss": 0.5})
+    assert summary_facts(a_summary(best=best))["hyperparameters"] == [
+        "lr 1.2e-3, batch_size 64",
+        "by a schedule, in generation 1: lr 3e-4 (factor 0.25)",
+    ]
+    assert summary_facts(a_summary())["hyperparameters"] == ["lr 1.2e-3, batch_size 64"]
 
 
 def test_the_summary_explains_an_evaluation_above_the_confirmed_fitness():

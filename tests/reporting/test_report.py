@@ -133,6 +133,19 @@ def test_charts_of_a_run_share_one_table(run_dir):
     }
 
 
+def test_a_hyperparameter_that_a_schedule_changed_has_a_second_panel(tmp_path):
+    metrics = CsvReporter(tmp_path)
+    metrics.start(a_run())
+    for number, factor in enumerate((1.0, 0.5), 1):
+        member = a_member(fitness=10.0 * number, losses={"lr": 1e-3 * factor, "batch_size": 64.0})
+        metrics.generation(a_generation(member, number=number))
+    page = report_run(tmp_path).read_text(encoding="utf-8")
+    specs, (table,) = json_of(page)
+    assert (table["h0"], table["h1"], table["h2"]) == ([1e-3, 1e-3], [64, 64], [1e-3, 5e-4])
+    assert "train/lr" in [spec["title"]["text"] for spec in specs if isinstance(spec.get("title"), dict)]
+    assert "train/lr: what a schedule made of the values. In the best agent&#x27;s generation, 2: lr 5e-4" in page
+
+
 def test_lineage_names_births_with_their_gain(run_dir):
     first, birth = lineage_rows(read_history(run_dir))
     assert first == ["1", "0", "initial member", "", "10.0", ""]
