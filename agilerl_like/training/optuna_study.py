@@ -6,24 +6,41 @@ Needs the extra `optuna`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import HyperparameterConfig
-from agilerl_like.hpo.optuna_steps import as_trial, distribution, label, library
+from agilerl_like.hpo.optuna_steps import as_trial, distribution, from_optuna, label, library
 from agilerl_like.reporting.callback import Callback, RunContext
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, SummaryRecord
 
 optuna = library()
 
 
+@dataclass
+class _Observed:
+    """A member of the current generation: its last record, its fitness by generation, and when it trained."""
+
+    member: MemberRecord
+    start: datetime
+    end: datetime
+    scores: dict[int, float] = field(default_factory=dict)
+
+
 class StudyCallback(Callback):
     """Adds a trial for each member, with its fitness by generation, to a study when it is replaced or the run ends.
 
-    The `optuna.Study` must maximize; `hp_config` are the ranges of the population. A run that was stopped and can be
-    resumed adds its members when the resumed run ends, so that none is added twice. With the same callback the trials
-    are those of an uninterrupted run. A new one does not know the fitness before the stop, nor members that the resumed
-    run replaces at once.
+    The `optuna.Study` must maximize; `hp_config` are the ranges of the population. A trial's value is the member's last
+    fitness, because the highest of many noisy ones is too high; its intermediate values are all of them. The best trial
+    is therefore not always the best agent of the run, which is confirmed on fresh episodes. A clone's trial begins with
+    its birth, and its weights with its parent's, so its value is not that of its hyperparameters alone.
+
+    A run that was stopped and can be resumed adds its members when the resumed run ends, so that none is added twice.
+    With the same callback the trials are those of an uninterrupted run. A new one has neither the fitness before the
+    stop nor members that the resumed run replaces at once.
     """
 
     def __init__(self, study: Any, hp_config: HyperparameterConfig) -> None:
@@ -43,42 +60,63 @@ class StudyCallback(Callback):
                         "ranges, or another study"
                     )
         self.study, self.hp_config = study, hp_config
-        self._alive: dict[int, tuple[MemberRecord, dict[int, float]]] = {}
+        self._alive: dict[int, _Observed] = {}
+        self._generation_start = datetime.now()
         self._folder: str | None = None
         """Absolute path of the run's folder, because an environment may change the working directory."""
 
+    def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the params of a trial as settings of the algorithm: `1 - gamma` as gamma, `log2 batch_size` likewise.
+
+        Settings that the trial does not have, since their condition did not hold, are left out.
+        """
+        labels = {label(name, its): (name, its) for name, its in self.hp_config.items()}
+        for name in params:
+            if name not in labels:
+                raise unknown_name("params", name, labels)
+        return {labels[name][0]: from_optuna(labels[name][1], value) for name, value in params.items()}
+
     def on_run_begin(self, run: RunContext) -> None:
+        self._generation_start = datetime.now()
         self._folder = None if run.record.run_dir is None else str(run.record.run_dir.resolve())
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         present = {member.uid for member in record.members}
         for uid in [uid for uid in self._alive if uid not in present]:
-            self._add(run, *self._alive.pop(uid))
+            self._add(run, self._alive.pop(uid))
+        now = datetime.now()
         for member in record.members:
-            scores = self._alive[member.uid][1] if member.uid in self._alive else {}
-            known = {record.generation: member.fitness} if math.isfinite(member.fitness) else {}
-            self._alive[member.uid] = (member, {**scores, **known})
+            its = self._alive.setdefault(member.uid, _Observed(member, self._generation_start, now))
+            its.member, its.end = member, now
+            if math.isfinite(member.fitness):
+                its.scores[record.generation] = member.fitness
+        self._generation_start = now
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
         if summary.resume:
             return
-        for member, scores in self._alive.values():
-            self._add(run, member, scores)
+        for observed in self._alive.values():
+            self._add(run, observed)
         self._alive.clear()
 
-    def _add(self, run: RunContext, member: MemberRecord, scores: dict[int, float]) -> None:
+    def _add(self, run: RunContext, observed: _Observed) -> None:
         """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint.
 
         A resumed run has the folder of the run that was stopped, which several runs of one name do not share. A run
         without a folder cannot be resumed.
         """
+        member = observed.member
         origin = {"run": run.record.name, "run_dir": self._folder, "seed": run.record.seed, "uid": member.uid}
         if self._folder is not None and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
             return
         facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}
-        self.study.add_trial(
-            as_trial(
-                self.hp_config, member.hyperparameters, member.fitness, intermediate_values=scores, user_attrs=facts
-            )
+        trial = as_trial(
+            self.hp_config,
+            member.hyperparameters,
+            member.fitness,
+            intermediate_values=observed.scores,
+            user_attrs=facts,
         )
+        trial.datetime_start, trial.datetime_complete = observed.start, observed.end
+        self.study.add_trial(trial)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 optuna = pytest.importorskip("optuna", reason="an extra")
 
@@ -182,6 +183,18 @@ def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by
     assert len(study.trials) == 4
 
 
+def test_the_params_of_a_trial_become_settings_again():
+    study = optuna.create_study(direction="maximize")
+    callback = StudyCallback(study, RANGES)
+    study.add_trial(as_trial(RANGES, VALUES, 1.0))
+    settings = callback.settings(study.best_params)
+    assert settings == {**VALUES, "lr": pytest.approx(1e-3), "gamma": pytest.approx(0.99)}
+    assert PPO(Box(-1, 1, (2,)), Discrete(2), **settings).batch_size == 32
+    assert callback.settings({"1 - gamma": 0.05}) == {"gamma": pytest.approx(0.95)}
+    with pytest.raises(ConfigurationError, match="params='gamma' is unknown; did you mean '1 - gamma'"):
+        callback.settings({"gamma": 0.95})
+
+
 def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
     ranges = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2), target_kl=Choice([None, 0.02]))
     env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
@@ -197,6 +210,10 @@ def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
     assert sum(len(trial.intermediate_values) for trial in study.trials) == 3 * 4
     last = [trial for trial in study.trials if max(trial.intermediate_values) == 3]
     assert len(last) == 4
+    assert all(trial.datetime_start < trial.datetime_complete for trial in study.trials)
+    (first_end,) = {trial.datetime_complete for trial in study.trials if max(trial.intermediate_values) == 1}
+    (second_start,) = {trial.datetime_start for trial in study.trials if min(trial.intermediate_values) == 2}
+    assert first_end == second_start
     assert all(trial.value == trial.intermediate_values[3] for trial in last)
     assert {trial.user_attrs["mutation"] for trial in study.trials} > {"None"}
     assert study.best_trial.params.keys() == {"lr", "target_kl"}
