@@ -32,7 +32,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
-from agilerl_like.algorithms.settings import COMMON
+from agilerl_like.algorithms.settings import COMMON, with_types
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError, check_argument_names
 from agilerl_like.hpo import Choice, Explorer, HyperparameterConfig, NumberArray, Offspring, Parameter
 from agilerl_like.hpo.evolution import pre_training_mutations
@@ -570,11 +570,15 @@ LIMITS = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
 def in_ranges(settings: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     """Return an agent's arguments with each value moved into its range of `hp_config`: the initial draws include it.
 
-    Settings that are not given have the defaults of `config`.
+    Settings that are not given have the defaults of `config`; a range of something else is left to the constructor.
+
+    Raises:
+        ConfigurationError: `hp_config` is no mapping, or has something else than ranges and choices.
     """
-    ranges: Mapping[str, Parameter] = settings.get("hp_config") or {}
-    given = {name: settings[name] if name in settings else getattr(config, name, None) for name in ranges}
-    return {**settings, **{name: _start_in(range_, name, given[name]) for name, range_ in ranges.items()}}
+    ranges = with_types(config, settings.get("hp_config"))
+    given = {name: settings.get(name, getattr(config, name, None)) for name in ranges}
+    known = [name for name in ranges if name in settings or name in config.__dataclass_fields__]
+    return {**settings, **{name: _start_in(ranges[name], name, given[name]) for name in known}}
 
 
 def _start_in(parameter: Parameter, name: str, value: Any) -> Any:

@@ -2,6 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from small_runs import SMALL
 
 from agilerl_like import (
@@ -492,3 +493,18 @@ def test_initial_hyperparameters_fill_the_ranges_evenly():
     assert founder_draws(ranges, 3, 1) == founder_draws(ranges, 16, 1)[:3]
     assert founder_draws(ranges, 3, 1) != founder_draws(ranges, 3, 2)
     assert founder_draws(HyperparameterConfig(), 2, 1) == [{}, {}]
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize(
+    ("hp_config", "message"),
+    [
+        ({"lr": (1e-5, 1e-2)}, r"hp_config\.lr=\(1e-05, 0\.01\) must be an RLParameter, a Choice or a NumberArray"),
+        ({"lr": {"min": 1e-5, "max": 1e-2}}, r"hp_config\.lr=\{.*\} must be an RLParameter"),
+        ((1, 2), r"hp_config=\(1, 2\); allowed are None and a HyperparameterConfig"),
+        ({"latent_size": RLParameter(8, 64, dtype=int)}, "hp_config 'latent_size' is not a number of PPO"),
+    ],
+)
+def test_errors_of_ranges_are_those_of_an_agent_where_members_are_drawn(hp_config, message, sample):
+    with pytest.raises(ConfigurationError, match=message):
+        PPO.population(2, Box(-1, 1, (2,)), Discrete(2), hp_config=hp_config, sample_hyperparameters=sample)
