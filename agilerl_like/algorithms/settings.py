@@ -7,7 +7,7 @@ command line and the documentation all read it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -25,7 +25,12 @@ from agilerl_like.hpo.schedules import (
     schedules_to_json,
 )
 from agilerl_like.learning.rewards import RewardFunction, check_reward_transform, reward_transform_to_json
-from agilerl_like.networks.architecture import NET_CONFIG_KEYS
+from agilerl_like.modules.cnn import CNNSpec
+from agilerl_like.modules.mlp import MLPSpec
+from agilerl_like.modules.recurrent import LSTMSpec
+from agilerl_like.modules.resnet import ResNetSpec
+from agilerl_like.modules.simba import SimBaSpec
+from agilerl_like.networks.architecture import NET_CONFIG_KEYS, NetworkSpec
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.registry import registered
 
@@ -122,6 +127,10 @@ OF_NETWORKS = (
     "state_dependent_std",
 )
 """Settings that networks are built from: a clone, which inherits its parent's weights, cannot have another value."""
+SIZES = {
+    each.name for spec in (NetworkSpec, MLPSpec, CNNSpec, ResNetSpec, SimBaSpec, LSTMSpec) for each in fields(spec)
+}
+"""Parts of networks that mutations of the architecture change, and their limits."""
 FIXED = (*OF_NETWORKS, "squash_output", "dueling", "twin_q")
 """Settings that cannot be set after an agent was made: its networks would not have the saved shape or outputs."""
 ALWAYS_STORED = {
@@ -246,6 +255,13 @@ def check_bounds(
 def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorithm: str) -> None:
     """Raise ConfigurationError unless evolution can change a setting as a parameter describes."""
     known, choosable, evolvable = config.__dataclass_fields__, choosable_settings(config), evolvable_settings(config)
+    allowed = evolvable if isinstance(parameter, RLParameter) else choosable
+    if name in SIZES - {*known, "activation"}:
+        raise ConfigurationError(
+            f"hp_config.{name}: it belongs to the networks, which mutations of the architecture change within the "
+            "limits of net_config (min_latent_dim, max_latent_dim; in encoder_config and head_config min_mlp_nodes, "
+            f"max_mlp_nodes, min_hidden_layers, max_hidden_layers); allowed are {', '.join(allowed)}"
+        )
     if isinstance(parameter, RLParameter) and name not in evolvable:
         raise ConfigurationError(
             f"hp_config {name!r} is not a number of {algorithm} that can evolve; allowed are {', '.join(evolvable)}"

@@ -8,6 +8,7 @@ from small_runs import SMALL
 from agilerl_like import (
     PPO,
     CheckpointError,
+    Choice,
     ConfigurationError,
     HyperparameterConfig,
     Mutations,
@@ -502,6 +503,11 @@ def test_initial_hyperparameters_fill_the_ranges_evenly():
         ({"lr": (1e-5, 1e-2)}, r"hp_config\.lr=\(1e-05, 0\.01\) must be an RLParameter, a Choice or a NumberArray"),
         ({"lr": {"min": 1e-5, "max": 1e-2}}, r"hp_config\.lr=\{.*\} must be an RLParameter"),
         ((1, 2), r"hp_config=\(1, 2\); allowed are None and a HyperparameterConfig"),
+        (
+            {"hidden_size": RLParameter(8, 64, dtype=int)},
+            r"hp_config\.hidden_size: it belongs to the networks, .*limits of net_config .*; allowed are batch_size",
+        ),
+        ({"latent_dim": Choice([16, 32])}, r"hp_config\.latent_dim: it belongs to the networks"),
         ({"latent_size": RLParameter(8, 64, dtype=int)}, "hp_config 'latent_size' is not a number of PPO"),
     ],
 )
