@@ -72,6 +72,20 @@ def test_a_sound_env_gets_a_configuration_that_can_be_read(own, tmp_path, capsys
     assert main(["check", "taxi.yaml"]) == 0
 
 
+@pytest.mark.parametrize("env", ["envs_to_check:Endless", "CartPole-v1"])
+def test_the_configuration_that_is_written_is_the_one_of_the_environments_id(own, capsys, env):
+    assert main(["check", env, "--write", "new.yaml"]) == 0
+    shown = []
+    for config in ("new.yaml", env):
+        capsys.readouterr()
+        assert main(["train", config, "--seed", "1", "--print-config"]) == 0
+        shown.append(yaml.safe_load(capsys.readouterr().out))
+    written, known = shown
+    assert written["training"].pop("eval_steps") in (1000, known["training"]["eval_steps"])
+    assert known["training"].pop("eval_steps") is None
+    assert written == known
+
+
 @pytest.mark.parametrize("algorithm", ["DQN", "OpenAIES", "PPO"])
 def test_the_environment_and_the_algorithm_of_a_file_are_written(own, tmp_path, algorithm):
     settings = "{id: CartPole-v1, max_total_reward: 50, training_wrappers: [NormalizeReward], num_envs: 4}"

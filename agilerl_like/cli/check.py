@@ -12,6 +12,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, Draft, load
+from agilerl_like.config.bundled import find_config, for_any_environment
 from agilerl_like.config.yaml12 import parse_value
 from agilerl_like.envs.env_checker import EnvCheck, check_envs
 from agilerl_like.envs.factory import TENSOR_BACKENDS
@@ -32,7 +33,8 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
 
     Args:
         env: An environment as in `environment.id`, or a configuration (a .yaml file) that contains one.
-        write: File for a configuration to start from, with the environment and the algorithm's name.
+        write: File for a configuration to start from: the settings that `train ENVIRONMENT-ID` has, or, where `env` is
+            a file, its environment and algorithm with the settings of any environment.
     """
     config = _config_of(env)
     env_config = config.env_config
@@ -50,10 +52,14 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
 
 def _config_of(env: str) -> Config:
     """The configuration in a file, or one with only an environment."""
-    if env.endswith((".yaml", ".yml")):
+    if _is_file(env):
         return load(env)
     algorithm = IPPO.algo if is_multi_agent(env) else PPO.algo
     return Draft({"environment": {"id": env}, "algorithm": {"name": algorithm}}).validate()
+
+
+def _is_file(env: str) -> bool:
+    return env.endswith((".yaml", ".yml"))
 
 
 def _summary(env: str, inspection: EnvCheck) -> str:
@@ -71,7 +77,7 @@ def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None)
     if where is None:
         write_line(f"{PROGRAM} check {shlex.quote(env)} --write FILE.yaml writes a configuration to start from")
         return
-    text = _suggested(config, inspection)
+    text = _suggested(env, config, inspection)
     Draft(parse_value(text, "write").data).validate()
     try:
         with where.open("x", encoding="utf-8") as file:
@@ -81,24 +87,17 @@ def _suggest(env: str, config: Config, inspection: EnvCheck, where: Path | None)
     write_line(f"written: {where}; to train: {PROGRAM} train {shlex.quote(str(where))}")
 
 
-def _suggested(config: Config, inspection: EnvCheck) -> str:
-    given = config.environment.model_dump(mode="json", exclude_unset=True)
-    environment: dict[str, Any] = {"id": config.environment.id, "num_envs": 16, **given}
-    kind = config.algorithm_class
-    ranges = {"lr": {"min": 1e-4, "max": 1e-2}, "ent_coef": {"min": 1e-4, "max": 1e-1}}
-    ranges = {name: range_ for name, range_ in ranges.items() if name in kind.config.__dataclass_fields__}
-    training: dict[str, Any] = {"max_steps": 1_000_000, "evo_steps": 50_000}
-    if inspection.endless:
-        training["eval_steps"] = EVAL_STEPS
-    if inspection.zero_sum:
-        training["fitness"] = "rating"
-    suggested = {
-        "environment": environment,
-        **({} if kind is PPO else {"algorithm": {"name": kind.algo}}),
-        "population": {"size": 4, "sample_hyperparameters": True},
-        "hyperparameters": {**ranges, **kind.group_class.search_ranges},
-        "training": training,
-    }
+def _suggested(env: str, config: Config, inspection: EnvCheck) -> str:
+    """Return the settings of `train ENVIRONMENT-ID`; of a file the environment and the algorithm's name."""
+    if _is_file(env):
+        given = config.environment.model_dump(mode="json", exclude_unset=True)
+        draft = for_any_environment(given, config.algorithm_class.algo)
+    else:
+        draft = find_config(env)
+    training = draft.data.get("training", {})
+    found: dict[str, Any] = {"eval_steps": EVAL_STEPS} if inspection.endless else {}
+    found |= {"fitness": "rating"} if inspection.zero_sum else {}
+    suggested: dict[str, Any] = {**draft.data, "training": {**found, **training}}
     head = f"# {inspection.observation_space} -> {inspection.action_space}"
     spaces = "# multi-agent" if isinstance(inspection.observation_space, PackedSpace) else head
     return f"{spaces}; {inspection.steps_per_second:,.0f} steps/s of one env\n{to_yaml(suggested)}"

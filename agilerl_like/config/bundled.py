@@ -102,9 +102,9 @@ def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
     if suiting:
         best = _simplest(suiting)
         suiting = [one for one in suiting if algorithm in ("", one.algorithm)]
-        return _simplest(suiting).draft if suiting else _for_any(best.draft.data["environment"], algorithm)
+        return _simplest(suiting).draft if suiting else for_any_environment(best.draft.data["environment"], algorithm)
     if name in _registered() or re.fullmatch(f"{GYMNASIUM}|{IMPORT_PATH}|{PETTINGZOO}|{OPENSPIEL}", name):
-        return _for_any({"id": name}, algorithm or (IPPO.algo if is_multi_agent(name) else PPO.algo))
+        return for_any_environment({"id": name}, algorithm or (IPPO.algo if is_multi_agent(name) else PPO.algo))
     raise _unknown(name, known)
 
 
@@ -117,8 +117,8 @@ def _simplest(configs: Iterable[Bundled]) -> Bundled:
     return min(configs, key=lambda one: (not one.has_no_wrappers, len(one.name)))
 
 
-def _for_any(environment: Mapping[str, Any], algorithm: str) -> Draft:
-    """The settings of an environment without a bundled configuration, as far as the algorithm has them."""
+def for_any_environment(environment: Mapping[str, Any], algorithm: str) -> Draft:
+    """Return the settings of an environment without a bundled configuration, as far as the algorithm has them."""
     draft = Draft.read(_folder() / ANY_ENVIRONMENT)
     kind: Any = registered("algorithm").get(algorithm)  # validation refuses an unknown one
     data = {**draft.data, "environment": {**draft.data["environment"], **environment}}
