@@ -84,6 +84,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Each member's last evaluation; empty before the first."""
         self.best_of_run: AlgorithmT | None = None
         """A copy of the best agent of any generation of a run, confirmed on new episodes."""
+        self.outcome = ""
+        """Why the run that returned the population ended, such as "budget spent" or "interrupted"; "" without a run."""
         self.gradient_sync: GradientSync = NO_SYNC
         """The processes that share the envs of each member."""
         self.by_group = {group: first.group_class(self, group) for group in first.learners}

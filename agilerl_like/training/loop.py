@@ -142,7 +142,7 @@ class TrainingLoop(EvaluatingLoop):
         summary = self._summary(best, resumes=bool(stopped))
         self.callbacks.on_run_end(self.context, summary)
         population = self.members.gather_all()
-        population.fitness = list(self.fitness)
+        population.fitness, population.outcome = list(self.fitness), summary.reason
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
         return RunResult(population, list(self.fitness), summary, max(stopped, 0), self.checkpoint_manager.failures)
 

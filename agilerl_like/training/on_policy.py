@@ -108,8 +108,8 @@ def train_on_policy(
     have their channels last although the agents were made for channels first.
 
     Ctrl-C or SIGTERM ends the run after the current step: it is saved, and the population is returned as at any other
-    end, so that a script continues; `run.json` in `run_dir` has the outcome "interrupted". A second one raises
-    KeyboardInterrupt.
+    end, so that a script continues, also with the next run of a loop: the population's `outcome` is then "interrupted",
+    as that in `run.json`. A second one raises KeyboardInterrupt.
 
     The returned population is the last generation, as it was evaluated. Its `best` is the best agent of the whole run:
     a copy of a member, confirmed on fresh episodes, whose last `fitness` is its mean return on these (see

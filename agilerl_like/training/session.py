@@ -352,10 +352,9 @@ class ProcessRun:
         """Raise RunFinished if a run has ended and its settings do not let it continue."""
         if limits := limits_reached(saved_run, self.plan.training_args, members):
             population = members.gather_all()
-            population.fitness = list(saved_run["fitness"])
+            population.fitness, population.outcome = list(saved_run["fitness"]), saved_run["progress"]["outcome"]
             population.best_of_run = members.broadcast_agents(0, [best])[0]
-            outcome = saved_run["progress"]["outcome"]
-            raise RunFinished(f"{self.output_paths.run_dir} has ended: {outcome}", population, limits)
+            raise RunFinished(f"{self.output_paths.run_dir} has ended: {population.outcome}", population, limits)
 
     def _make_loop(
         self, stack: contextlib.ExitStack, members: ShardedPopulation, identity: Mapping[str, Any], initial_size: int

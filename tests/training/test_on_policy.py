@@ -157,8 +157,8 @@ def test_the_target_stops_a_run_once_it_holds_on_fresh_episodes():
     assert len(memory.generations) == 1
     assert memory.summary.reason == "target reached"
     assert memory.summary.confirmed_fitness > 5
-    _, _, memory = run(target=501.0)
-    assert memory.summary.reason == "budget spent"
+    population, _, memory = run(target=501.0)
+    assert memory.summary.reason == population.outcome == "budget spent"
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_ctrl_c_saves_the_run(tmp_path, number):
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     memory = Records()
     population, fitness, _ = run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[memory, Presses(number)])
-    assert memory.summary.reason == "interrupted"
+    assert memory.summary.reason == population.outcome == "interrupted"
     assert len(memory.generations) == 2
     assert fitness == [agent.fitness[-1] for agent in population]
     loaded = Population.load(tmp_path / "run" / "population")
