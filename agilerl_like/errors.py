@@ -103,6 +103,8 @@ _MORE_FOREIGN_NAMES = {
         "is the target of the temperature; it is always learned, and {} has no equivalent",
     ): "alpha autotune alpha_lr",
     ("training.max_steps", "counts the env steps of one member"): "timesteps total_steps",
+    ("training.max_seconds", ""): "time_budget_s",
+    ("training.evo_steps", "counts the env steps of one member"): "perturbation_interval",
     ("environment.num_envs", "counts the copies of each member"): "num_vec_envs",
     ("environment.id", ""): "env",
     ("population.size", ""): "n_agents",
@@ -189,10 +191,16 @@ def check_argument_names(function: Callable[Arguments, ResultT]) -> Callable[Arg
             for given in foreign or difflib.get_close_matches(name, others, n=1, cutoff=0.8):
                 raise renamed_error("argument", given, name, ForeignSetting(name))
         for name in () if takes_settings else (name for name in kwargs if name not in parameters):
-            raise unknown_name("argument", name, parameters)
+            raise unknown_name("argument", name, parameters.keys() - {"self"})
         return function(*args, **kwargs)
 
     return call
+
+
+def check_init_names(cls: type[ResultT]) -> type[ResultT]:
+    """Decorate a class: its constructor has the errors of `check_argument_names`."""
+    cls.__init__ = check_argument_names(cls.__init__)
+    return cls
 
 
 def check_mapping(field: str, value: object) -> None:

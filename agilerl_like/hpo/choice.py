@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields, unknown_name
+from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping, frozen
 from agilerl_like.storage.validation import is_number_text
 
@@ -39,6 +39,7 @@ def plain(value: Any) -> Any:
     return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+@check_init_names
 @dataclass(frozen=True)
 class Choice:
     """A hyperparameter that has one of `values`: text, flags, numbers, None, or lists of them.

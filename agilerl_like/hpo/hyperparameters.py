@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, set_tuple_field, unknown_name
+from agilerl_like.errors import ConfigurationError, check_init_names, set_tuple_field, unknown_name
 from agilerl_like.hpo.choice import Choice, checked_when, when_to_json
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
@@ -29,6 +29,7 @@ DTYPES: dict[Any, type] = {int: int, float: float, "int": int, "float": float}
 SMALLEST_SHARE = 0.01  # of the range: the least step where multiplication alone could not pass zero
 
 
+@check_init_names
 @dataclass(frozen=True)
 class RLParameter:
     """The range of one hyperparameter and how it moves in it; it holds no value.

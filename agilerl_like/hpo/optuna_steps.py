@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError, check_init_names, unknown_name
 from agilerl_like.hpo.choice import Choice, plain
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
@@ -122,6 +122,7 @@ def _suggested(suggestion: Any, name: str, parameter: Parameter) -> Any:
 
 
 @register("explorer", "optuna")
+@check_init_names
 @dataclass(frozen=True)
 class OptunaExplorer(Explorer):
     """Proposes the suggestions of an Optuna sampler, given each member's gain in fitness in each generation.
@@ -135,6 +136,11 @@ class OptunaExplorer(Explorer):
 
     def __post_init__(self) -> None:
         library()
+        if not isinstance(self.sampler, str):
+            raise ConfigurationError(
+                f"sampler={self.sampler!r:.100} is an object; allowed is a name, of which a sampler is made for each "
+                f"proposal, with a seed of the run: {', '.join(map(repr, SAMPLERS))}"
+            )
         if self.sampler in STATEFUL:
             raise ConfigurationError(
                 f"sampler={self.sampler!r} proposes by its own earlier suggestions, and not by the gains of members; "

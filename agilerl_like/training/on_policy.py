@@ -20,6 +20,7 @@ from agilerl_like.distributed.process_group import process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
+from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
@@ -298,13 +299,20 @@ def _search(
     for name, value in arguments.items():
         wanted = Explorer if name == "mutation" else Selection
         if value is not None and not isinstance(value, wanted):
-            raise ConfigurationError(f"{name}={value!r:.200}; allowed are None and an instance of {wanted.__name__}")
+            known = registered("explorer" if name == "mutation" else "selection")
+            example = f", such as {known[value].__name__}()" if isinstance(value, str) and value in known else ""
+            raise ConfigurationError(
+                f"{name}={value!r:.200}; allowed are None and an instance of {wanted.__name__}{example}"
+            )
     if selection_strategy is not None and tournament is not None:
         raise ConfigurationError("selection_strategy and tournament mean the same; pass one of them")
     if evolution is None:
         return selection_strategy or tournament, mutation or NO_MUTATION
     if evolution != AUTO:
-        raise ConfigurationError(f"evolution={evolution!r}; allowed are 'auto' and None")
+        raise ConfigurationError(
+            f"evolution={evolution!r:.100}; allowed are 'auto' and None, since selection_strategy and mutation have "
+            "others, such as TruncationSelection() and FactorSteps(), which are PBT"
+        )
     if not (selection_strategy is tournament is mutation is None):
         raise ConfigurationError("evolution='auto' chooses selection and mutation; pass either it or those")
     return AutoSelection(), AutoExplorer()

@@ -330,3 +330,11 @@ def test_a_frozen_mapping_copies_its_entries() -> None:
     given_list.append(3)
     assert mapping == {"a": 0, "b": (1, 2)}
     assert list(mapping) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"min": 1, "max": 8, "log": True}, {"min": 1, "max": 8, "step": 2}, {"low": 1, "high": 2}]
+)
+def test_an_unknown_argument_of_a_range_lists_those_that_exist(given):
+    with pytest.raises(ConfigurationError, match=r"argument='(log|step|low)' is unknown; allowed are: dtype, grow"):
+        RLParameter(**given)

@@ -406,6 +406,13 @@ WRONG = {
         "tournament_size=4 must not be greater than the population's 3",
     ),
     "activation": ({"mutation": Mutations(activation_selection=("Rellu",))}, "activation_selection='Rellu'.*'ReLU'"),
+    "name of a mutation": ({"mutation": "pb2"}, r"mutation='pb2'; allowed are None and .* Explorer, such as PB2\(\)$"),
+    "name of a selection": (
+        {"selection_strategy": "truncation"},
+        r"selection_strategy='truncation'; .*, such as TruncationSelection\(\)$",
+    ),
+    "name of a search": ({"evolution": "pbt"}, r"evolution='pbt'; allowed are 'auto' and None, .* FactorSteps\(\)"),
+    "name of Ray": ({"time_budget_s": 5}, "'time_budget_s' is unknown; did you mean 'max_seconds'"),
     "max_steps": ({"max_steps": 0}, "max_steps=0 must be a positive integer"),
     "eval_loop": ({"eval_loop": 1.5}, r"eval_loop=1\.5 must be a positive integer"),
     "max_updates": ({"max_updates": 2.5}, r"max_updates=2\.5 must be a positive integer"),

@@ -106,6 +106,10 @@ def test_proposals_go_where_gains_were_and_obey_ranges_and_conditions():
 def test_an_unknown_sampler_is_refused():
     with pytest.raises(ConfigurationError, match="sampler='TPE' is unknown; allowed are: GPSampler"):
         OptunaExplorer(sampler="TPE")
+    with pytest.raises(ConfigurationError, match=r"is an object; allowed is a name, .*: 'TPESampler', 'RandomSampler'"):
+        OptunaExplorer(sampler=optuna.samplers.TPESampler(seed=1))
+    with pytest.raises(ConfigurationError, match=r"argument='n_startup_trials' is unknown; allowed are: sampler$"):
+        OptunaExplorer(n_startup_trials=4)
 
 
 @pytest.mark.parametrize("sampler", ["QMCSampler", "CmaEsSampler", "NSGAIISampler"])
