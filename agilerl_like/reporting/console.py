@@ -112,6 +112,8 @@ class ConsoleReporter(Reporter):
             self._print(Text(run.layout, style="dim"))
         if run.run_dir is not None:
             self._print(Text(f"writes to {run.run_dir}", style="dim"))
+        if run.equal_start and not self._generations_before:
+            self._print(Text(_equal_start(run), style="dim"))
         if self.redraws or self._in_notebook:
             self._live = NotebookDisplay() if self._in_notebook else Live(console=self.console, auto_refresh=False)
             self._live.start()
@@ -328,6 +330,11 @@ def _title(run: RunRecord) -> str:
     if run.population_size > 1:
         steps += f" ({formatting.count(run.max_env_steps / run.population_size)} each)"
     return f"{run.algorithm} on {run.env}: {members} with {envs} each{processes}, {steps}"
+
+
+def _equal_start(run: RunRecord) -> str:
+    values = ", ".join(f"{name} {formatting.hyperparameter(value)}" for name, value in run.equal_start.items())
+    return f"all members begin with {values}; sample_hyperparameters=True draws them from their ranges"
 
 
 def _line(record: GenerationRecord) -> str:

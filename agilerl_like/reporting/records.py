@@ -70,6 +70,8 @@ class RunRecord:
     layout: str = ""
     """Processes and threads, and why they were chosen; "" if they were set."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    equal_start: Mapping[str, Any] = field(default_factory=dict)
+    """The hyperparameters that all members begin with although evolution has ranges for them; empty if they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -439,7 +439,15 @@ class ProcessRun:
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,
+            equal_start=self._equal_start(members),
         )
+
+    def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:
+        """Return the hyperparameters that evolution changes if the members of this process all have the same."""
+        first, *others = [agent.hyperparameters for agent in members.population]
+        evolves = self.plan.selection is not None and self.plan.mutations != NO_MUTATION
+        is_searched = evolves and members.first.hp_config.has_several_values
+        return first if is_searched and others and all(values == first for values in others) else {}
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,15 @@ def test_title_has_the_number_of_processes_if_above_one():
     )
 
 
+def test_the_head_has_the_hyperparameters_that_all_members_begin_with():
+    equal = replace(a_run(), equal_start={"lr": 1e-4, "batch_size": 64})
+    for run, generation, count in ((equal, 0, 1), (equal, 3, 0), (a_run(), 0, 0)):
+        console = a_console(terminal=False, width=100)
+        ConsoleReporter(console).on_run_begin(RunContext(run, generation=generation))
+        line = "all members begin with lr 1e-4, batch_size 64; sample_hyperparameters=True draws them from their ranges"
+        assert written(console).splitlines().count(line) == count
+
+
 def test_members_that_were_removed_are_reported():
     console = a_console(terminal=False)
     reporter = ConsoleReporter(console, clock=Clock())

@@ -463,3 +463,30 @@ def test_some_members_are_evaluated_as_all_are():
     assert twice.steps[0] == everyone.steps[0]
     evaluator.env.env.close()
     env.close()
+
+
+class Start(Callback):
+    def on_run_begin(self, run):
+        self.values = dict(run.record.equal_start)
+
+    def on_step(self, run):
+        run.stop()
+
+
+@pytest.mark.parametrize(
+    ("of_members", "mutation", "expected"),
+    [
+        ({}, GaussianSteps(), {"lr": 1e-4}),
+        ({"sample_hyperparameters": True}, GaussianSteps(), {}),
+        ({"hp_config": None}, GaussianSteps(), {}),
+        ({}, None, {}),
+    ],
+)
+def test_a_run_has_the_hyperparameters_that_all_members_begin_with(of_members, mutation, expected):
+    start, ranges = Start(), HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as env:
+        spaces = env.single_observation_space, env.single_action_space
+        pop = PPO.population(2, *spaces, **{"num_envs": 2, "hp_config": ranges, **of_members})
+        search = {"selection_strategy": GatedSelection(), "mutation": mutation}
+        train_on_policy(env, pop=pop, max_steps=200, evo_steps=100, callbacks=[start], verbose=False, **search)
+    assert start.values == expected
