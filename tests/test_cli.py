@@ -391,7 +391,8 @@ class TestEval:
     def test_eval_runs_the_given_number_of_episodes_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
         said = capsys.readouterr().out
-        assert "mean return 5.00 ± 0.00 over 70 episodes (from 5.00 to 5.00, 5 steps on average, seed 1)" in said
+        deviation, span = "5.00 ± 0.00 (standard deviation)", "from 5.00 to 5.00, 5 steps on average, seed 1"
+        assert f"mean return {deviation} over 70 episodes ({span})" in said
 
     def test_seed_determines_the_episodes(self, run, capsys):
         def said(*arguments):

@@ -88,7 +88,7 @@ def test_resumed_run_equals_the_uninterrupted_one(file, tmp_path, capsys):
 def test_eval_plays_the_best_team(run, capsys):
     assert main(["eval", str(run), "--episodes", "40", "--seed", "1", "--trust"]) == 0
     said = capsys.readouterr().out
-    assert f"mean return {RETURN}.00 ± 0.00 over 40 episodes" in said
+    assert f"mean return {RETURN}.00 ± 0.00 (standard deviation) over 40 episodes" in said
     assert "\nspeaker_0: 3.00, listener_0: 6.00, listener_1: 6.00\n" in said
     assert main(["eval", str(run / "best"), "--episodes", "2", "--env", "steady_teams:Steady"]) == 0
     assert "3 steps on average" in capsys.readouterr().out

@@ -181,7 +181,7 @@ def test_lost_episodes_are_not_in_the_printed_mean(capsys):
     lost = np.array([[False, True, False]])
     _write_result("", Episodes(np.array([[1.0, 100.0, 3.0]]), np.array([[4, 9, 6]]), lost), seed=7)
     assert capsys.readouterr().out == (
-        "mean return 2.00 ± 1.00 over 2 episodes (from 1.00 to 3.00, 5 steps on average, seed 7, "
+        "mean return 2.00 ± 1.00 (standard deviation) over 2 episodes (from 1.00 to 3.00, 5 steps on average, seed 7, "
         "1 more were lost with their worker processes)\n"
     )
     with pytest.raises(EnvStepError, match="all 3 episodes were lost"):

@@ -55,7 +55,8 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     median = statistics.median(returns)
     write_line(f"\nfound            {', '.join(found)}; architecture {best['architecture']}")
     error = formatting.fitness(last["population/best_ever_standard_error"])
-    write_line(f"best agent       {formatting.fitness(last['population/best_ever'])} ± {error} on fresh episodes")
+    confirmed = f"{formatting.fitness(last['population/best_ever'])} ± {error} (standard error)"
+    write_line(f"best agent       {confirmed} on fresh episodes")
     write_line(f"without evolution {formatting.fitness(median)}, the median initial member after the same steps")
     write_line(f"report           {run.folder / REPORT} (open it in a browser)")
     write_line(

@@ -123,7 +123,7 @@ def _write_result(label: str, played: Episodes, seed: int) -> None:
         raise EnvStepError(f"all {counts.size} episodes were lost with their worker processes; the environment fails")
     scores, lost = played.returns[0][counts], int(played.lost[0].sum())
     write_line(
-        f"{label}mean return {scores.mean():.2f} ± {scores.std():.2f} over {len(scores)} episodes "
+        f"{label}mean return {scores.mean():.2f} ± {scores.std():.2f} (standard deviation) over {len(scores)} episodes "
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths[0][counts].mean():.0f} steps on average, "
         f"seed {seed}{f', {lost} more were lost with their worker processes' if lost else ''})"
     )

@@ -175,7 +175,8 @@ def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
         _write_report_of_seeds(runs, config.run.dir / f"{name}-{seeds}-seeds.html", quiet=quiet)
     if not quiet:
         best = np.array([best_so_far(run)[-1] for run in runs])
-        spread = f"mean {formatting.fitness(best.mean())} ± {formatting.fitness(best.std(ddof=1))}"
+        deviation = formatting.fitness(best.std(ddof=1))
+        spread = f"mean {formatting.fitness(best.mean())} ± {deviation} (standard deviation)"
         write_line(f"best fitness of {seeds} seeds: {', '.join(map(formatting.fitness, best))}; {spread}")
     return ExitCode.DONE
 

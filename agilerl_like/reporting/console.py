@@ -188,9 +188,11 @@ class ConsoleReporter(Reporter):
                 self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
 
     def _unconfirmed(self, summary: SummaryRecord) -> str:
-        """Return the best evaluation that was printed, if it is above the fitness on fresh episodes; else ""."""
-        known = [fitness for fitness in self._bests if not math.isnan(fitness)]
-        if self._record is None or not summary.best.is_confirmed or not known or max(known) <= summary.best.fitness:
+        """Return the best evaluation that was printed, if fresh episodes are below it by more than their error."""
+        known, best = [fitness for fitness in self._bests if not math.isnan(fitness)], summary.best
+        if self._record is None or not best.is_confirmed or not known:
+            return ""
+        if max(known) <= best.fitness + best.standard_error:
             return ""
         top, confirmed = formatting.returns([max(known), summary.best.fitness])
         generation = self._record.generation - len(self._bests) + 1 + self._bests.index(max(known))

@@ -66,7 +66,8 @@ def _fitness(summary: SummaryRecord) -> str:
     mean, std = formatting.returns([best.fitness, best.fitness_std])
     text = mean or "nan"
     if best.episodes > 1:
-        text += f" ± {std} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
+        kind = "standard error" if best.fitness_std == best.standard_error else "standard deviation"
+        text += f" ± {std} ({kind}) over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
     return f"{text}  (member {best.uid}, generation {best.generation})"
 
 

@@ -428,7 +428,7 @@ def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
     assert written(console).splitlines() == [
         "",
         "target reached",
-        "  best fitness    205.0 ± 10.0 over 20 fresh episodes  (member 2, generation 1)",
+        "  best fitness    205.0 ± 10.0 (standard deviation) over 20 fresh episodes  (member 2, generation 1)",
         "  hyperparameters lr 1.2e-3, batch_size 64",
         "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
         "  lineage         gen   0  member 0                 initial member",
@@ -448,6 +448,20 @@ def test_the_summary_has_what_a_schedule_made_of_a_hyperparameter():
         "by a schedule, in generation 1: lr 3e-4 (factor 0.25)",
     ]
     assert summary_facts(a_summary())["hyperparameters"] == ["lr 1.2e-3, batch_size 64"]
+
+
+def test_an_evaluation_within_the_error_of_the_confirmed_fitness_needs_no_note():
+    console = a_console(terminal=False, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(fitness=206.9)))
+    reporter.finish(a_summary())  # 205, with a standard error of 2
+    assert "confirmed" not in written(console)
+
+
+def test_the_spread_of_a_rating_is_its_standard_error():
+    best = dataclasses.replace(a_summary().best, fitness_std=2.0)
+    assert summary_facts(a_summary(best=best))["best fitness"][0].startswith("205.0 ± 2.0 (standard error) over 20 ")
 
 
 def test_the_summary_explains_an_evaluation_above_the_confirmed_fitness():
@@ -536,7 +550,7 @@ def test_ascii_console_gets_ascii_arrows():
     text = written(console)
     assert "PPO on K?se-v0" in text
     assert "lr 1e-3 -> 1.2e-3" in text
-    assert "205.0 +- 10.0 over 20 fresh episodes" in text
+    assert "205.0 +- 10.0 (standard deviation) over 20 fresh episodes" in text
 
 
 def test_console_is_dropped_if_it_cannot_write():
