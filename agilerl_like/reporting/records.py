@@ -82,11 +82,11 @@ class MemberRecord:
     effects of the seeds where members played different ones; against functions, the games from each side on a seed are
     one episode, unless the env has instances or `info_keys`; `fitness_std` is the standard deviation of the episodes,
     of a rating its standard error, and `standard_error` that of the fitness, nan if it is not known; `train_return` is
-    the mean return of the training episodes that ended in this generation; `hyperparameters` are those it trained with;
-    `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have
-    Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number of weights;
-    `legend` explains the parts of `architecture`; `measures` are further results of the evaluation: "info/NAME",
-    "fitness_by_instance/NUMBER", and "return" where the fitness is an info.
+    the mean return of the training episodes that ended in this generation; `hyperparameters` are its own, which
+    schedules multiply; `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …);
+    `losses` have Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number
+    of weights; `legend` explains the parts of `architecture`; `measures` are further results of the evaluation:
+    "info/NAME", "fitness_by_instance/NUMBER", and "return" where the fitness is an info.
     """
 
     slot: NonNegativeInt
