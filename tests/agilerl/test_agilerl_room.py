@@ -26,6 +26,7 @@ from agilerl_like.agilerl.rollouts.on_policy import collect_rollouts
 from agilerl_like.agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl_like.agilerl.training.train_off_policy import train_off_policy
 from agilerl_like.agilerl.training.train_on_policy import train_on_policy
+from agilerl_like.agilerl.typing import BPTTSequenceType
 from agilerl_like.agilerl.utils.utils import (
     create_population,
     print_hyperparams,
@@ -313,6 +314,12 @@ def test_a_transformers_memory_has_one_entry():
         BOX, DISCRETE, seed=0, recurrent=True, learn_step=16, net_config={"memory_config": {"cell": "transformer"}}
     )
     assert [*agent.get_initial_hidden_state(2)] == ["shared_encoder_h"]
+
+
+def test_settings_of_sequences_are_accepted_without_a_memory():
+    agent = PPO(BOX, DISCRETE, max_seq_len=8, bptt_sequence_type=BPTTSequenceType.MAXIMUM, net_config=SMALL)
+    assert not agent.recurrent
+    assert agent.max_seq_len is None
 
 
 def test_default_ranges_are_those_of_agilerl():

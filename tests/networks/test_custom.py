@@ -500,6 +500,7 @@ def test_dict_observations_reach_the_network_as_a_dict():
         def __init__(self, outputs):
             super().__init__()
             self.linear = nn.Linear(18, outputs)
+            nn.init.constant_(self.linear.weight, 0.1)
 
         def forward(self, seen):
             return self.linear(torch.cat([seen["image"].flatten(1), seen["place"]], 1))

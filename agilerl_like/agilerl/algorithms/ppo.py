@@ -97,6 +97,8 @@ class PPO(EvolvableAlgorithm, ppo.PPO):
         batch_size = fitting_batch(batch_size, learn_step, num_envs)
         hp_config = default_ranges(hp_config, lr, batch_size, learn_step)
         share_encoders = share_encoders and actor_network is None
+        if not recurrent:  # AgileRL accepts the settings of sequences without effect
+            bptt_sequence_type = max_seq_len = None
         bptt_sequence_type = BPTTSequenceType(bptt_sequence_type or BPTTSequenceType.CHUNKED)
         super().__init__(**settings_from(locals(), without=("rollout_buffer_config", "wrap", "use_rollout_buffer")))
 
