@@ -21,9 +21,8 @@ class SymlogSpec(MLPSpec):
 class SymlogMLP(EvolvableMLP):
     def __init__(self, spec, inputs, num_outputs):
         super().__init__(spec, inputs, num_outputs)
-        self.gate = Linear(
-            inputs, inputs
-        )  # of modules.layers: layers of torch.nn cannot compute several members at once
+        # of modules.layers, because layers of torch.nn cannot compute several members at once
+        self.gate = Linear(inputs, inputs)
 
     def reset_(self, generator, *, output_gain):  # initial weights
         super().reset_(generator, output_gain=output_gain)
