@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from slow_cases import slow_if
 
 from agilerl_like import CMAES, PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
@@ -546,7 +547,9 @@ def leaves(data, above=()):
             yield (*above, name), value
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=slow_if(path.stem == "atari_pong")) for path in CONFIGS]
+)
 class TestShippedFiles:
     def test_can_be_run(self, path, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # MuJoCo writes a log of warnings into the working directory

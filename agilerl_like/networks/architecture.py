@@ -430,13 +430,13 @@ def check_encoder(name: str | None, config: Any) -> None:
 
 def check_encoder_name(name: object) -> None:
     """Raise ConfigurationError unless a kind of encoder has this name."""
-    if not isinstance(name, str):
+    if callable(name):  # a module, or its class
         shown = getattr(name, "__name__", type(name).__name__)
         raise ConfigurationError(
             f"encoder={shown}; allowed are names: {', '.join(sorted(ENCODERS))}, and those that "
             'register("encoder", NAME, EncoderKind(SPEC, MODULE, "vectors")) adds, as tutorials/own_encoder.py does'
         )
-    if name not in ENCODERS:
+    if not isinstance(name, str) or name not in ENCODERS:
         raise unknown_name("encoder", name, ENCODERS)
 
 

@@ -56,7 +56,9 @@ SHARE = {
 """The share of a probe's steps after which the answers of two seeds were at most 0.6 of the tolerance off; else 1."""
 
 
-@pytest.mark.parametrize("name", with_slow(MULTI_AGENT_PROBES, "SittingOut", "EarlyDeath", "SightAndTouch"))
+@pytest.mark.parametrize(
+    "name", with_slow(MULTI_AGENT_PROBES, "SittingOut", "EarlyDeath", "SightAndTouch", "ActionByObservation")
+)
 def test_every_agent_solves_its_probe(name):
     probe = MULTI_AGENT_PROBES[name]
     record = solve(replace(probe, steps=round(probe.steps * SHARE.get(name, 1.0))))

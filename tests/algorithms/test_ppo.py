@@ -75,9 +75,9 @@ def test_get_action_and_evaluate_actions_agree(space):
         np.testing.assert_allclose(said, found.detach().numpy(), rtol=1e-4, atol=1e-5)
     taken, _ = agent.predict(obs)
     assert all(space.contains(a) for a in taken)
-    single, state = agent.predict(obs[0], state="kept")
+    single, state = agent.predict(obs[0])
     assert space.contains(single)
-    assert state == "kept"
+    assert state is None
 
 
 @pytest.mark.parametrize(

@@ -355,6 +355,7 @@ def test_every_update_is_logged(tmp_path):
     assert found == [*range(1, 21)]  # after each step of 4 envs
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bits_as_one():
     found = []
     for processes in (1, 2):

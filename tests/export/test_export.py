@@ -238,6 +238,7 @@ def test_policy_is_a_module_from_raw_observations_to_actions(case):
     np.testing.assert_allclose(found.numpy(), agent.predict(batch, deterministic=True)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exporting_the_policy_by_torch_alone_gives_the_actions_of_predict(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     agent = trained(VECTOR, Box(-2.0, 2.0, (2,)), squash_output=True)

@@ -642,6 +642,7 @@ def test_the_check_before_training_warns_and_does_not_change_the_run():
     assert "in training_wrappers it changes the reward of training only" in warned.warnings[1]
 
 
+@pytest.mark.slow
 def test_wrappers_with_running_statistics_are_one_warning_each_with_any_backend_and_none_in_training_wrappers():
     wrappers = [("NormalizeObservation", {"epsilon": 1e-6}), {"name": "NormalizeReward"}]
     settings = [{"wrappers": wrappers}, {"wrappers": wrappers, "backend": "workers"}, {}]

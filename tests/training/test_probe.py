@@ -11,7 +11,14 @@ from agilerl_like.envs.probe_envs import PROBES, ExpectedValue, describe, observ
 from agilerl_like.training.probe import VALUE_TOLERANCE, Answer, solve, suits
 
 TRANSFORMER = {"cell": "transformer", "d_model": 32, "num_layers": 1, "context": 8}
-SLOW = ("ContinuousTarget", "ContinuousBounds", "ImageBrightness", "MemoryTruncation")
+SLOW = (
+    "ContinuousTarget",
+    "ContinuousBounds",
+    "ContinuousByObservation",
+    "ImageBrightness",
+    "MemoryTruncation",
+    "SightAndTouch",
+)
 """Probes that take more than two seconds; others need the same networks and the same parts of the learner."""
 KINDS = [
     *(pytest.param(name, {}, id=name, marks=slow_if(name in SLOW)) for name in PROBES),

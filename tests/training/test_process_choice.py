@@ -270,6 +270,7 @@ def trained(processes):
     return seen, env_setup
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_choice(layouts, monkeypatch):
     monkeypatch.setattr(process_choice, "SHORT_RUN", 0)
     monkeypatch.setattr(process_choice, "START_SECONDS", 0.0)

@@ -148,6 +148,7 @@ def test_two_processes_train_the_same_members_as_one(tmp_path):
     check_equal(one, two)
 
 
+@pytest.mark.slow
 def test_processes_with_one_member_and_with_several_remove_the_same_members():
     """A process of one member trains in the given env, and yet knows that the envs of others can be made again."""
     (one, fitness), (two, others) = (

@@ -174,6 +174,7 @@ def test_functions_act_only_for_agents_that_are_to_act_in_every_backend(backend)
     assert all(np.isfinite(fitness))
 
 
+@pytest.mark.slow
 def test_runs_against_functions_repeat_and_resume(tmp_path):
     def run(generations, *, folder=None, resume=None):
         env = make_multi_agent_vect_envs(partial(games.Nim, 5), 4, backend="sync")

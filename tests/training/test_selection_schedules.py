@@ -54,6 +54,7 @@ def test_the_learning_rate_falls_in_the_second_half_of_the_budget_and_the_hyperp
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in pop)
 
 
+@pytest.mark.slow
 def test_it_stays_with_anneal_from_1_and_falls_from_the_beginning_with_0():
     assert trained(selection=AutoSelection(anneal_from=1), **PPO_SETTINGS)[0].shares == pytest.approx([1.0] * 40)
     rates, _ = trained(selection=AutoSelection(anneal_from=0), **PPO_SETTINGS)

@@ -129,6 +129,7 @@ def test_entries_are_loaded_when_they_are_reached(whole, tmp_path, monkeypatch):
     assert len(list(populations)) == 10
 
 
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_leaves_the_same_files(whole, tmp_path):
     with pytest.raises(Killed):
         train(tmp_path / "run", callbacks=[KillIn(8)])  # the last checkpoint is of generation 6
