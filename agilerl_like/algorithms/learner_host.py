@@ -15,6 +15,7 @@ from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, with_function, with_functions
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.optimizer import OptimizerName
+from agilerl_like.learning.ppo_loss import PPOLoss
 from agilerl_like.learning.rewards import with_reward_function
 from agilerl_like.networks.distributions import LOG_STD_RANGE
 from agilerl_like.networks.observation_norm import OBSERVATION_CLIP, OBSERVATION_EPS, ObservationNormKind
@@ -47,6 +48,8 @@ class LearnerHost:
 
     config: ClassVar[type[Any]]
     """The dataclass of the settings; a value that is set as an attribute counts from the next update."""
+    loss: PPOLoss
+    """The loss of PPO and IPPO; other algorithms have none."""
     learners: dict[str, Any]
     """The learner of each group of agents that share a policy, by the group's name."""
     index: int

@@ -19,6 +19,7 @@ from agilerl_like.algorithms.ppo_config import (
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
 from agilerl_like.algorithms.settings import number_range
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.learning.ppo_loss import ppo_loss
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.resources import check_memory
 
@@ -29,6 +30,8 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     config = PPOConfig
     group_class = PPOLearnerGroup
     learners: dict[str, PPOLearner]
+    loss = staticmethod(ppo_loss)
+    """The loss of an update; a subclass may have one of its own (see `tutorials/own_loss.py`)."""
 
     def check(self) -> None:
         super().check()

@@ -325,6 +325,7 @@ def update_of(
         detailed=detailed,
         num_minibatches=first.algorithm.num_minibatches,
         modes=first.modes,
+        loss=first.algorithm.loss,
         learns=first.learns,
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.optimizer import clip_, copy_gradients_
-from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, PPOLoss, Targets
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
@@ -39,6 +39,7 @@ class PPOGradient(NamedTuple):
     views: list[Tensor]
     """The gradient of each of `parameters`: views of `flat`."""
     stacked: StackedNetworks
+    loss: PPOLoss
     coefs: LossCoefs
     max_grad_norm: Tensor
     """Limit of each member's gradient norm, `[P]`."""
@@ -54,6 +55,7 @@ class PPOGradient(NamedTuple):
     def of(
         cls,
         stacked: StackedNetworks,
+        loss: PPOLoss,
         coefs: LossCoefs,
         max_grad_norm: Tensor,
         *,
@@ -79,6 +81,7 @@ class PPOGradient(NamedTuple):
             parameters=[parameter for parameter, _ in trained],
             views=[view for _, view in trained],
             stacked=stacked,
+            loss=loss,
             coefs=coefs,
             max_grad_norm=max_grad_norm,
             clip_together=clip_together,
@@ -115,7 +118,7 @@ def minibatch_gradient(
     with torch.enable_grad():
         with gradient.execution.autocast(targets.device):
             evaluation = PolicyEval(*gradient.stacked.over(_evaluate, *flat, starts, state))
-        loss = ppo_loss(evaluation, Targets(*targets.unbind()), gradient.coefs)
+        loss = gradient.loss(evaluation, Targets(*targets.unbind()), gradient.coefs)
         found = torch.autograd.grad(loss, gradient.parameters, gradient.ones, allow_unused=True)
     return found, [x.detach() for x in evaluation]
 

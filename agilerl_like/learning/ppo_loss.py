@@ -5,6 +5,7 @@ Members share no parameter, so the gradient of the summed loss is, for each memb
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -47,6 +48,13 @@ class LossCoefs(NamedTuple):
     device."""
     value_clip_mode: Literal["max", "clipped"] = "max"
     """Whether the larger of the errors of the clipped and the unclipped value counts, or that of the clipped value."""
+
+
+PPOLoss = Callable[[PolicyEval, Targets, LossCoefs], Tensor]
+"""A loss `[P]`: for each member a sum over B of what its samples cost, weighted by `targets.share`.
+
+It must be such a sum, because minibatches are divided among processes, whose gradients are added.
+"""
 
 
 class LossTerms(NamedTuple):

@@ -22,7 +22,7 @@ from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.minibatches import Minibatches
 from agilerl_like.learning.optimizer import AdamStep, OptimizerName, RowRule, StepRule, clip_scales
 from agilerl_like.learning.ppo_gradient import PPOGradient
-from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_metrics
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, PPOLoss, Targets, ppo_loss, ppo_metrics
 from agilerl_like.learning.rollout_buffer import Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
@@ -124,11 +124,12 @@ class PPOUpdate:
         execution: Execution,
         gradient_sync: GradientSync = NO_SYNC,
         modes: UpdateModes = DEFAULT_MODES,
+        loss: PPOLoss = ppo_loss,
         *,
         detailed: bool = False,
     ) -> None:
         self.stacked, self.hyperparams, self.execution = stacked, hyperparams, execution
-        self.gradient_sync, self.modes, self.detailed = gradient_sync, modes, detailed
+        self.gradient_sync, self.modes, self.loss, self.detailed = gradient_sync, modes, loss, detailed
         coefs = (hyperparams.clip_coef, hyperparams.clip_coef_vf, hyperparams.ent_coef, hyperparams.vf_coef)
         self.coefs = LossCoefs(
             *(coef.unsqueeze(1) for coef in coefs),
@@ -137,6 +138,7 @@ class PPOUpdate:
         )
         self.gradient, self.write_gradient_ = PPOGradient.of(
             stacked,
+            loss,
             self.coefs,
             hyperparams.max_grad_norm,
             clip_together=modes.clip_grads == "together",
@@ -246,6 +248,7 @@ class PPOUpdate:
             self.execution,
             self.gradient_sync,
             self.modes,
+            self.loss,
             detailed=self.detailed,
         )
 
@@ -339,7 +342,10 @@ class PPOUpdate:
             norms = [norm * counted for norm, counted in zip(norms, counts, strict=True)]
             taken = torch.stack(counts).sum(0)
         evaluated = PolicyEval(*(torch.cat(columns, 1) for columns in zip(*steps.evaluations, strict=True)))
-        metrics = ppo_metrics(evaluated, Targets(*torch.cat(targets, 2)), self.coefs)  # once, of all minibatches
+        all_targets = Targets(*torch.cat(targets, 2))
+        metrics = ppo_metrics(evaluated, all_targets, self.coefs)  # once, of all minibatches
+        if self.loss is not ppo_loss:
+            metrics["loss"] = self.loss(evaluated, all_targets, self.coefs)
         sums = self.gradient_sync.all_reduce_(torch.stack([*metrics.values()]))
         found = dict(zip(metrics, sums / taken, strict=True))
         norm = torch.stack(norms).sum(1)  # of the gradient of all processes
@@ -438,6 +444,7 @@ class RolloutUpdate:
     num_minibatches: int | None = None
     """In place of `batch_size`."""
     modes: UpdateModes = DEFAULT_MODES
+    loss: PPOLoss = ppo_loss
     learns: bool = True
     """Whether weights change, or the normalisers alone."""
 
@@ -463,7 +470,9 @@ class RolloutUpdate:
         Weights, moments and normalisers change in place. Without `learns` only the normalisers do, and all metrics but
         the explained variance are nan.
         """
-        update = PPOUpdate(stacked, self.hyperparams, execution, gradient_sync, self.modes, detailed=self.detailed)
+        update = PPOUpdate(
+            stacked, self.hyperparams, execution, gradient_sync, self.modes, self.loss, detailed=self.detailed
+        )
         batch, explained_variance = update.compute_advantages(self.rollout, self.cut, self.precomputed)
         if not self.learns:
             metrics = {name: torch.full_like(explained_variance, torch.nan) for name in METRICS}
