@@ -70,8 +70,10 @@ class TrainingArguments:
             if isinstance(value := getattr(self, each.name), np.generic):  # such as a mean of scores; YAML has none
                 object.__setattr__(self, each.name, value.item())
         for name in ("max_steps", "evo_steps", "eval_loop", "eval_steps", "checkpoint", "max_updates"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            value, is_optional = getattr(self, name), getattr(type(self), name) is None
+            if value is None and is_optional:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigurationError(f"{name}={value!r} must be a positive integer")
         if not isinstance(self.history, int) or isinstance(self.history, bool) or not 0 <= self.history <= MAX_HISTORY:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
