@@ -277,7 +277,7 @@ def train_on_policy(
 
 
 def _check_kinds(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError if a flag, a path or a mapping is of another kind."""
+    """Raise ConfigurationError if a flag, a path or a mapping is of another kind, or a path is empty."""
     for names, kinds, allowed in (
         (FLAGS, (bool, np.bool_, int, NoneType), "True and False"),
         (PATHS, (str, os.PathLike, NoneType), "a path and None"),
@@ -286,6 +286,9 @@ def _check_kinds(arguments: Mapping[str, Any]) -> None:
         for name in names:
             if not isinstance(arguments[name], kinds):
                 raise ConfigurationError(f"{name}={arguments[name]!r:.100}; allowed are {allowed}")
+    for name in PATHS:
+        if arguments[name] == "":
+            raise ConfigurationError(f"{name}='' is no path; allowed are a path ('.' for the current folder) and None")
 
 
 def _search(
