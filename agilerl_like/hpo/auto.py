@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_init_names, set_tuple_field
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.gated_selection import GatedSelection, share_of_generations
 from agilerl_like.hpo.gaussian_steps import population_size
@@ -40,6 +40,7 @@ least 2, and in longer runs a share of them."""
 
 
 @register("selection", AUTO)
+@check_init_names
 @dataclass(frozen=True)
 class AutoSelection(GatedSelection):
     """`GatedSelection` for any run: with a single member, or in a single generation, nothing evolves.
@@ -301,6 +302,7 @@ def finders_of(view: PopulationView) -> list[int]:
 
 
 @register("explorer", AUTO)
+@check_init_names
 @dataclass(frozen=True)
 class AutoExplorer(PB2):
     """`PB2` for any run: normal steps in populations of fewer than 16 members, whose trials are too few for it.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields, set_tuple_field
 from agilerl_like.hpo.choice import Choice
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability
@@ -30,6 +30,7 @@ MIN_AGE = 2
 
 
 @register("explorer", "bandit")
+@check_init_names
 @dataclass(frozen=True)
 class BanditMutations(Explorer):
     """Draws one of `kinds` for each clone, the more often the more clones of that kind have descendants.

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields
+from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import (
@@ -37,6 +37,7 @@ in longer runs a share of them, because short generations leave little time in e
 
 
 @register("selection", "gated")
+@check_init_names
 @dataclass(frozen=True)
 class GatedSelection(Selection):
     """Each of the worst `share` members is compared with a member drawn from the best `donors` of them.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields
+from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
@@ -32,6 +32,7 @@ def population_size(history: History) -> int:
 
 
 @register("explorer", "gaussian")
+@check_init_names
 @dataclass(frozen=True)
 class GaussianSteps(Explorer):
     """Each hyperparameter with a range moves by N(0, `sd`) of its range, or is redrawn with probability `redraw`.

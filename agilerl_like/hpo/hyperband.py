@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_init_names
 from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
 
 @register("selection", "hyperband")
+@check_init_names
 @dataclass(frozen=True)
 class HyperbandSelection(Selection):
     """Jobs that are stopped early; the explorer's `draw` gives each its hyperparameters (`tpe`, or uniform draws).

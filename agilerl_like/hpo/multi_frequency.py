@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_init_names, set_tuple_field
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
 
 @register("selection", "mf_pbt")
+@check_init_names
 @dataclass(frozen=True)
 class MultiFrequencySelection(Selection):
     """Groups of equal size, a multiple of 4; group j selects every `frequencies[j]` generations.

@@ -14,15 +14,37 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields, set_tuple_field
+from agilerl_like.errors import (
+    ConfigurationError,
+    check_init_names,
+    check_scalar_fields,
+    set_tuple_field,
+    unknown_name,
+)
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.genome import Architecture, Genome, Mutation, MutationKind, direction
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.registry import register
 
+ACTIVATIONS = (
+    "ReLU",
+    "Tanh",
+    "ELU",
+    "GELU",
+    "SiLU",
+    "LeakyReLU",
+    "Softsign",
+    "Mish",
+    "Sigmoid",
+    "Softplus",
+    "Identity",
+)
+"""Names of activations; `modules/layers.py` has their functions."""
+
 
 @register("explorer", "mutations")
+@check_init_names
 @dataclass(frozen=True)
 class Mutations(Explorer):
     """Relative weights of each kind of mutation, and the sizes of the changes.
@@ -70,6 +92,9 @@ class Mutations(Explorer):
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be finite and not negative")
         if self.activation and not self.activation_selection:
             raise ConfigurationError("activation_selection=() must name an activation while activation is above 0")
+        for name in self.activation_selection:
+            if name not in ACTIVATIONS:
+                raise unknown_name("activation_selection", name, ACTIVATIONS)
 
     @property
     def weights(self) -> dict[MutationKind, float]:

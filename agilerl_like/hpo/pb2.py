@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_init_names
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability, population_size
@@ -36,6 +36,7 @@ ENOUGH_MEMBERS = 16
 
 
 @register("explorer", "pb2")
+@check_init_names
 @dataclass(frozen=True)
 class PB2(GaussianSteps):
     """Proposals of a Gaussian process, within `radius` of the parent's values on each parameter's own scale.

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, check_init_names
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.genome import WeightMix
@@ -26,6 +26,7 @@ SHRUNK = WeightMix(0.2, 0.1)
 
 
 @register("selection", "ipbt")
+@check_init_names
 @dataclass(frozen=True)
 class RestartingSelection(GatedSelection):
     """A gated selection that restarts the population after `patience` selections without progress.

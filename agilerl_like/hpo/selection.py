@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_scalar_fields
+from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_init_names, check_scalar_fields
 from agilerl_like.hpo.genome import Genome, WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -256,6 +256,7 @@ class Selection:
 
 
 @register("selection", "tournament")
+@check_init_names
 @dataclass(frozen=True)
 class TournamentSelection(Selection):
     """Each parent is the best of `tournament_size` different members drawn at random.
@@ -307,6 +308,7 @@ class TournamentSelection(Selection):
 
 
 @register("selection", "truncation")
+@check_init_names
 @dataclass(frozen=True)
 class TruncationSelection(Selection):
     """Copies of members drawn from the best `fraction` replace the worst `fraction` (Jaderberg et al. 2017)."""

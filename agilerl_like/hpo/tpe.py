@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_scalar_fields
+from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import check_probability
 from agilerl_like.hpo.genome import Genome, Mutation
@@ -25,6 +25,7 @@ are close to one another must not keep the search at one place."""
 
 
 @register("explorer", "tpe")
+@check_init_names
 @dataclass(frozen=True)
 class TPE(Explorer):
     """Draws where good jobs are dense in comparison with the others.

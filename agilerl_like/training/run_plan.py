@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 from agilerl_like.errors import unknown_name
 from agilerl_like.hpo import Explorer, Mutations, Selection
-from agilerl_like.modules.layers import check_activation
 from agilerl_like.training.training_arguments import LogEvery, TrainingArguments
 
 NO_MUTATION = Mutations(no_mutation=1, architecture=0, parameters=0, rl_hp=0)
@@ -20,7 +19,7 @@ class RunPlan:
     """Everything about a run that is the same on all processes, except its envs and members.
 
     Raises:
-        ConfigurationError: `log_every` or an activation is unknown.
+        ConfigurationError: `log_every` is unknown.
     """
 
     training_args: TrainingArguments
@@ -44,5 +43,3 @@ class RunPlan:
     def __post_init__(self) -> None:
         if self.log_every not in get_args(LogEvery):
             raise unknown_name("log_every", self.log_every, get_args(LogEvery))
-        for activation in self.mutations.activation_selection if isinstance(self.mutations, Mutations) else ():
-            check_activation("activation_selection", activation)

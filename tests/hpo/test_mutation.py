@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from math import inf, nan
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, History, HyperparameterConfig, Mutation, Mutations, RLParameter
 from agilerl_like.hpo.mutation import draw_operator
+from agilerl_like.registry import registered
 
 CONFIG = HyperparameterConfig(
     lr=RLParameter(1e-4, 1e-1, resample=0), batch_size=RLParameter(8, 512, dtype=int, scale="power_of_two")
@@ -174,11 +176,20 @@ def test_noise_keeps_the_genome_and_records_its_size(layers) -> None:
         ({"mutation_sd": -1}, "mutation_sd=-1 must be finite and not negative"),
         ({"mutation_kl": inf}, "mutation_kl=inf must be finite and not negative"),
         ({"activation": 0.1, "activation_selection": ()}, r"activation_selection=\(\) must name an activation"),
+        ({"activation_selection": ["relu"]}, "activation_selection='relu' is unknown; did you mean 'ReLU'"),
     ],
 )
 def test_invalid_weights_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Mutations(**arguments)
+
+
+@pytest.mark.parametrize("kind", ["selection", "explorer"])
+def test_an_argument_of_another_name_is_refused_with_a_near_one(kind: str) -> None:
+    for cls in registered(kind).values():
+        if cls.__module__.startswith("agilerl_like.") and (arguments := fields(cls)):
+            with pytest.raises(ConfigurationError, match=rf"did you mean .*'{arguments[0].name}'"):
+                cls(**{f"{arguments[0].name}s": 1})
 
 
 class Agent:

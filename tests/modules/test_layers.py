@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from module_checks import normal
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import mutation
 from agilerl_like.modules import EvolvableMLP, MLPSpec, ParamStack
 from agilerl_like.modules.conv_layers import Conv, Geometry
 from agilerl_like.modules.layers import (
@@ -295,6 +296,10 @@ def test_finish_fading_drops_the_old_activation_and_changes_no_output():
 def test_activations_equal_torch(name):
     x = normal(20)
     assert torch.equal(Activation(x.shape[-1], name)(x.clone(), x), getattr(torch.nn, name)()(x))
+
+
+def test_mutations_can_name_every_activation():
+    assert set(mutation.ACTIVATIONS) == set(ACTIVATIONS)
 
 
 def test_unknown_activations_suggest_near_names():

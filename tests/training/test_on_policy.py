@@ -405,7 +405,6 @@ WRONG = {
         {"selection_strategy": TournamentSelection(4)},
         "tournament_size=4 must not be greater than the population's 3",
     ),
-    "activation": ({"mutation": Mutations(activation_selection=("Rellu",))}, "activation_selection='Rellu'.*'ReLU'"),
     "name of a mutation": ({"mutation": "pb2"}, r"mutation='pb2'; allowed are None and .* Explorer, such as PB2\(\)$"),
     "name of a selection": (
         {"selection_strategy": "truncation"},
