@@ -260,7 +260,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         }
 
     def _check_env(self, env: Any) -> None:
-        """Raise ConfigurationError unless an env adapter has this algorithm's agents."""
+        """Raise ConfigurationError unless an env adapter has this algorithm's agents or spaces."""
         return
 
     def run_episodes(

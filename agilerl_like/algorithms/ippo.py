@@ -741,9 +741,6 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
             **({"group_factors": first.group_factors} if first.group_factors else {}),
         }
 
-    def _check_env(self, env: MultiAgentVecEnvAdapter) -> None:
-        check_agents(env, self.agents[0].agent_groups.values())
-
 
 Teams = MultiAgentPopulation
 """The former name of `MultiAgentPopulation`."""

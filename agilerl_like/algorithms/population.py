@@ -259,8 +259,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         }
 
     def _check_env(self, env: Any) -> None:
-        """Raise ConfigurationError unless an env adapter has the members' agents."""
-        return
+        """Raise ConfigurationError unless an env adapter has the members' agents or spaces."""
+        self.agents[0]._check_env(env)
 
     def run_episodes(
         self,

@@ -21,6 +21,7 @@ from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import unknown_setting, validated
 from agilerl_like.envs.array_backend import device_from
+from agilerl_like.envs.env_errors import check_agent_spaces, env_name_of
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
@@ -235,7 +236,7 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         ignored.
 
         Raises:
-            ConfigurationError: `loop` is below 1.
+            ConfigurationError: `loop` is below 1, or the agent was made for other spaces.
             EnvStepError: an observation or a reward is not finite.
         """
         player = self
@@ -251,6 +252,10 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         episodes = player._run_test(VecEnvAdapter(vector), loop, max_steps, callback)
         self.fitness.append(tested_fitness(episodes, vector))
         return self.fitness[-1]
+
+    def _check_env(self, env: Any) -> None:
+        spaces = env.single_observation_space, env.single_action_space
+        check_agent_spaces(env_name_of(env.env), spaces, (self.observation_space, self.action_space))
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
         """Read observations of another space that encodes to the same rows, such as images with channels last.

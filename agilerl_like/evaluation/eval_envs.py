@@ -13,7 +13,7 @@ from agilerl_like import training
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.envs.env_errors import env_errors, env_name_of
+from agilerl_like.envs.env_errors import check_agent_spaces, env_errors, env_name_of
 from agilerl_like.envs.env_ids import EnvSource
 from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, env_config_or_none
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -98,12 +98,12 @@ def is_source(env: EvaluationEnv) -> TypeGuard[EnvSource]:
 
 def check_spaces(setup: EnvSetup, agent: EvolvableAlgorithm, *, name: str = "") -> None:
     """Raise ConfigurationError unless an agent was made for the spaces of an env, which messages call `name`."""
-    spaces = tuple(map(_as_one, setup.spaces))
-    if spaces != (agent.observation_space, agent.action_space):
-        raise ConfigurationError(
-            f"env={(name or env_name_of(setup.vec_env))!r} has {spaces[0]} and {spaces[1]}; "
-            f"the agent was made for {agent.observation_space} and {agent.action_space}"
-        )
+    observation_space, action_space = map(_as_one, setup.spaces)
+    check_agent_spaces(
+        name or env_name_of(setup.vec_env),
+        (observation_space, action_space),
+        (agent.observation_space, agent.action_space),
+    )
 
 
 def _as_one(space: Any) -> gymnasium.Space:

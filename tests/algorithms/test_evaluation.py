@@ -13,7 +13,7 @@ from agilerl_like.algorithms.episode_guard import EvaluationStopped
 from agilerl_like.algorithms.evaluation import MAX_RETRIES, Episodes, in_rounds
 from agilerl_like.envs import VecEnvAdapter, evaluation_env
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.errors import EnvStepError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 SEEDS = [3, 1, 4, 1, 5]
 
@@ -55,6 +55,15 @@ def test_every_member_plays_every_seed_once(backend, envs, make):
     assert played.steps == lengths.sum()
     alone = population[1].run_episodes(VecEnvAdapter(env), SEEDS)  # all rows are one member's
     np.testing.assert_array_equal(alone.returns, returns[1:2])
+    env.close()
+
+
+@pytest.mark.parametrize("make", [gym.make, partial(make_vect_envs, num_envs=2)])
+def test_an_env_of_other_spaces_is_named_before_it_is_played(make):
+    population, env = population_of("CartPole-v1"), make("Acrobot-v1")
+    for players in (population, population[0]):
+        with pytest.raises(ConfigurationError, match=r"env='Acrobot-v1' has .*; the agent was made for"):
+            players.test(env)
     env.close()
 
 
