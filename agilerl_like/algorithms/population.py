@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast, overload
 
 import gymnasium
 import numpy as np
@@ -99,10 +99,12 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         for name in ("seed", *COMMON):
             values = [getattr(agent, ATTRIBUTES.get(name, name), None) for agent in self.agents]
             if any(value != values[0] for value in values):
-                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population")
+                how = "; agent.seed = … sets it" if name == "seed" else ""
+                raise ConfigurationError(f"{name}={values} must be the same for all agents of a population{how}")
         if len({agent.index for agent in self.agents}) < len(self.agents):
             raise ConfigurationError(
-                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population"
+                f"index={[agent.index for agent in self.agents]} must be different for every agent of a population; "
+                "agent.index = … sets it, and that of a copy of an agent, agent.clone(index=…)"
             )
 
     def _share_drawn_seeds(self) -> None:
@@ -134,6 +136,15 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     def __len__(self) -> int:
         return len(self.agents)
+
+    def _refuse_change(self, *_: Any) -> NoReturn:
+        """Refuse operators of lists, because learners, fitness and the best agent belong to the present members."""
+        raise TypeError(
+            "the members of a population cannot be replaced, removed or added; allowed is a list of agents in its "
+            "place, such as [*pop, *others], each with another index (agent.index = …)"
+        )
+
+    __setitem__ = __delitem__ = __add__ = __radd__ = _refuse_change
 
     def __iter__(self) -> Iterator[AlgorithmT]:
         return iter(self.agents)

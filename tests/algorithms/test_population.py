@@ -1,3 +1,5 @@
+import operator
+
 import gymnasium
 import numpy as np
 import pytest
@@ -79,6 +81,30 @@ def test_wrong_populations_are_named():
         Population([population_of()[0]] * 2)
     with pytest.raises(ConfigurationError, match="same observation_space"):
         Population([PPO(BOX, TWO), PPO(BOX, gymnasium.spaces.Discrete(3), index=1)])
+
+
+def test_agents_of_two_populations_make_a_third_once_seed_and_index_are_set():
+    first, other = population_of(2), population_of(2, seed=3)
+    with pytest.raises(ConfigurationError, match=r"seed=\[0, 3\] must be the same .*; agent\.seed = … sets it"):
+        Population([first[0], other[0]])
+    other[0].seed = first.seed
+    with pytest.raises(ConfigurationError, match=r"index=\[0, 0\] must be different .*; agent\.index = … sets it"):
+        Population([first[0], other[0]])
+    Population([first[0], other[0].clone(index=1)])
+    other[0].index = 1
+    assert [agent.index for agent in Population([first[0], other[0]])] == [0, 1]
+
+
+def test_operators_of_lists_are_refused_with_the_list_that_is_allowed():
+    first, other = population_of(2), population_of(2)
+    for change in (
+        lambda: first + other,
+        lambda: operator.add([first[0]], other),
+        lambda: operator.setitem(first, 0, other[0]),
+        lambda: operator.delitem(first, 0),
+    ):
+        with pytest.raises(TypeError, match=r"allowed is a list of agents .*\[\*pop, \*others\]"):
+            change()
 
 
 def test_agents_without_a_seed_take_that_of_the_others():
