@@ -32,8 +32,14 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
-from agilerl_like.algorithms.settings import COMMON, with_types
-from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError, check_argument_names
+from agilerl_like.algorithms.settings import COMMON, setting_names, with_types
+from agilerl_like.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PopulationDivergedError,
+    check_argument_names,
+    foreign_setting,
+)
 from agilerl_like.hpo import Choice, Explorer, HyperparameterConfig, NumberArray, Offspring, Parameter
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
@@ -90,6 +96,22 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """The processes that share the envs of each member."""
         self.by_group = {group: first.group_class(self, group) for group in first.learners}
         """The learners of each group of agents, in the order of the members."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but none with the name of a setting, here or in another system, which the members have.
+
+        Raises:
+            AttributeError: it is a setting of the members; setting it here would have no effect.
+        """
+        for agent in vars(self).get("agents", ())[:1]:
+            settings, foreign = setting_names(agent.config), foreign_setting(name)
+            own = name if name in settings or foreign is None else foreign.name
+            if own in settings:
+                raise AttributeError(
+                    f"{name} of a population has no effect, since each member has its own {own}; allowed is "
+                    f"`for agent in pop: agent.{ATTRIBUTES.get(own, own)} = …`"
+                )
+        super().__setattr__(name, value)
 
     def check_settings(self) -> None:
         """Raise ConfigurationError unless settings of the common computation are equal, and each index is another.

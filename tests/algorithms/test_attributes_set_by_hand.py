@@ -229,3 +229,12 @@ def test_a_longer_learn_step_counts_from_the_next_rollout_of_a_run():
 def test_load_takes_no_settings(given, advice, tmp_path):
     with pytest.raises(ConfigurationError, match=advice):
         PPO.load(tmp_path, **given)
+
+
+@pytest.mark.parametrize(("name", "own"), [("lr", "lr"), ("learning_rate", "lr"), ("optimizer", "optimizer_name")])
+def test_a_setting_of_a_population_is_refused_with_the_loop_that_sets_it(name, own):
+    population = Population([agent_of()])
+    with pytest.raises(AttributeError, match=rf"{name} of a population has no effect.* agent\.{own} = …"):
+        setattr(population, name, 3e-4)
+    population.label = "mine"
+    assert population.label == "mine"
