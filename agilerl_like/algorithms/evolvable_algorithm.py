@@ -152,6 +152,10 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Return legal values for hyperparameters that depend on each other."""
         return hyperparameters
 
+    def unused_ranges(self) -> str:
+        """Return what remains of a range that `repair` cuts off; "" if all of it is used."""
+        return ""
+
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together, and fit the networks."""
         settings = self.settings()

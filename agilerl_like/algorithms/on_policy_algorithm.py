@@ -15,6 +15,7 @@ from agilerl_like.algorithms.ppo_config import (
     check_rollout,
     check_std_range,
     fit_batch_to_rollout,
+    unused_batch_sizes,
 )
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
 from agilerl_like.algorithms.settings import number_range
@@ -83,8 +84,15 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
 
     def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
         """Keep a minibatch no larger than the rollout of the smallest group."""
-        smallest = min(learner.num_agents for learner in self.learners.values())
-        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, smallest)
+        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, self._smallest_group)
+
+    def unused_ranges(self) -> str:
+        """Return what remains of a range that `repair` cuts off; "" if all of it is used."""
+        return unused_batch_sizes(self.settings(), self.hp_config, self.num_envs, self._smallest_group)
+
+    @property
+    def _smallest_group(self) -> int:
+        return min(learner.num_agents for learner in self.learners.values())
 
 
 @cache

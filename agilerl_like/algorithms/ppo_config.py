@@ -323,6 +323,20 @@ def longest_rollout(settings: Mapping[str, Any], hp_config: Mapping[str, Paramet
     return rollout_steps({**settings, **longest}, num_envs) * num_envs
 
 
+def unused_batch_sizes(
+    settings: Mapping[str, Any], hp_config: Mapping[str, Parameter], num_envs: int, agents: int = 1
+) -> str:
+    """Return what remains of a range of `batch_size` that no rollout of so many agents can hold whole, else ""."""
+    sizes = number_range(hp_config, "batch_size")
+    most = longest_rollout(settings, hp_config, num_envs) * agents
+    if sizes is None or sizes.max <= most:
+        return ""
+    return (
+        f"hp_config.batch_size is {sizes.min} to {sizes.max}, and the longest rollout has {most} samples: larger "
+        f"values are lowered to what fits, so {sizes.min} to {sizes.at_most(most)} remain"
+    )
+
+
 def check_rollout(
     settings: dict[str, Any], hp_config: Mapping[str, Parameter], num_envs: int, agents: int = 1, named: str = ""
 ) -> None:

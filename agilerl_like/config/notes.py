@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agilerl_like.algorithms.ppo_config import longest_rollout
-from agilerl_like.config.multi_agent import MultiAgentConfig
 from agilerl_like.config.run_config import Config
 from agilerl_like.config.schema import SelectionConfig
-from agilerl_like.hpo import Choice, RLParameter
+from agilerl_like.hpo import Choice
 
 
 def config_notes(config: Config) -> Iterator[str]:
@@ -22,23 +20,11 @@ def config_notes(config: Config) -> Iterator[str]:
 
 
 def _range_notes(config: Config) -> Iterator[str]:
-    """Yield a note for each range that is a choice of two numbers, and for minibatches that no rollout can hold."""
-    ranges = {name: its.parameter for name, its in config.hyperparameters.items()}
-    for name, its in ranges.items():
+    """Yield a note for each range that is a choice of two numbers."""
+    for name, its in ((name, its.parameter) for name, its in config.hyperparameters.items()):
         if isinstance(its, Choice) and its.is_numeric and len(its.values) == 2:
             low, high = sorted(its.values)
             yield (
                 f"hyperparameters.{name}={list(its.values)} is a choice of two values; a range between them is "
                 f"{{min: {low}, max: {high}}}"
             )
-    settings, envs = config.algorithm.settings(), config.environment.num_envs
-    sizes = ranges.get("batch_size")
-    if sizes is None or "num_steps" not in settings or isinstance(config, MultiAgentConfig):
-        return
-    most = longest_rollout(settings, ranges, envs)
-    values = list(sizes.values) if isinstance(sizes, Choice) else [sizes.max] if isinstance(sizes, RLParameter) else []
-    if beyond := [value for value in values if value > most]:
-        yield (
-            f"hyperparameters.batch_size has {', '.join(map(str, beyond))}, and a rollout has {most} samples: larger "
-            "values are lowered to what fits"
-        )

@@ -333,6 +333,8 @@ class ProcessRun:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""
         for agent in members.population:
             agent.check()
+        if all(unused := [agent.unused_ranges() for agent in members.population]):
+            self.callbacks.on_warning(unused[0])
         members.population.check_settings()
         longest = longest_episode(self.env_setup.vec_env)
         for learner in members.population.all_learners():

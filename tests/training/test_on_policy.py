@@ -19,6 +19,7 @@ from small_runs import SMALL, Records
 
 from agilerl_like import (
     PPO,
+    Choice,
     ConfigurationError,
     EnvStepError,
     HyperparameterConfig,
@@ -548,6 +549,27 @@ def test_mutation_without_a_selection_warns_that_it_has_no_effect():
     assert "mutation has no effect without selection_strategy (or tournament)" in warning
     _, _, memory = run(size=2, max_steps=400, selection_strategy=None, mutation=None)
     assert memory.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("ranges", "warning"),
+    [
+        ({"batch_size": RLParameter(16, 256)}, "is 16 to 256, and the longest rollout has 64 .* so 16 to 64 remain"),
+        (
+            {"batch_size": Choice([32, 48, 128])},
+            "is 32 to 128, and the longest rollout has 64 samples: .* so 32 to 48 remain",
+        ),
+        ({"batch_size": RLParameter(16, 64)}, None),
+        ({"batch_size": RLParameter(16, 128), "learn_step": RLParameter(64, 128)}, None),
+    ],
+)
+def test_batch_sizes_that_no_rollout_holds_are_one_warning(ranges, warning):
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env, 2, hp_config=HyperparameterConfig(**ranges))
+    _, _, memory = run(population=population, max_steps=64, evo_steps=32)
+    found = [text for text in memory.warnings if text.startswith("hp_config.batch_size")]
+    assert len(found) == (warning is not None)
+    assert all(re.search(warning, text) for text in found)
 
 
 def test_elite_path_implies_save_elite(tmp_path):
