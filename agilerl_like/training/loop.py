@@ -117,6 +117,7 @@ class TrainingLoop(EvaluatingLoop):
     def _start(self) -> int:
         """Record the initial members; in a resumed run that had ended, carry out the evolution that is still due."""
         stopped = 0
+        self._set_checkpoint_distance()
         if self.progress.generation == 0:
             self._warn_if_no_update()
             self._record_initial_members()
@@ -134,7 +135,7 @@ class TrainingLoop(EvaluatingLoop):
         self._save(last=True, is_complete=not stopped)
         if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
             self.callbacks.on_warning(
-                f"the run ended before its first checkpoint, which is due after {self.training_args.checkpoint_every} "
+                f"the run ended before its first checkpoint, which is due after {self.checkpoint_every} "
                 "env steps of each member: resume starts it from the beginning, with the same result. A smaller "
                 "training.checkpoint comes earlier; population/ has the members as they are now"
             )
@@ -161,7 +162,7 @@ class TrainingLoop(EvaluatingLoop):
         rollout_steps, length, index = max(everyone, key=lambda one: one[0])
         if rollout_steps <= generation:
             return
-        until_checkpoint = -(-args.checkpoint_every // (generation * envs)) * generation
+        until_checkpoint = -(-self.checkpoint_every // (generation * envs)) * generation
         uninterrupted = min(total, generation if self._evaluates_in_training_env else until_checkpoint)
         if rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
@@ -187,7 +188,7 @@ class TrainingLoop(EvaluatingLoop):
         """Return what resets the envs, as part of a warning, and what to set for a later reset."""
         if self._evaluates_in_training_env:
             return "the evaluation resets the env, which it shares with training", "an eval_env of its own"
-        return f"checkpoint={self.training_args.checkpoint_every} resets the envs", "a larger checkpoint"
+        return f"checkpoint={self.checkpoint_every} resets the envs", "a larger checkpoint"
 
     def _warn_if_reset_too_early(self) -> None:
         """Warn if the first reset of the envs comes before any update, as the next ones then will; collective."""
@@ -560,10 +561,17 @@ class TrainingLoop(EvaluatingLoop):
 
     # -- saving
 
+    def _set_checkpoint_distance(self) -> None:
+        """Set `checkpoint_every` for the present members; collective."""
+        own = max((agent.rollout_steps for agent in self.population), default=0)
+        longest = max(map(int, self.members.process_group.all_gather(int(own))))
+        self.checkpoint_every = self.training_args.checkpoint_every(longest * self.members.first.num_envs)
+
     def _checkpoint(self) -> None:
         """Write a checkpoint and reset the envs if one is due; reset them too if the evaluation used the same env."""
         progress = self.progress
-        is_due = self.steps - progress.saved_at >= self.training_args.checkpoint_every
+        self._set_checkpoint_distance()
+        is_due = self.steps - progress.saved_at >= self.checkpoint_every
         if is_due or self._evaluates_in_training_env:
             self._warn_if_reset_too_early()
         if is_due:

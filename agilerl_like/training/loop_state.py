@@ -96,6 +96,8 @@ class LoopState:
         self.unreplaced: set[int] = set()
         """Slots of members that diverged in this generation while their process had no healthy member to clone: those
         of this process, and after `_sync` those of all."""
+        self.checkpoint_every = 0
+        """Env steps of each member between checkpoints, which by default depend on the present members."""
         self._has_reset = self._warned_of_resets = False  # for warnings that envs are reset before members learn
         self.stop_requests = StopRequests()
         self.started = self._generation_started = perf_counter()

@@ -46,8 +46,8 @@ class TrainingArguments:
     for teams whose groups play against each other a "rating" from games against the best teams of earlier generations;
     the first initial team has 1000."""
     checkpoint: int | None = None
-    """Env steps of each member between checkpoints; None: ten in `max_steps`, at least five generations apart. At a
-    checkpoint the envs are reset, and incomplete rollouts are discarded."""
+    """Env steps of each member between checkpoints; None: ten in `max_steps`, at least five generations and the longest
+    rollout of a member apart. At a checkpoint the envs are reset, and incomplete rollouts are discarded."""
 
     eval_share: float = 0.1
     """Members whose selection is in doubt play further evaluation episodes (gated selections), while a generation's
@@ -103,10 +103,12 @@ class TrainingArguments:
         if self.target is not None and not (is_number and -math.inf < self.target < math.inf):
             raise ConfigurationError(f"target={self.target!r} must be a finite number")
 
-    @property
-    def checkpoint_every(self) -> int:
-        """Env steps of each member between checkpoints."""
-        return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps)
+    def checkpoint_every(self, rollout: int) -> int:
+        """Return the env steps of each member between checkpoints; `rollout` is the longest of a member, in env steps.
+
+        The default is not below that, since a member whose rollouts are always discarded would never learn.
+        """
+        return self.checkpoint or max(-(-self.max_steps // 10), 5 * self.evo_steps, rollout)
 
     def generations(self, num_envs: int) -> int:
         """Return the number of generations of the whole run; the last may be shorter."""

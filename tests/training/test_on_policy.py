@@ -496,6 +496,7 @@ def test_a_warning_of_a_long_rollout_names_the_member_of_another_process():
         members=SimpleNamespace(first=SimpleNamespace(num_envs=4), process_group=group),
         population=[own],
         callbacks=SimpleNamespace(on_warning=warned.append),
+        checkpoint_every=1260,
         _evaluates_in_training_env=False,
     )
     TrainingLoop._warn_if_no_update(loop)
@@ -528,6 +529,16 @@ def test_a_member_that_can_never_learn_is_a_warning(options, shares_env, expecte
     assert population[0].learner.updates == 0
     (warning,) = [text for text in memory.warnings if "never learn" in text]
     assert re.search(f"learn_step=64 of member 0 is more than the {expected}", warning)
+
+
+def test_the_default_checkpoint_is_not_due_within_a_rollout(tmp_path):
+    """By default it is due after max(256 / 10, 5 * 8) = 40 env steps, and a rollout has 64."""
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    population = population_of(env, 1, hp_config=None)
+    memory, settings = Records(), {"max_steps": 256, "evo_steps": 8, "eval_loop": 1, "eval_steps": 4, "verbose": False}
+    train_on_policy(env, pop=population, reporters=[memory], run_dir=tmp_path / "run", **settings)
+    assert population[0].learner.updates == 4
+    assert [text for text in memory.warnings if "never learn" in text] == []
 
 
 def test_an_evolution_strategy_whose_episodes_never_end_before_a_checkpoint_is_a_warning(empty_folder):
