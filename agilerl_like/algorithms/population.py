@@ -557,12 +557,17 @@ def make_members(
     The first one keeps the values given, moved into their ranges, so that they are part of the search.
 
     Raises:
-        ConfigurationError: `size` is below 1, `index` is given, or as the constructor.
+        ConfigurationError: `size` is below 1, `index` is given, there is nothing to draw, or as the constructor.
     """
     if not isinstance(size, int) or size < 1:
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
     if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
+    if sample and not settings.get("hp_config"):
+        raise ConfigurationError(
+            "sample_hyperparameters=True has no effect without hp_config; allowed is hp_config=HyperparameterConfig(…) "
+            "with the ranges to draw from"
+        )
     if sample:
         settings = in_ranges(settings, kind.config)
     make = cast("Callable[..., AlgorithmT]", kind)

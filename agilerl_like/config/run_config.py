@@ -363,7 +363,7 @@ def build(config: Config, device: torch.device | None = None, *, evolves_noise: 
         population = config.algorithm_class.population(
             start.size,
             *env_setup.spaces,
-            sample_hyperparameters=start.sample_hyperparameters,
+            sample_hyperparameters=start.sample_hyperparameters and bool(arguments["hp_config"]),
             device=device,
             **arguments,
             **env_setup.agent_arguments,

@@ -254,6 +254,7 @@ class ProcessRun:
             self.plan.mutations.validate(members.size)
             self.plan.mutations.check_ranges(members.first.hp_config)
             self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
+            self._warn_if_one_generation(members.first.num_envs)
         elif self.plan.mutations != NO_MUTATION:
             self.callbacks.on_warning(
                 "mutation has no effect without selection_strategy (or tournament): no member is replaced or mutates"
@@ -281,6 +282,15 @@ class ProcessRun:
                     if diverged is None and is_saved and is_loadable:
                         raise RetryFromCheckpoint(str(end)) from end
                     raise
+
+    def _warn_if_one_generation(self, num_envs: int) -> None:
+        """Warn if the run has one generation, after which no selection follows."""
+        args = self.plan.training_args
+        if args.generations(num_envs) == 1:
+            self.callbacks.on_warning(
+                f"evo_steps={args.evo_steps} with max_steps={args.max_steps} gives one generation, and members are "
+                "selected between two: none is replaced or mutates; allowed is a smaller evo_steps"
+            )
 
     def _restore_experience(self, members: ShardedPopulation, checkpoint: Checkpoint | None) -> None:
         """Restore the members' experience; warn if there should be some and the checkpoint has none."""

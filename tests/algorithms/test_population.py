@@ -488,6 +488,12 @@ def test_the_first_member_has_the_defaults_of_settings_that_are_not_given_and_th
     assert first.hyperparameters == {"gae_lambda": 0.95, "update_epochs": 3, "max_grad_norm": 5.0}
 
 
+def test_drawn_members_need_ranges():
+    for hp_config in (None, HyperparameterConfig()):
+        with pytest.raises(ConfigurationError, match="sample_hyperparameters=True has no effect without hp_config"):
+            population_of(hp_config=hp_config, sample_hyperparameters=True)
+
+
 def test_drawn_values_need_no_legal_start():
     drawn = population_of(3, lr=0.5, sample_hyperparameters=True)
     assert all(1e-4 <= agent.lr <= 1e-2 for agent in drawn)

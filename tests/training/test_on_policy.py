@@ -482,7 +482,8 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
     assert [text.partition(":")[0] for text in memory.warnings] == [
         "evo_steps=252 is less than learn_step=256 of member 1"
     ]
-    _, _, memory = run(population=population_of(env, learn_step=128, hp_config=None), max_steps=100, evo_steps=200)
+    options = {"max_steps": 100, "evo_steps": 200, "selection_strategy": None, "mutation": None}
+    _, _, memory = run(population=population_of(env, learn_step=128, hp_config=None), **options)
     assert ["is more than the 100 env steps after which the run ends" in text for text in memory.warnings] == [True]
     _, _, memory = run(population=population_of(env, learn_step=199, hp_config=None))  # both are 50 ticks
     assert memory.warnings == []
@@ -560,6 +561,14 @@ def test_mutation_without_a_selection_warns_that_it_has_no_effect():
     assert "mutation has no effect without selection_strategy (or tournament)" in warning
     _, _, memory = run(size=2, max_steps=400, selection_strategy=None, mutation=None)
     assert memory.warnings == []
+
+
+@pytest.mark.parametrize("evo_steps", [64, 32])
+def test_a_selection_in_a_run_of_one_generation_warns_that_it_has_no_effect(evo_steps):
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    _, _, memory = run(population=population_of(env, 2, hp_config=None), max_steps=64, evo_steps=evo_steps)
+    wanted = "evo_steps=64 with max_steps=64 gives one generation, and members are selected between two"
+    assert [text.startswith(wanted) for text in memory.warnings if "generation," in text] == [True] * (evo_steps == 64)
 
 
 @pytest.mark.parametrize(
