@@ -114,6 +114,9 @@ class ConsoleReporter(Reporter):
             self._print(Text(f"writes to {run.run_dir}", style="dim"))
         if run.equal_start and not self._generations_before:
             self._print(Text(_equal_start(run), style="dim"))
+        if run.steps_before and not self._generations_before:
+            count = formatting.count(run.steps_before)
+            self._print(Text(f"members have trained {count} env steps before: they train on", style="dim"))
         if self.redraws or self._in_notebook:
             self._live = NotebookDisplay() if self._in_notebook else Live(console=self.console, auto_refresh=False)
             self._live.start()

@@ -72,6 +72,8 @@ class RunRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     equal_start: Mapping[str, Any] = field(default_factory=dict)
     """The hyperparameters that all members begin with although evolution has ranges for them; empty if they differ."""
+    steps_before: int = 0
+    """Env steps that the member with most had been trained for before this process began."""
 
 
 @dataclass(frozen=True, kw_only=True)

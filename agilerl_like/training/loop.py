@@ -134,9 +134,12 @@ class TrainingLoop(EvaluatingLoop):
         """Save the run, report its summary and return its result."""
         self._save(last=True, is_complete=not stopped)
         if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
+            same = "with the same result"
+            if self.context.record.steps_before:
+                same = "for which it needs the members as they were before it, since these had been trained"
             self.callbacks.on_warning(
                 f"the run ended before its first checkpoint, which is due after {self.checkpoint_every} "
-                "env steps of each member: resume starts it from the beginning, with the same result. A smaller "
+                f"env steps of each member: resume starts it from the beginning, {same}. A smaller "
                 "training.checkpoint comes earlier; population/ has the members as they are now"
             )
         best = self._known_best()

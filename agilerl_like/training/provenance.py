@@ -86,7 +86,8 @@ class ProvenanceReporter(Reporter):
             resumed = resumed if isinstance(resumed, list) else []
             self._document = {**before, **of_run, "resumed": [*resumed, now]}
         else:
-            self._document = {"schema": SCHEMA, **of_run, **now}
+            trained = {"steps_before": run.steps_before} if run.steps_before else {}
+            self._document = {"schema": SCHEMA, **of_run, **trained, **now}
         self._write(outcome="", generation=before.get("generation", 0))
 
     def generation(self, record: GenerationRecord) -> None:

@@ -452,6 +452,7 @@ class ProcessRun:
             layout=self.plan.layout,
             settings=self.plan.settings,
             equal_start=self._equal_start(members),
+            steps_before=max(agent.steps[-1] for agent in members.population),
         )
 
     def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:

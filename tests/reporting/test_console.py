@@ -182,6 +182,15 @@ def test_the_head_has_the_hyperparameters_that_all_members_begin_with():
         assert written(console).splitlines().count(line) == count
 
 
+def test_the_head_has_the_env_steps_that_members_had_trained_for_before():
+    trained = replace(a_run(), steps_before=40_000)
+    for run, generation, count in ((trained, 0, 1), (trained, 3, 0), (a_run(), 0, 0)):
+        console = a_console(terminal=False, width=100)
+        ConsoleReporter(console).on_run_begin(RunContext(run, generation=generation))
+        line = "members have trained 40k env steps before: they train on"
+        assert written(console).splitlines().count(line) == count
+
+
 def test_members_that_were_removed_are_reported():
     console = a_console(terminal=False)
     reporter = ConsoleReporter(console, clock=Clock())

@@ -304,6 +304,17 @@ def test_resume_without_a_checkpoint_warns(tmp_path):
     assert again.generations[0].generation == 1
 
 
+def test_a_run_of_trained_members_records_their_steps_and_resume_needs_them_as_they_were(tmp_path):
+    population, _, _ = run(max_steps=400, run_dir=tmp_path / "first")
+    first = Records()
+    settings = {"max_steps": 100_000, "run_dir": tmp_path / "second"}
+    run(population=population, reporters=[first, Presses(signal.SIGINT)], **settings)
+    steps = [json.loads((tmp_path / name / "run.json").read_text()).get("steps_before") for name in ("first", "second")]
+    assert steps == [None, 400]
+    (warning,) = first.warnings
+    assert "resume starts it from the beginning, for which it needs the members as they were before it" in warning
+
+
 def test_resume_with_another_num_envs_is_refused(tmp_path):
     """Env steps are counted in steps of so many envs; the run would take what it has done for more or for less."""
     run(max_steps=400, run_dir=tmp_path / "run")
