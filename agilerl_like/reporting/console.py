@@ -56,14 +56,21 @@ class ConsoleReporter(Reporter):
     """Shows a run on a `rich` console; with `verbose=False` only warnings."""
 
     def __init__(
-        self, console: Console | None = None, *, verbose: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        *,
+        verbose: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        after_interrupt: str = "",
     ):
+        """`after_interrupt` is the last line of the summary of a run that was interrupted."""
         # rich itself would print every line as a block of HTML in notebooks
         self.console = _Console(force_jupyter=False) if console is None else console
         self._in_notebook = console is None and is_notebook()
         self._canvas = make_canvas() if self._in_notebook else self.console
         self.verbose = verbose
         self._clock = clock
+        self._after_interrupt = after_interrupt
         self._live: Live | NotebookDisplay | None = None
         self._run: RunRecord | None = None
         self._generations_before = self._steps_before = 0
@@ -184,11 +191,13 @@ class ConsoleReporter(Reporter):
         self.close()
         if self.redraws:
             self.console.print(summary_panel(summary, self._unconfirmed(summary)))
-            return
-        self._print(Text(f"\n{formatting.outcome(summary.reason)}"))
-        for label, lines in summary_facts(summary, self._unconfirmed(summary)).items():
-            for number, line in enumerate(lines):
-                self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
+        else:
+            self._print(Text(f"\n{formatting.outcome(summary.reason)}"))
+            for label, lines in summary_facts(summary, self._unconfirmed(summary)).items():
+                for number, line in enumerate(lines):
+                    self._print(Text(f"  {label if number == 0 else '':<16}{line}"))
+        if summary.reason == "interrupted" and self._after_interrupt:
+            self._print(Text(self._after_interrupt))
 
     def _unconfirmed(self, summary: SummaryRecord) -> str:
         """Return the best evaluation that was printed, if fresh episodes are below it by more than their error."""

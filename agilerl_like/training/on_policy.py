@@ -38,6 +38,7 @@ FLAGS = ("swap_channels", "overwrite_checkpoints", "save_elite", "wb", "tensorbo
 PATHS = ("run_dir", "resume", "checkpoint_path", "elite_path", "tensorboard_log_dir")
 MAPPINGS = ("init_hp", "mut_p", "INIT_HP", "MUT_P", "wandb_kwargs")
 """Arguments of `train_on_policy` that are flags, paths and mappings; the last two may be None."""
+AFTER_INTERRUPT = 'the script continues with what was trained; outcome of the returned population is "interrupted"'
 
 
 @check_argument_names
@@ -238,7 +239,7 @@ def train_on_policy(
             left_out=left_out,
         )
         plan = replace(plan, settings={**described.settings, **plan.settings})
-    own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose)]
+    own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose, after_interrupt=AFTER_INTERRUPT)]
     if run_dir is not None:
         own += run_folder_reporters(run_dir, updates=log_every == "update")
         if described is not None:

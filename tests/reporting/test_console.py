@@ -191,6 +191,16 @@ def test_the_head_has_the_env_steps_that_members_had_trained_for_before():
         assert written(console).splitlines().count(line) == count
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_summary_of_an_interrupted_run_ends_with_what_follows(terminal):
+    for reason, count in (("interrupted", 1), ("budget spent", 0)):
+        console = a_console(terminal=terminal, width=100)
+        reporter = ConsoleReporter(console, after_interrupt="the script continues")
+        reporter.start(a_run())
+        reporter.finish(a_summary(reason=reason))
+        assert written(console).splitlines()[-1:].count("the script continues") == count
+
+
 def test_members_that_were_removed_are_reported():
     console = a_console(terminal=False)
     reporter = ConsoleReporter(console, clock=Clock())

@@ -289,6 +289,11 @@ def test_ctrl_c_saves_the_run(tmp_path, number):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
+def test_the_last_line_of_an_interrupted_run_is_that_the_script_continues(capsys):
+    run(max_steps=100_000, reporters=[Presses(signal.SIGINT)], verbose=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("the script continues with what was trained; outcome of")
+
+
 def test_resume_without_a_checkpoint_warns(tmp_path):
     first, again = Records(), Records()
     run(max_steps=100_000, run_dir=tmp_path / "run", reporters=[first, Presses(signal.SIGINT)])
