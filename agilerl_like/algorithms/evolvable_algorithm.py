@@ -70,14 +70,22 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     """
 
     algo: ClassVar[str]
-    """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it."""
+    """Name of the algorithm in configurations, checkpoints and reports; the class is registered under it.
+
+    A subclass of an algorithm without a name of its own has that of its class, so that files are read by this class.
+    """
 
     group_class: ClassVar[type[LearnerGroup[Any]]]
     """The class by which the learners of one group of agents, of all members, act, store and learn."""
     _seed_is_drawn: bool
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, same_algorithm: bool = False) -> None:
+        """Register the class, unless it is the algorithm of its base with another interface (`same_algorithm`)."""
         super().__init_subclass__()
+        if same_algorithm:
+            return
+        if "algo" not in vars(cls) and hasattr(cls, "algo"):
+            cls.algo = cls.__name__
         if "algo" in vars(cls):
             register("algorithm", cls.algo, cls)
 

@@ -20,6 +20,7 @@ from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.foreign_settings import SYSTEMS, Conversion, canonical, convert
 from agilerl_like.foreign_settings.rules import NotConvertible, activation, hidden_layers, whole
+from agilerl_like.registry import registered
 
 Arguments = ParamSpec("Arguments")
 ResultT = TypeVar("ResultT")
@@ -397,14 +398,15 @@ def preset_values(
     one that evolves starts from the preset's value, converted for `num_envs` environments. Values that have no effect
     with the other settings are left out.
     """
-    values = PRESETS[check_preset(name)].values(algorithm, *(("recurrent",) if given.get("recurrent") is True else ()))
+    names = _with_bases(algorithm)
+    values = PRESETS[check_preset(name)].values(*names, *(("recurrent",) if given.get("recurrent") is True else ()))
     for one, other in (("num_steps", "learn_step"), ("num_minibatches", "batch_size")):
         if {one, other} & given.keys():
             values.pop(one, None)
             values.pop(other, None)
     num_envs = _count(num_envs) or 1
     steps = _steps_of_update({**values, **given}, num_envs)
-    if algorithm == "PPO" and "batch_size" in values:  # as the systems do with a rollout that is smaller
+    if "PPO" in names and "batch_size" in values:  # as the systems do with a rollout that is smaller
         values["batch_size"] = min(values["batch_size"], -(-steps // num_envs) * num_envs)
     if "learn_step" in evolving and "num_steps" in values:
         values["learn_step"] = num_envs * values.pop("num_steps")
@@ -420,6 +422,13 @@ def preset_values(
         if other not in evolving and not is_allowed(value):
             filled = {setting: one for setting, one in filled.items() if setting not in names}
     return filled
+
+
+def _with_bases(algorithm: str) -> list[str]:
+    """Return the names of the algorithms that a registered one is a subclass of, and its own, which is the last."""
+    bases: Any = getattr(registered("algorithm").get(algorithm), "__mro__", ())
+    names = [name for base in reversed(bases) if isinstance(name := getattr(base, "algo", None), str)]
+    return [*dict.fromkeys([*names, algorithm])]
 
 
 def _steps_of_update(settings: Mapping[str, Any], num_envs: int) -> int:

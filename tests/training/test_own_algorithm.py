@@ -9,19 +9,24 @@ import gymnasium
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
+from scripts import own_registrations
 from small_runs import SMALL
 from tensordict import TensorDict
 from torch import Tensor
 
-from agilerl_like import make_vect_envs, train_on_policy
+from agilerl_like import IPPO, PPO, make_vect_envs, train_on_policy
+from agilerl_like.agilerl.algorithms import ppo as agilerl_ppo
+from agilerl_like.agilerl.algorithms.recurrent_ppo import RecurrentPPO
+from agilerl_like.algorithms.evolvable_algorithm import load_agent
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import Population, make_members
+from agilerl_like.algorithms.presets import preset_values
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.settings import STRICT, Count, Positive, Schedules, validated
 from agilerl_like.config.loader import Draft
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.gradient_sync import GradientSync
@@ -152,6 +157,43 @@ def test_a_run_steps_stores_learns_reports_and_saves(tmp_path):
     assert {row[names.index("train/drift")] for row in rows} == {"0.5"}
     best = DriftAlgorithm.load(tmp_path / "run" / "best")
     assert torch.equal(flat(best), flat(trained.best))
+
+
+def test_a_subclass_without_a_name_of_its_own_is_what_files_name_and_loading_builds(tmp_path):
+    with own_registrations():
+
+        class Renewed(PPO):
+            pass
+
+        class Named(Renewed, same_algorithm=True):
+            pass
+
+        assert (Renewed.algo, Named.algo, agilerl_ppo.PPO.algo, RecurrentPPO.algo) == (
+            "Renewed",
+            "Renewed",
+            "PPO",
+            "PPO",
+        )
+        env = make_vect_envs(Walk, num_envs=2, backend="sync")
+        run = {"max_steps": 32, "evo_steps": 16, "eval_loop": 1, "verbose": False}
+        pop = Renewed.population(2, *SPACES, num_envs=2, learn_step=16, batch_size=16, net_config=SMALL, seed=3)
+        train_on_policy(env, pop=pop, run_dir=tmp_path / "run", checkpoint=16, **run)
+        assert {type(agent) for agent in Population.load(tmp_path / "run" / "population")} == {Renewed}
+        assert type(load_agent(tmp_path / "run" / "best")) is Renewed
+        resumed, _ = train_on_policy(env, resume=tmp_path / "run", **{**run, "max_steps": 48})
+        assert {type(agent) for agent in (*resumed, resumed.best)} == {Renewed}
+    with pytest.raises(CheckpointError, match=r"holds algorithm='Renewed'; known are .*PPO"):
+        Population.load(tmp_path / "run" / "population")
+
+
+@pytest.mark.parametrize("base", [PPO, IPPO])
+def test_a_preset_has_the_same_values_for_a_subclass_of_an_algorithm(base):
+    with own_registrations():
+        renewed = type("Renewed", (base,), {})
+        for preset in ("cleanrl", "agilerl", "sb3"):
+            given = {"learn_step": 16}
+            values = preset_values(preset, given, algorithm=base.algo)
+            assert preset_values(preset, given, algorithm=renewed.algo) == values
 
 
 class OnRewardGroup(DriftGroup):

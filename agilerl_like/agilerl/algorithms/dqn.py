@@ -20,7 +20,7 @@ from agilerl_like.hpo import HyperparameterConfig
 __getattr__ = absent_from(__name__)
 
 
-class DQN(EvolvableAlgorithm, dqn.DQN):
+class DQN(EvolvableAlgorithm, dqn.DQN, same_algorithm=True):
     """This package's DQN, called as AgileRL's; `more` are keywords of `agilerl_like.DQN`, such as `seed`."""
 
     def __init__(

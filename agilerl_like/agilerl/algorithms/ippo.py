@@ -29,7 +29,7 @@ WITHOUT_EFFECT = ("mut", "action_batch_size", "torch_compiler", "wrap")
 """Arguments that are not forwarded."""
 
 
-class IPPO(EvolvableAlgorithm, ippo.IPPO):
+class IPPO(EvolvableAlgorithm, ippo.IPPO, same_algorithm=True):
     """This package's IPPO, called as AgileRL's.
 
     `net_config` may be by agent: agents of a group have one network, so what one of them has counts for its group.

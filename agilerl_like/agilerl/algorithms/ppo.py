@@ -36,7 +36,7 @@ HIDDEN = ("h", "c")
 """Ends of the names of a memory's states."""
 
 
-class PPO(EvolvableAlgorithm, ppo.PPO):
+class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
     """This package's PPO, called as AgileRL's.
 
     `rollout_buffer_config`, `wrap` and `accelerator`'s wrapping are accepted and have nothing to do. A `batch_size`

@@ -10,7 +10,7 @@ from agilerl_like.agilerl.algorithms.ppo import PPO
 __getattr__ = absent_from(__name__)
 
 
-class RecurrentPPO(PPO):
+class RecurrentPPO(PPO, same_algorithm=True):
     """`PPO(recurrent=True, learn_step=8192, bptt_sequence_type="chunked")`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
