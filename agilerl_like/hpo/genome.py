@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.choice import plain
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
@@ -46,6 +47,10 @@ class Mutation:
     details: Mapping[str, Any] = FrozenMapping()
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(MutationKind):
+            raise ConfigurationError(
+                f"kind={self.kind!r:.100} of a mutation is unknown; allowed are {', '.join(get_args(MutationKind))}"
+            )
         object.__setattr__(self, "details", FrozenMapping(self.details))
 
     @property

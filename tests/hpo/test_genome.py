@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, Mutation, Offspring
 
 
@@ -21,6 +22,12 @@ from agilerl_like.hpo import Genome, Mutation, Offspring
 def test_a_mutation_has_a_label_and_survives_json(mutation: Mutation, label: str) -> None:
     assert mutation.label == label
     assert Mutation.from_json(json.loads(json.dumps(mutation.to_json()))) == mutation
+
+
+def test_a_mutation_of_an_unknown_kind_is_an_error_that_lists_the_kinds() -> None:
+    allowed = "none, architecture, parameters, activation, rl_hp"
+    with pytest.raises(ConfigurationError, match=f"kind='mine' of a mutation is unknown; allowed are {allowed}"):
+        Mutation("mine", "x")  # type: ignore[arg-type]
 
 
 def test_a_genome_is_immutable_and_hashable(layers) -> None:
