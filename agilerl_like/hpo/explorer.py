@@ -72,7 +72,9 @@ class Explorer(ABC):
 
         It is called once for each offspring, in the order of the slots; `history.pending` holds the proposals that were
         made before in the same generation. Every random draw must come from `rng`, so that all processes get the same
-        result. An explorer of hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`, where
+        result. Records of architecture and activation are applied to the parent's networks, and all records together
+        must give the returned genome, because the lineage holds them; see `Mutation` for their details. An explorer of
+        hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`, where
         `hp_config.resolve(genome.hyperparameters, changed, rng)` returns the changes that conditions allow.
         """
 
@@ -114,11 +116,15 @@ def checked_proposal(
 
     Raises:
         ConfigurationError: it is no genome with records of its changes, or the genome has other hyperparameters or a
-            new value that is not finite, or not in its range or choices.
+            new value that is not finite, or not in its range or choices; or the records do not lead from the parent's genome to it.
     """
     name = type(explorer).__name__
     parts = proposal if isinstance(proposal, tuple) and len(proposal) == 2 else (None, None)
-    if not isinstance(parts[0], Genome) or not isinstance(parts[1], tuple):
+    if (
+        not isinstance(parts[0], Genome)
+        or not isinstance(parts[1], tuple)
+        or not all(isinstance(record, Mutation) for record in parts[1])
+    ):
         raise ConfigurationError(f"{name} proposed {proposal!r:.100}; allowed is (genome, (mutation, …))")
     old, new = genome.hyperparameters, parts[0].hyperparameters
     if differing := ", ".join(sorted(old.keys() ^ new.keys())):
@@ -136,4 +142,42 @@ def checked_proposal(
                 parameter.check(key, new[key])
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
+    _check_records(name, genome, parts[0], parts[1])
     return parts[0], parts[1]
+
+
+def _check_records(explorer: str, parent: Genome, child: Genome, records: tuple[Mutation, ...]) -> None:
+    """Raise ConfigurationError unless the records lead from one genome to the other."""
+    values, architecture = dict(parent.hyperparameters), parent.architecture
+    for record in records:
+        where = f"{explorer} returned a record of kind={record.kind!r}, operator={record.operator!r}"
+        if record.kind == "rl_hp":
+            for key, pair in record.details.items():
+                if not isinstance(pair, tuple | list) or len(pair) != 2 or key not in values or pair[0] != values[key]:
+                    raise ConfigurationError(
+                        f"{where} with details {key}={pair!r:.100}; allowed is (old, new) for a hyperparameter of the "
+                        f"parent, here ({values.get(key, 'none')!r}, {child.hyperparameters.get(key, 'none')!r})"
+                    )
+                values[key] = pair[1]
+        elif record.kind in ("architecture", "activation"):
+            try:
+                architecture = architecture.apply(record.operator, **record.details)
+            except Exception as error:  # by the operator: of an unknown name, a missing or an illegal argument
+                raise ConfigurationError(
+                    f"{where} and details {dict(record.details)!r:.200}, which cannot be applied to the architecture "
+                    f"{architecture.describe():.200} ({error!r:.200}); allowed are an operator that it lists and the "
+                    "arguments that genome.architecture.mutate(operator, rng) returns"
+                ) from error
+    for key, value in values.items():
+        if child.hyperparameters[key] != value:
+            raise ConfigurationError(
+                f"{explorer} proposed {key}={child.hyperparameters[key]!r}, and its records give {value!r}; allowed is "
+                "a record of each change, such as with_hyperparameters returns"
+            )
+    if child.architecture != architecture:
+        raise ConfigurationError(
+            f"{explorer} proposed the architecture {child.architecture.describe():.200}, and its records "
+            f"({', '.join(record.full_name for record in records) or 'none'}) give {architecture.describe():.200}; "
+            "allowed is a record of kind architecture or activation for each change, with the arguments that "
+            "genome.architecture.mutate(operator, rng) returns"
+        )

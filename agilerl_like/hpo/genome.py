@@ -33,6 +33,10 @@ class Architecture(Protocol):
         """Return the changed description, and the arguments of the change (layer, nodes, …)."""
         ...
 
+    def apply(self, operator: str, **arguments: int | float | str) -> Architecture:
+        """Return the description after an operator with the arguments that `mutate` returned."""
+        ...
+
     def describe(self) -> str:
         """Return one line for a table."""
         ...
@@ -40,7 +44,13 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change and its arguments; for hyperparameters `details` maps each name to (old, new)."""
+    """One change and its arguments.
+
+    A record of kind "rl_hp" has details {name: (old, new)}; `operator` is free. A record of kind "architecture" or
+    "activation" has an operator of the architecture and the arguments that `Architecture.mutate` returned with it, by
+    which the weights are transferred. A record of kind "parameters" is noise on the weights, with details "sd" and
+    "kl", the limits of its size. A record of kind "none" changes nothing; its details are free.
+    """
 
     kind: MutationKind
     operator: str = ""

@@ -44,6 +44,11 @@ class MultiAgentSpec:
         changed, arguments = self.of(group).mutate(inner, rng, activations=activations)
         return self.replace(group, changed), arguments
 
+    def apply(self, operator: str, **arguments: int | float | str) -> MultiAgentSpec:
+        """Return the spec after one mutation of one group's architecture with given arguments."""
+        group, inner = split_operator(operator)
+        return self.replace(group, self.of(group).apply(inner, **arguments))
+
     def replace(self, group: str, spec: NetworkSpec) -> MultiAgentSpec:
         """Return the spec with one group's architecture replaced."""
         return MultiAgentSpec(tuple((name, spec if name == group else own) for name, own in self.groups), self.frozen)

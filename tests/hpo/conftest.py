@@ -31,15 +31,21 @@ class Layers:
     ) -> tuple[Layers, dict[str, int | float | str]]:
         if operator == "change_activation":
             others = [name for name in activations if name != self.activation]
-            name = others[rng.integers(len(others))] if others else self.activation
-            return replace(self, activation=name), {"activation": name}
-        if operator == "add_layer":
-            return replace(self, nodes=(*self.nodes, 4)), {"layer": len(self.nodes)}
-        if operator == "remove_layer":
-            return replace(self, nodes=self.nodes[:-1]), {"layer": len(self.nodes) - 1}
-        layer, step = int(operator[0]), 1 if "add" in operator else -1
-        nodes = tuple(width + step * (index == layer) for index, width in enumerate(self.nodes))
-        return replace(self, nodes=nodes), {"layer": layer, "nodes": 1}
+            arguments = {"activation": others[rng.integers(len(others))] if others else self.activation}
+        elif operator.endswith("_layer"):
+            arguments = {"layer": len(self.nodes) - (operator == "remove_layer")}
+        else:
+            arguments = {"layer": int(operator[0]), "nodes": 1}
+        return self.apply(operator, **arguments), arguments
+
+    def apply(self, operator: str, **arguments: int | float | str) -> Layers:
+        if operator == "change_activation":
+            return replace(self, activation=str(arguments["activation"]))
+        if operator.endswith("_layer"):
+            return replace(self, nodes=(*self.nodes, 4) if operator == "add_layer" else self.nodes[:-1])
+        amount = int(arguments["nodes"]) * (1 if "add" in operator else -1)
+        nodes = tuple(width + amount * (index == arguments["layer"]) for index, width in enumerate(self.nodes))
+        return replace(self, nodes=nodes)
 
     def describe(self) -> str:
         return f"{'-'.join(map(str, self.nodes))} {self.activation}"

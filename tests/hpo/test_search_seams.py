@@ -233,6 +233,60 @@ def test_a_proposal_that_is_no_genome_with_these_ranges_is_refused(layers, chang
         evolve(a_view(layers), BestReplacesWorst(), Proposed(change))
 
 
+def with_record(*records: Mutation, lr: float = 0.0, nodes: int = 0) -> Any:
+    """Return a function that changes a genome of one layer and returns these records."""
+
+    def change(genome: Genome) -> Any:
+        architecture = genome.architecture.apply("0.add_node", layer=0, nodes=nodes) if nodes else genome.architecture
+        values = {"lr": lr or genome.hyperparameters["lr"]}
+        return genome.replace(hyperparameters=values, architecture=architecture), records
+
+    return change
+
+
+GROWN = {"layer": 0, "nodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [  # of the best member, slot 1, whose lr is 2e-3 and whose layer has two nodes
+        (
+            with_record(lr=3e-3),
+            r"Proposed proposed lr=0\.003, and its records give 0\.002; allowed is a record of each",
+        ),
+        (
+            with_record(Mutation("rl_hp", "x", {"lr": 3e-3}), lr=3e-3),
+            r"kind='rl_hp', operator='x' with details lr=0\.003; allowed is \(old, new\) .* \(0\.002, 0\.003\)",
+        ),
+        (with_record(Mutation("rl_hp", "x", {"lr": (1e-3, 3e-3)}), lr=3e-3), r"details lr=\(0\.001, 0\.003\); allowed"),
+        (with_record(Mutation("rl_hp", "x", {"foo": (0, 1)})), r"details foo=\(0, 1\); allowed is \(old, new\)"),
+        (with_record(nodes=1), r"architecture 3 ReLU, and its records \(none\) give 2 ReLU; allowed is a record"),
+        (
+            with_record(Mutation("architecture", "0.add_node", GROWN), nodes=2),
+            r"architecture 4 ReLU, and its records \(architecture\.0\.add_node\) give 3 ReLU",
+        ),
+        (
+            with_record(Mutation("architecture", "0.add_node"), nodes=1),
+            r"kind='architecture', operator='0\.add_node' and details {}, which cannot .*KeyError\('nodes'\)",
+        ),
+        (with_record("lr"), r"Proposed proposed .*; allowed is \(genome, \(mutation, …\)\)"),
+    ],
+)
+def test_records_that_do_not_lead_to_the_proposed_genome_are_refused(layers, change: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        evolve(a_view(layers), BestReplacesWorst(), Proposed(change))
+
+
+def test_records_of_several_changes_lead_to_the_proposed_genome_together(layers) -> None:
+    records = (
+        Mutation("rl_hp", "x", {"lr": (2e-3, 5e-3)}), Mutation("rl_hp", "x", {"lr": (5e-3, 3e-3)}),
+        Mutation("architecture", "0.add_node", GROWN), Mutation("parameters", "noise", {"sd": 0.1}),
+    )  # fmt: skip
+    offspring = evolve(a_view(layers), BestReplacesWorst(), Proposed(with_record(*records, lr=3e-3, nodes=1)))
+    clone = next(child for child in offspring if not child.survives)
+    assert (clone.genome.hyperparameters["lr"], clone.genome.architecture.describe()) == (3e-3, "3 ReLU")
+
+
 def test_a_proposal_may_leave_a_given_value_outside_of_its_range(layers) -> None:
     genomes = [Genome({"lr": 0.5}, layers((1,)))] * 4
     view = PopulationView(np.array(FITNESS), [50, 51, 52, 53], genomes, 6, History())
@@ -257,7 +311,7 @@ def test_values_in_use_are_checked_where_the_explorer_changes_them(layers, befor
         Genome(dict(zip(("lr_schedule", "target_kl"), its, strict=True)), layers((1,))) for its in (before, after)
     )
     with nullcontext() if is_allowed else pytest.raises(ConfigurationError, match=r"target_kl=0\.5 lies outside"):
-        checked_proposal(Proposed(), (new, ()), old, ranges)
+        checked_proposal(Proposed(), (new, (with_hyperparameters(old, new.hyperparameters)[1],)), old, ranges)
 
 
 @pytest.mark.parametrize("explorer", [PB2(always=True), TPE(random=0.0, min_jobs=4)], ids=["pb2", "tpe"])
