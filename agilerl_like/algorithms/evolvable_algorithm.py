@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
@@ -32,7 +33,15 @@ from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
 from agilerl_like.algorithms.serialization import MAX_COUNT, check_space_sizes, read_agent, read_history, to_builtin
-from agilerl_like.algorithms.settings import FIXED, check_ranges, setting_names, stored_settings, validated, with_types
+from agilerl_like.algorithms.settings import (
+    FIXED,
+    check_ranges,
+    check_values,
+    setting_names,
+    stored_settings,
+    validated,
+    with_types,
+)
 from agilerl_like.envs.array_backend import device_from, resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError, foreign_setting
 from agilerl_like.export.exporter import export_policy
@@ -338,7 +347,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         proposal = mutations.propose(
             before, History(), rng, hp_config=self.hp_config, repair=self.repair, pre_training=pre_training
         )
-        self.apply_genome(*checked_proposal(mutations, proposal, before, self.hp_config))
+        self.apply_genome(
+            *checked_proposal(mutations, proposal, before, self.hp_config, partial(check_values, self.config))
+        )
         return self
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:

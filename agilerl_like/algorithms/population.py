@@ -32,7 +32,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
-from agilerl_like.algorithms.settings import COMMON, setting_names, with_types
+from agilerl_like.algorithms.settings import COMMON, check_values, setting_names, with_types
 from agilerl_like.errors import (
     CheckpointError,
     ConfigurationError,
@@ -326,6 +326,10 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         """Return legal values for hyperparameters that depend on each other, by the rules of all members."""
         return self.agents[0].repair(hyperparameters)
 
+    def check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Raise ConfigurationError if one of some hyperparameters has a value that its setting does not allow."""
+        check_values(self.agents[0].config, hyperparameters)
+
     def evolve(
         self, offspring: Sequence[Offspring], parents: Mapping[int, AlgorithmT] | None = None
     ) -> tuple[Offspring, ...]:
@@ -364,6 +368,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
                     explorer=mutations,
                     seed=self.seed,
                     repair=self.repair,
+                    check=self.check_hyperparameters,
                 )
             )
             return self

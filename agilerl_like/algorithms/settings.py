@@ -200,6 +200,15 @@ def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = 
         raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), named=named) from None
 
 
+def check_values(config: type[Any], values: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError unless each value is legal for its setting, whatever the other settings are."""
+    try:
+        _adapter(config).validate_python(dict(values))
+    except ValidationError as error:
+        if any(found["loc"] for found in error.errors(include_url=False)):  # else it is of settings together
+            raise configuration_error(error) from None
+
+
 def configuration_error(error: ValidationError, *, known: tuple[str, ...] = (), named: str = "") -> ConfigurationError:
     """Return pydantic's findings as one error of this package."""
     problems = []

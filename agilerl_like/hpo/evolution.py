@@ -13,7 +13,15 @@ from dataclasses import replace
 from itertools import count
 
 from agilerl_like.hpo.exploration import with_wider_exploration
-from agilerl_like.hpo.explorer import Explorer, Repair, checked_proposal, unchanged, with_hyperparameters
+from agilerl_like.hpo.explorer import (
+    Check,
+    Explorer,
+    Repair,
+    accepted,
+    checked_proposal,
+    unchanged,
+    with_hyperparameters,
+)
 from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation, Offspring
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -37,6 +45,7 @@ def next_generation(
     seed: int,
     next_uid: int,
     repair: Repair = unchanged,
+    check: Check = accepted,
 ) -> tuple[Offspring, ...]:
     """Return one offspring for every slot; clones get uids from `next_uid` on.
 
@@ -66,7 +75,7 @@ def next_generation(
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, *again)
             propose = explorer.draw if is_fresh else explorer.propose
             proposal = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
-            genome, more = checked_proposal(explorer, proposal, genome, hp_configs[parent_slot])
+            genome, more = checked_proposal(explorer, proposal, genome, hp_configs[parent_slot], check)
             changes += more
         if row.wider:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
@@ -91,13 +100,14 @@ def clone_of_best(
     seed: int,
     uid: int,
     repair: Repair = unchanged,
+    check: Check = accepted,
 ) -> Offspring:
     """Return the clone of the best agent of the run, with this genome and ranges, that takes a slot."""
     changes: tuple[Mutation, ...] = ()
     if row.explore:
         rng = generator(seed, Purpose.MUTATION, view.generation, uid)
         proposal = explorer.propose(genome, view.history, rng, hp_config=hp_config, repair=repair)
-        genome, changes = checked_proposal(explorer, proposal, genome, hp_config)
+        genome, changes = checked_proposal(explorer, proposal, genome, hp_config, check)
     return Offspring(view.generation, int(row.slot), uid, parent_uid, int(row.slot), genome, changes)
 
 
@@ -136,6 +146,7 @@ def pre_training_mutations(
     explorer: Explorer,
     seed: int,
     repair: Repair = unchanged,
+    check: Check = accepted,
 ) -> tuple[Offspring, ...]:
     """Return the offspring of generation 0, in which every member is changed once before any training."""
 
@@ -144,7 +155,7 @@ def pre_training_mutations(
         proposal = explorer.propose(
             genomes[slot], History(), rng, hp_config=hp_configs[slot], repair=repair, pre_training=True
         )
-        genome, changes = checked_proposal(explorer, proposal, genomes[slot], hp_configs[slot])
+        genome, changes = checked_proposal(explorer, proposal, genomes[slot], hp_configs[slot], check)
         return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
     return tuple(make_offspring(slot) for slot in range(len(genomes)))

@@ -25,6 +25,14 @@ def unchanged(hyperparameters: dict[str, Any]) -> Mapping[str, Any]:
     return hyperparameters
 
 
+Check: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Raises ConfigurationError if one of some hyperparameters has a value that its setting does not allow."""
+
+
+def accepted(hyperparameters: Mapping[str, Any]) -> None:
+    """Accept all values; for agents without settings that have bounds."""
+
+
 class Explorer(ABC):
     """A strategy that proposes genomes; `Mutations` is the default, a frozen dataclass with `propose` replaces it."""
 
@@ -110,13 +118,14 @@ def with_hyperparameters(
 
 
 def checked_proposal(
-    explorer: Explorer, proposal: Any, genome: Genome, hp_config: HyperparameterConfig
+    explorer: Explorer, proposal: Any, genome: Genome, hp_config: HyperparameterConfig, check: Check = accepted
 ) -> tuple[Genome, tuple[Mutation, ...]]:
     """Return what an explorer made of a genome.
 
     Raises:
         ConfigurationError: it is no genome with records of its changes, or the genome has other hyperparameters or a
-            new value that is not finite, or not in its range or choices; or the records do not lead from the parent's genome to it.
+            new value that is not finite, not in its range or choices, or refused by `check`, which gets all new values;
+            or the records do not lead from the parent's genome to it.
     """
     name = type(explorer).__name__
     parts = proposal if isinstance(proposal, tuple) and len(proposal) == 2 else (None, None)
@@ -142,6 +151,10 @@ def checked_proposal(
                 parameter.check(key, new[key])
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
+    try:
+        check({key: value for key, value in new.items() if value != old[key]})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
     _check_records(name, genome, parts[0], parts[1])
     return parts[0], parts[1]
 

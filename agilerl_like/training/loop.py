@@ -432,6 +432,7 @@ class TrainingLoop(EvaluatingLoop):
                 seed=members.first.seed,
                 uid=self.progress.next_uid,
                 repair=self.population.repair,
+                check=self.population.check_hyperparameters,
             )
             clone, mutations = parent.make_offspring(planned)
             offspring, slot = replace(planned, genome=clone.genome, mutations=mutations), planned.slot
@@ -532,6 +533,7 @@ class TrainingLoop(EvaluatingLoop):
             seed=self.members.first.seed,
             next_uid=self.progress.next_uid,
             repair=self.population.repair,
+            check=self.population.check_hyperparameters,
         )
 
     def _population_view(self, infos: Sequence[MemberInfo]) -> PopulationView:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import yaml
 
-from agilerl_like import PPO, HyperparameterConfig, RLParameter, make_vect_envs, register, train_on_policy
+from agilerl_like import (
+    PPO,
+    ConfigurationError,
+    HyperparameterConfig,
+    RLParameter,
+    make_vect_envs,
+    register,
+    train_on_policy,
+)
 from agilerl_like.cli import main
 from agilerl_like.hpo import Explorer, Selection, SlotPlan, ranking, with_hyperparameters
 from agilerl_like.registry import registered
@@ -40,7 +48,7 @@ class HistoryAsSeed(Explorer):
         return changed, (record,)
 
 
-def run(folder, max_steps, selection, **options):
+def run(folder, max_steps, selection, mutation=HistoryAsSeed(), **options):
     env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
     pop = PPO.population(
         3,
@@ -63,7 +71,7 @@ def run(folder, max_steps, selection, **options):
         checkpoint=64,  # envs are reset where a checkpoint is written, so both runs must write one at the same step
         eval_loop=2,
         selection_strategy=selection,
-        mutation=HistoryAsSeed(),
+        mutation=mutation,
         run_dir=None if "resume" in options else folder,
         verbose=False,
         **options,
@@ -101,6 +109,19 @@ def test_the_history_holds_one_trial_for_each_member_and_generation(tmp_path):
     (change,) = [one for one in read_lineage(tmp_path / "run") if one.generation == 1 and one.mutations]
     assert change.slot == worst
     assert change.hyperparameters["lr"] == trials[3 + worst].hyperparameters["lr"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("gamma", 1.7), ("update_epochs", 0), ("update_epochs", 2.5)])
+def test_an_explorer_that_sets_an_illegal_value_of_a_setting_without_a_range_is_named(name, value, tmp_path):
+    @dataclass(frozen=True)
+    class Wrong(Explorer):
+        def propose(self, genome, history, rng, *, hp_config, repair, **_):
+            changed, record = with_hyperparameters(genome, {name: value}, repair)
+            return changed, (record,)
+
+    message = rf"Wrong proposed a value that is not allowed: {name}={value}: input should be"
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path / "run", 256, WorstLearnsFromBest(), mutation=Wrong())
 
 
 @pytest.fixture
