@@ -31,6 +31,7 @@ from agilerl_like.hpo.selection import (
     SlotForBest,
     SlotPlan,
     check_plan,
+    check_state,
     ranking,
 )
 from agilerl_like.seeding import Purpose, generator
@@ -56,6 +57,7 @@ def next_generation(
     view = replace(view, hp_configs=tuple(hp_configs))
     plan = selection.plan(view, generator(seed, Purpose.SELECTION, view.generation))
     check_plan(plan, len(view), selection)
+    check_state(view.state, selection)
     elite = ranking(view.fitness, view.uids)[0]
     new_uids = count(next_uid)
     history = view.history

@@ -50,7 +50,8 @@ class PopulationView:
     fitness is another measure: an info, a rating, the lowest or the median of instances, or where training wrappers may
     change the reward."""
     state: dict[str, Any] = field(default_factory=dict)
-    """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold. Every process has the
+    """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold: text, numbers, True,
+    False, None, lists, and dictionaries whose keys are text. Other data is an error after `plan`. Every process has the
     same, because every process makes the same plan."""
     least_members: int = 1
     """The members that `removed` must leave: one for each process, or all where the population cannot shrink."""
@@ -368,6 +369,25 @@ def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Select
                 raise ConfigurationError(
                     f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {population_size - 1}"
                 )
+
+
+def check_state(state: Mapping[Any, Any], selection: Selection) -> None:
+    """Raise `ConfigurationError` unless a checkpoint returns the state of a strategy as it is."""
+    for key, value in state.items():
+        if not isinstance(key, str) or not _is_storable(value):
+            raise ConfigurationError(
+                f"{type(selection).__name__} wrote view.state[{key!r:.100}]={value!r:.200}; allowed are keys that are "
+                "text and, as values, text, numbers, True, False, None, lists of such, and dictionaries of such "
+                "whose keys are text, because a checkpoint returns others changed"
+            )
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_storable(its) for key, its in value.items())
+    if isinstance(value, list):
+        return all(map(_is_storable, value))
+    return value is None or isinstance(value, str | int | float | np.integer | np.floating | np.bool_)
 
 
 def check_removed(removed: Sequence[int], view: PopulationView, selection: Selection) -> None:

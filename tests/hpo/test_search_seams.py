@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -341,3 +342,37 @@ def test_proposals_of_one_generation_may_have_other_hyperparameters(layers, expl
     for seed in range(5):
         selection = TruncationSelection(fraction=0.5)
         next_generation(view, configs, selection=selection, explorer=explorer, seed=seed, next_uid=100)
+
+
+@dataclass(frozen=True)
+class Writes(BestReplacesWorst):
+    """Writes into the state."""
+
+    key: Any = "seen"
+    value: Any = None
+
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Any:
+        view.state[self.key] = self.value
+        return super().plan(view, rng)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("seen", {1: 2}, "'seen']={1: 2}"),
+        ("seen", [{"at": (1, 2)}], "'seen']=[{'at': (1, 2)}]"),
+        ("seen", {1}, "'seen']={1}"),
+        ("seen", np.zeros(2), "'seen']=array([0., 0.])"),
+        (3, 1.0, "3]=1.0"),
+    ],
+)
+def test_a_state_that_a_checkpoint_would_change_is_refused(layers, key: Any, value: Any, shown: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"Writes wrote view.state[{shown}; allowed are keys")):
+        evolve(a_view(layers), Writes(key=key, value=value), Doubled())
+
+
+def test_a_state_of_plain_data_is_kept(layers) -> None:
+    view = a_view(layers)
+    value = {"a": [1, 2.5, None, True, "x", {"b": []}], "c": np.float64(0.5), "d": math.nan, "e": np.int64(3)}
+    evolve(view, Writes(value=value), Doubled())
+    assert view.state == {"seen": value}
