@@ -330,8 +330,8 @@ class ProcessRun:
             before = saved.get(SELECTION)
             if before is not None and before != selection:
                 self.callbacks.on_warning(
-                    f"selection={selection}: this run was started with {before}; it continues with {selection}. A "
-                    "strategy of a script's own needs that script: "
+                    f"selection={selection}: this run was started with {before}; it continues with {selection}, "
+                    "and view.state begins empty. A strategy of a script's own needs that script: "
                     f"{self.env_setup.train_function}(…, selection_strategy=…, resume=…)"
                 )
             if missing := left_out(saved, identity):
