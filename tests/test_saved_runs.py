@@ -196,10 +196,19 @@ class Diverges(Callback):
                 next(run.population[self.slot].learner.network.parameters()).fill_(math.nan)
 
 
+class Start(Callback):
+    """Keeps the record of a run."""
+
+    def on_run_begin(self, run):
+        self.record = run.record
+
+
 class TestReplay:
     @pytest.mark.parametrize("slot", [1, 3])
     def test_an_agent_that_diverges_has_no_return_and_the_clone_of_another_no_part(self, runs, slot):
-        result = replay_run(Run.open(runs / "s3"), seeds=2, seed=9, callbacks=[Diverges(slot)])
+        start = Start()
+        result = replay_run(Run.open(runs / "s3"), seeds=2, seed=9, callbacks=[Diverges(slot), start])
+        assert start.record.equal_start == {}  # the members of a replay do not search from these values
         returns = [*result.replayed, *result.unchanged]
         assert [math.isnan(its) for its in returns] == [place == slot for place in range(4)]
 

@@ -250,6 +250,7 @@ def replay_run(
             ScheduleExplorer(births),
             name=f"replay of {run.name}",
             schedule_steps=round(steps / share_of_budget),
+            searches=False,
         )
         population, returns = _trained(experiment, config, plan, callbacks)
     return Replay(

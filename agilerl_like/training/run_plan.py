@@ -39,6 +39,8 @@ class RunPlan:
     schedule_steps: int | None = None
     """Env steps of each member over which schedules go from beginning to end; None: `max_steps`. A replay, which may be
     shorter than its run, has more, so that its schedules are those of the run and end where the run's were."""
+    searches: bool = True
+    """Whether evolution draws hyperparameters from their ranges; a replay repeats what a search has drawn."""
 
     def __post_init__(self) -> None:
         if self.log_every not in get_args(LogEvery):

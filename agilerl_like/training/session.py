@@ -458,7 +458,7 @@ class ProcessRun:
     def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:
         """Return the hyperparameters that evolution changes if the members of this process all have the same."""
         first, *others = [agent.hyperparameters for agent in members.population]
-        evolves = self.plan.selection is not None and self.plan.mutations != NO_MUTATION
+        evolves = self.plan.searches and self.plan.selection is not None and self.plan.mutations != NO_MUTATION
         is_searched = evolves and members.first.hp_config.has_several_values
         return first if is_searched and others and all(values == first for values in others) else {}
 
