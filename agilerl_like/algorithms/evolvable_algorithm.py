@@ -48,6 +48,7 @@ from agilerl_like.export.exporter import export_policy
 from agilerl_like.export.policy_module import PolicyModule
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.hpo.explorer import checked_proposal
+from agilerl_like.hpo.schedules import check_known
 from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.registry import register, registered
 from agilerl_like.resources import check_memory
@@ -240,6 +241,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def _finish_init(self, mut: str | None) -> None:
         """Finish a constructor: check settings, spaces and the memory needed, and draw the initial weights."""
         self.check()
+        check_known(self.schedules, self.lr_schedule)
         self._check_spaces()
         self._check_memory()
         for learner in self.learners.values():

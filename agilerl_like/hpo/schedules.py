@@ -98,6 +98,21 @@ def check_lr_schedule(schedule: Any) -> Schedule | None:
     return schedule if schedule is None or schedule == ADAPTIVE else _checked(LR_SCHEDULE, schedule)
 
 
+def check_known(schedules: Mapping[str, Schedule], lr_schedule: Schedule | None) -> None:
+    """Raise ConfigurationError if a schedule is the name of a function that is not registered.
+
+    Settings that are read from a file may have such names, since a script can set the functions afterwards.
+    """
+    for name, schedule in {**schedules, LR_SCHEDULE: lr_schedule}.items():
+        if isinstance(schedule, str) and schedule not in (*SCHEDULES, ADAPTIVE):
+            raise ConfigurationError(
+                f"{_field(name)}={schedule!r} is unknown; allowed are {', '.join(SCHEDULES)}, points [progress, "
+                "factor] and, in Python, a function. Register a function of your own under this name in the process "
+                f"that trains: register('schedule', {schedule!r}, function), or by an entry point in "
+                "agilerl_like.schedules"
+            )
+
+
 def schedule_to_json(schedule: Schedule | None) -> Any:
     """Return plain data that `check_lr_schedule` reads; a function is represented by its name."""
     if schedule is None:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo.schedules import check_schedules, factor, schedules_to_json, with_functions
+from agilerl_like.hpo.schedules import (
+    check_known,
+    check_lr_schedule,
+    check_schedules,
+    factor,
+    schedules_to_json,
+    with_functions,
+)
 from agilerl_like.registry import register, registered
 
 
@@ -79,6 +86,16 @@ def test_a_registered_function_is_saved_under_its_name() -> None:
         assert factors("halved", 0.0, 1.0) == [0.5, 0.5]
     finally:
         registered("schedule")._entries.pop("halved")
+
+
+def test_the_name_of_a_function_that_is_not_registered_is_refused_where_no_file_gave_it() -> None:
+    for schedules, lr_schedule in (({"lr": "own:halved"}, None), ({"ent_coef": "linear"}, "own:halved")):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"'own:halved' is unknown; allowed are constant, linear, .*register\('schedule', 'ow",
+        ):
+            check_known(check_schedules(schedules), check_lr_schedule(lr_schedule))
+    check_known(check_schedules({"lr": halved, "ent_coef": "linear"}), "kl")
 
 
 def raises(progress: float) -> float:

@@ -165,6 +165,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert torch.equal(weights(one), weights(other))
 
 
+def test_the_name_of_a_function_that_is_not_registered_is_refused_before_a_run(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"schedules\.lr='own:halved' is unknown; allowed are constant"):
+        population_of(cartpole(), schedules={"lr": "own:halved"})
+
+
 def test_a_function_is_taken_from_the_population_that_resumes(tmp_path):
     env = cartpole()
     schedules = {"lr": lambda progress: 1 - progress / 2}
