@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
 
 MAX_TAGS, MAX_TAG_LENGTH = 100, 100
@@ -173,11 +173,23 @@ class DurableReporter(Reporter):
         return []
 
 
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+"""The methods of a callback that are called at events of a run."""
+
+
 class CallbackList(Callback):
-    """Any number of callbacks as one."""
+    """Any number of callbacks as one.
+
+    Raises:
+        ConfigurationError: a callback has a method whose name begins with `on_` and is none of `HOOKS`.
+    """
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            for name in dir(type(callback)):
+                if name.startswith("on_") and name not in HOOKS:
+                    raise unknown_name(f"method of the callback {type(callback).__name__}", name, HOOKS)
         self._behind: list[Callback] = []
         """Durable reporters that have failed to write, which the user has been warned of."""
         self.failure: CallbackError | None = None

@@ -26,6 +26,8 @@ from agilerl_like.storage.run_lock import is_locked
 PROJECT = "agilerl-like"
 WANDB_ID = "wandb-id"
 """The file in a run's folder that holds the id of its W&B run."""
+METHODS = ("start", "store_init_configuration", "log", "finish")
+"""The methods of a tracker that are called."""
 _LONGEST_WANDB_TAG = 64
 _REFUSED_BY_MLFLOW = re.compile(r"[^/\w.\- ]")
 
@@ -210,6 +212,12 @@ def wandb_films(run_dir: Path, trackers: Iterable[str | Mapping[str, Any]] = ())
 def _tracker_class(name: str) -> Any:
     entry = TRACKERS.find("tracker", name)
     if not isinstance(entry, Package):
+        if lacking := [method for method in METHODS if not callable(getattr(entry, method, None))]:
+            raise ConfigurationError(
+                f"tracker={name!r}: {getattr(entry, '__name__', repr(entry)):.200} has no method {', '.join(lacking)}; "
+                "allowed are subclasses of accelerate.tracking.GeneralTracker, and classes with the methods "
+                f"{', '.join(METHODS)}"
+            )
         return entry
     if importlib.util.find_spec(entry.module) is None:
         raise ConfigurationError(f"tracker={name!r} needs one more package: pip install {entry.requirement}")

@@ -123,6 +123,16 @@ def test_oserror_of_a_callback_that_is_no_reporter_is_a_failure():
     assert "callback Writes.on_warning raised OSError: [Errno 28]" in str(callbacks.failure)
 
 
+def test_a_method_that_looks_like_an_event_and_is_none_is_refused_with_the_nearest_event():
+    class Misnamed(Callback):
+        def on_generation_end(self, run, record):
+            pass
+
+    message = "method of the callback Misnamed='on_generation_end' is unknown; did you mean 'on_generation'"
+    with pytest.raises(ConfigurationError, match=message):
+        CallbackList([RecordingReporter(), Misnamed()])
+
+
 def test_errors_in_on_run_begin_are_raised_at_once():
     class Misconfigured(Reporter):
         def start(self, run):

@@ -209,6 +209,24 @@ class FileTracker:
             json.dump(self.calls, file)
 
 
+class Unfinished:
+    """A tracker without two of the methods that are called."""
+
+    def store_init_configuration(self, values):
+        pass
+
+    def log(self, values, step):
+        pass
+
+
+def test_a_tracker_that_lacks_methods_is_refused_by_name(monkeypatch, tmp_path):
+    mine = Registry("tracker")
+    mine.add("mine", Unfinished)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    with pytest.raises(ConfigurationError, match="tracker='mine': Unfinished has no method start, finish; allowed"):
+        tracker_reporter("mine", tmp_path)
+
+
 def test_a_registered_tracker_is_used_by_name(monkeypatch, tmp_path):
     mine = Registry("tracker")
     mine.add("file", FileTracker)
