@@ -8,7 +8,8 @@ other exception of a callback ends the run: it is saved, and then one `CallbackE
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -194,6 +195,8 @@ class CallbackList(Callback):
         """Durable reporters that have failed to write, which the user has been warned of."""
         self.failure: CallbackError | None = None
         """The first exception of a callback that ends the run."""
+        self.guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """The context in which callbacks that are no reporters are called; an exception of it counts as theirs."""
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(tuple(self._callbacks))
@@ -256,7 +259,8 @@ class CallbackList(Callback):
             if callback not in self._callbacks or not hasattr(callback, method):  # dropped by a warning in this loop
                 continue
             try:
-                getattr(callback, method)(*arguments)
+                with contextlib.nullcontext() if isinstance(callback, Reporter) else self.guard():
+                    getattr(callback, method)(*arguments)
             except Exception as error:
                 if isinstance(error, OSError) and isinstance(callback, Reporter):
                     self._outlive(callback, error)

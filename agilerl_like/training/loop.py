@@ -10,6 +10,7 @@ same decisions. The envs are reset at every checkpoint, so that a resumed run is
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ from agilerl_like.training.evaluator import summary
 from agilerl_like.training.lineage import initial_member, offspring_record
 from agilerl_like.training.loop_evaluation import EvaluatingLoop
 from agilerl_like.training.loop_state import metrics_of, reported_metrics
+from agilerl_like.training.settings_guard import settings_guard
 from agilerl_like.training.sharding import MemberInfo
 from agilerl_like.training.training_arguments import OF_SCRIPTS
 
@@ -79,9 +81,11 @@ class TrainingLoop(EvaluatingLoop):
 
     def run(self, stop_requests: StopRequests) -> RunResult:
         """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""
+        self.callbacks.guard = lambda: settings_guard(self.population.agents, self.members.process_group.size)
         try:
             return self._run(stop_requests)
         finally:
+            self.callbacks.guard = contextlib.nullcontext  # which does not refer to this loop
             self.population.discard_experience()  # which holds the replay and the envs
             for agent in self.population:  # a learning rate that has fallen would slow down further training
                 agent.run_schedules = FrozenMapping()

@@ -7,12 +7,22 @@ import signal
 
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from small_runs import SMALL
 
-from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
+from agilerl_like import (
+    PPO,
+    HyperparameterConfig,
+    Mutations,
+    Population,
+    RLParameter,
+    TournamentSelection,
+    make_vect_envs,
+)
 from agilerl_like.cli import main
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
 from agilerl_like.training import train_on_policy
+from agilerl_like.training.settings_guard import settings_guard
 
 MEMBERS, ENVS, EVO_STEPS, GENERATIONS = 3, 2, 64, 4
 
@@ -253,6 +263,54 @@ def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(whole, tmp_pat
     population, whole_fitness = whole
     assert fitness == whole_fitness
     assert equal(resumed, population)
+
+
+class Sets(Callback):
+    """Sets an attribute of all members in the second generation."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+    def on_generation(self, run, record):
+        if record.generation == 2:
+            for agent in run.population:
+                setattr(agent, self.name, self.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", "fast", r"lr='fast': input should be a valid number"),
+        ("lr", -1.0, r"lr=-1\.0: input should be greater than 0"),
+        ("batch_size", 100_000, r"batch_size=100000 is larger than the rollout"),
+    ],
+)
+def test_an_illegal_setting_of_a_callback_names_it_and_the_run_is_saved_without(name, value, message, tmp_path):
+    with pytest.raises(CallbackError, match=rf"callback Sets\.on_generation raised ValueError: member \d+: {message}"):
+        train([Sets(name, value)], folder=tmp_path / "run")
+    saved = Population.load(tmp_path / "run" / "population")
+    assert all(getattr(agent, name) != value for agent in saved)
+
+
+def test_a_legal_setting_of_a_callback_stays():
+    population, _ = train([Sets("gamma", 0.9)], generations=2)
+    assert {agent.gamma for agent in population} == {0.9}
+
+
+def test_a_setting_of_a_callback_is_refused_where_several_processes_train_the_members():
+    population = PPO.population(2, Box(-1, 1, (4,)), Discrete(2), seed=0, net_config=SMALL, lr=1e-3)
+    message = (
+        r"member 1: lr=0\.002 \(before: 0\.001\): with processes=2 a callback .*; allowed are schedules, an explorer"
+    )
+    with pytest.raises(ValueError, match=message), settings_guard(population.agents, 2):
+        population[1].lr = 2e-3
+    assert population[1].lr == 1e-3
+    with settings_guard(population.agents, 2):
+        population[1].lr *= 1.0
+        population[1].note = "an attribute of the script's own"
+    with settings_guard(population.agents, 1):
+        population[1].lr = 2e-3
+    assert population[1].lr == 2e-3
 
 
 def test_an_error_at_the_beginning_is_raised_before_anything_is_trained(tmp_path):
