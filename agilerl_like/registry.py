@@ -114,6 +114,11 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return the name of an entry, None if it is not registered."""
         return next((name for name, known in self.items() if known is entry), None)
 
+    def installed_name_of(self, entry: object) -> str | None:
+        """Return the name that an installed package gives to an entry, which any process can use; None without one."""
+        name = self.name_of(entry)
+        return name if name in self._entry_points else None
+
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}

@@ -73,6 +73,7 @@ from agilerl_like.training.run_folder import (
     ConfigReporter,
     RunFolderExistsError,
     check_unused,
+    not_in_file,
     run_folder_reporters,
 )
 from agilerl_like.training.session import distributed_session, evolve_on_policy
@@ -224,6 +225,11 @@ def resume(arguments: Sequence[str]) -> int:
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
     with _launched(config) as process_group:
+        if process_group.is_main and (missing := not_in_file(Path(file))):
+            write_note(
+                f"warning: {file} could not hold: {'; '.join(missing)}. The run continues without it; a script "
+                f"continues with all of it: train_on_policy(…, resume={folder!r})"
+            )
         code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
         is_search = process_group.is_main and all((Path(folder) / name).exists() for name in (FOUND, BEST))
     if is_search:

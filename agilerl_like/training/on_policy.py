@@ -27,7 +27,13 @@ from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, 
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
-from agilerl_like.training.run_folder import CONFIG, POPULATION, ConfigReporter, run_folder_reporters
+from agilerl_like.training.run_folder import (
+    CONFIG,
+    NOT_IN_FILE,
+    POPULATION,
+    ConfigReporter,
+    run_folder_reporters,
+)
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import evolve_on_policy
@@ -399,6 +405,6 @@ def _logs(
 
 def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:
     """Return a reporter that writes the run of a script as a configuration, unless one exists."""
-    again = f"train {CONFIG} repeats this run, as far as a file can describe it"
-    notes = [f"not in this file: {note}" for note in described.notes]
+    notes = [f"{NOT_IN_FILE}{note}" for note in described.notes]
+    again = f"train {CONFIG} repeats this run"
     return ConfigReporter(run_dir, to_yaml(described.settings), again=again, notes=notes, replaces=False)

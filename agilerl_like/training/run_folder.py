@@ -237,6 +237,9 @@ def _is_stored(path: Path, pattern: re.Pattern[str], kind: str) -> bool:
         return False
 
 
+NOT_IN_FILE = "not in this file: "
+"""Beginning of a note in the head of a configuration on what it cannot hold."""
+AS_FAR = ", as far as a file can describe it"
 REPORT_HEAD = b'<meta name="generator" content="agilerl-like">'
 """A line in the first 2,000 bytes of every report."""
 
@@ -268,6 +271,12 @@ def run_folder_reporters(run_dir: Path, *, updates: bool, report: bool = True) -
     yield ProvenanceReporter(run_dir)
     if report:
         yield HtmlReporter(run_dir)
+
+
+def not_in_file(config: Path) -> list[str]:
+    """Return the notes in the head of a run's configuration on what it cannot hold."""
+    head = _head(config.read_text(encoding="utf-8", errors="replace"))
+    return [line.removeprefix(f"# {NOT_IN_FILE}") for line in head if line.startswith(f"# {NOT_IN_FILE}")]
 
 
 class ConfigReporter(Reporter):
@@ -307,7 +316,8 @@ class ConfigReporter(Reporter):
             notes = [f"# {note}" for note in self._notes]
             before = [line for line in _head(text)[1:] if line not in notes]
             now = [f"# {line}" for line in provenance("changed" if before else "begun")]
-            head = [f"{HEADER}{self._again}", *notes, *before, *now]
+            lacks = any(line.startswith(f"# {NOT_IN_FILE}") for line in (*notes, *before))
+            head = [f"{HEADER}{self._again}{AS_FAR if lacks else ''}", *notes, *before, *now]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
         except OSError as error:

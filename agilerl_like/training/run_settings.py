@@ -43,6 +43,8 @@ DEFAULTS: Mapping[str, Any] = {
     "mutation": None,
 }
 """Those of them that have a default, which a script that resumes a run may take by mistake."""
+OWN_CLASS = "which is a class of the script's own; the file has the default"
+"""Note on a strategy that no file can describe."""
 MISSING = object()
 """Stands for a setting that is left out."""
 
@@ -408,15 +410,15 @@ def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str
         return {}, []
     described = _strategy_of("selection", selection)
     if described is None:
-        return {}, [f"selection: by {type(selection).__name__}, which is a class of the script's own"]
+        return {}, [f"selection: by {type(selection).__name__}, {OWN_CLASS}"]
     return {"selection": described}, []
 
 
-def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any] | None, list[str]]:
+def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any], list[str]]:
     """Return the section `mutation`, or a note on an explorer of the script's own."""
     described = _strategy_of("explorer", mutations)
     if described is None:
-        return None, [f"mutation: by {type(mutations).__name__}, which is a class of the script's own"]
+        return {}, [f"mutation: by {type(mutations).__name__}, {OWN_CLASS}"]
     return {key: value for key, value in described.items() if value != "mutations"}, []
 
 
@@ -435,17 +437,25 @@ def _trackers_of(given: Sequence[str | Mapping[str, Any]]) -> tuple[list[Any], l
 
 
 def _strategy_of(kind: str, strategy: Any) -> dict[str, Any] | None:
-    """Return name and settings of a registered class of this package; None for others, which need their script.
+    """Return name and settings of a class that any process can name; None for others, which need their script.
 
-    A class of this package that is not registered is its nearest base that is: it adds what calls by hand use alone.
+    These are the registered classes of this package, and those that an installed package declares as entry points, if
+    their settings are plain data. A class of this package that is not registered is its nearest base that is: it adds
+    what calls by hand use alone.
     """
-    if not type(strategy).__module__.startswith("agilerl_like."):
-        return None
     known = registered(kind)
-    its_class = next((base for base in type(strategy).__mro__ if known.name_of(base) is not None), None)
+    is_own = type(strategy).__module__.startswith("agilerl_like.")
+    bases = type(strategy).__mro__ if is_own else (type(strategy),)
+    name_of = known.name_of if is_own else known.installed_name_of
+    its_class = next((base for base in bases if name_of(base) is not None), None)
     if its_class is None:
         return None
     omitted = {"seed", "population_size", "rand_seed", "device", "accelerator"}
     settings = {its.name: getattr(strategy, its.name) for its in fields(its_class) if its.name not in omitted}
     plain_settings = {key: _plain(value) for key, value in settings.items() if value is not None}
+    if not is_own:
+        try:
+            plain(kind, settings)
+        except ConfigurationError:
+            return None
     return {"name": known.name_of(its_class), **plain_settings}

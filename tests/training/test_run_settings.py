@@ -3,7 +3,9 @@
 import contextlib
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import EntryPoint
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -34,12 +36,20 @@ from agilerl_like.cli import main
 from agilerl_like.config import build, load
 from agilerl_like.config.multi_agent import MultiAgentEnvironmentConfig
 from agilerl_like.config.schema import NOT_SETTINGS
+from agilerl_like.hpo import Explorer, with_hyperparameters
 from agilerl_like.hpo.auto import AutoExplorer, AutoSelection
+from agilerl_like.registry import register, registered
 from agilerl_like.reporting.callback import Callback
 from agilerl_like.training import on_policy
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
-from agilerl_like.training.run_settings import _environment_of, check_identity, environment_section, run_identity
+from agilerl_like.training.run_settings import (
+    _environment_of,
+    _strategy_of,
+    check_identity,
+    environment_section,
+    run_identity,
+)
 from agilerl_like.training.training_arguments import TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
@@ -525,6 +535,47 @@ def test_resume_with_another_selection_warns(tmp_path, capsys):
     assert "selection=" not in capsys.readouterr().out
     assert main(["resume", str(tmp_path / "mine"), "--training.max-steps", "128"]) == 0
     assert "selection=TournamentSelection: this run was started with OwnTournament; it" in capsys.readouterr().out
+
+
+@dataclass(frozen=True)
+class OwnSteps(Explorer):
+    """An explorer that only a script can name, unless a package declares it."""
+
+    width: Any = 0.3
+
+    def propose(self, genome, history, rng, *, hp_config, repair, **_):
+        changed, record = with_hyperparameters(genome, {"lr": 1e-3}, repair)
+        return changed, (record,)
+
+
+def test_a_run_with_an_explorer_of_its_own_keeps_its_selection_when_a_command_resumes_it(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    script(folder, options={"mutation": OwnSteps(), "selection_strategy": TournamentSelection(1)})
+    config = load(folder / "config.yaml")
+    assert config.strategy == TournamentSelection(1)
+    assert config.explorer == Mutations()
+    assert main(["resume", str(folder), "--training.max-steps", "96"]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        "could not hold: mutation: by OwnSteps, which is a class of the script's own; the file has the default" in err
+    )
+    assert "selection=" not in out
+    head = (folder / "config.yaml").read_text().splitlines()
+    assert head[0].endswith("as far as a file can describe it")
+    assert any("not in this file: mutation: by OwnSteps" in line for line in head)
+
+
+def test_a_strategy_that_a_package_declares_is_written_with_its_settings(monkeypatch):
+    assert _strategy_of("explorer", OwnSteps()) is None
+    register("explorer", "own-steps", OwnSteps)  # by a script, so that other processes do not have the name
+    try:
+        assert _strategy_of("explorer", OwnSteps()) is None
+        point = EntryPoint("own-steps", f"{__name__}:OwnSteps", "agilerl_like.explorers")
+        monkeypatch.setitem(vars(registered("explorer")), "_entry_points", {"own-steps": point})
+        assert _strategy_of("explorer", OwnSteps()) == {"name": "own-steps", "width": 0.3}
+        assert _strategy_of("explorer", OwnSteps(width=object())) is None
+    finally:
+        registered("explorer")._entries.pop("own-steps")
 
 
 def test_resume_with_other_limits_or_without_a_run_warns(tmp_path, capsys):
