@@ -377,7 +377,7 @@ def check_state(state: Mapping[Any, Any], selection: Selection) -> None:
         if not isinstance(key, str) or not _is_storable(value):
             raise ConfigurationError(
                 f"{type(selection).__name__} wrote view.state[{key!r:.100}]={value!r:.200}; allowed are keys that are "
-                "text and, as values, text, numbers, True, False, None, lists of such, and dictionaries of such "
+                "text and, as values, text, numbers, True, False, None, arrays, lists, and dictionaries of such "
                 "whose keys are text, because a checkpoint returns others changed"
             )
 
@@ -387,7 +387,7 @@ def _is_storable(value: Any) -> bool:
         return all(isinstance(key, str) and _is_storable(its) for key, its in value.items())
     if isinstance(value, list):
         return all(map(_is_storable, value))
-    return value is None or isinstance(value, str | int | float | np.integer | np.floating | np.bool_)
+    return value is None or isinstance(value, str | int | float | np.generic | np.ndarray)
 
 
 def check_removed(removed: Sequence[int], view: PopulationView, selection: Selection) -> None:

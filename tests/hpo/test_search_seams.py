@@ -362,7 +362,6 @@ class Writes(BestReplacesWorst):
         ("seen", {1: 2}, "'seen']={1: 2}"),
         ("seen", [{"at": (1, 2)}], "'seen']=[{'at': (1, 2)}]"),
         ("seen", {1}, "'seen']={1}"),
-        ("seen", np.zeros(2), "'seen']=array([0., 0.])"),
         (3, 1.0, "3]=1.0"),
     ],
 )
