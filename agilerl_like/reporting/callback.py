@@ -197,6 +197,8 @@ class CallbackList(Callback):
         """The first exception of a callback that ends the run."""
         self.guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """The context in which callbacks that are no reporters are called; an exception of it counts as theirs."""
+        self.check_folder: Callable[[], None] = lambda: None
+        """Called before records are written; raises a CheckpointError if the run's folder is no longer in its place."""
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(tuple(self._callbacks))
@@ -234,14 +236,17 @@ class CallbackList(Callback):
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         """Pass on a generation; reporters come last, because the others may still track values of it."""
+        self.check_folder()
         reporters = [callback for callback in self if isinstance(callback, Reporter)]
         self._call("on_generation", run, record, to=[callback for callback in self if callback not in reporters])
         self._call("on_generation", run, replace(record, tracked=run.pop_tracked()), to=reporters)
 
     def on_offspring(self, run: RunContext, offspring: tuple[OffspringRecord, ...]) -> None:
+        self.check_folder()
         self._call("on_offspring", run, offspring)
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
+        self.check_folder()
         self._call("on_run_end", run, summary)
 
     def on_warning(self, text: str) -> None:
@@ -249,6 +254,7 @@ class CallbackList(Callback):
 
     def sync(self) -> None:
         """Write all records of durable reporters to the disk itself."""
+        self.check_folder()
         self._call("sync")
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """A lock that keeps two runs out of one folder: filelock's, with the owner's pid in the error.
 
+While a run has the lock, it can check that the folder is still in its place.
 The kernel releases the lock when its owner dies, so nothing that is left behind blocks a later run. filelock closes
 it in forked children too: an env worker that outlives a killed run must not keep the folder locked.
 """
@@ -18,7 +19,7 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.storage.durable_io import make_folder, open_to_write
 
 LOCK = ".lock"
@@ -49,10 +50,20 @@ class RunLock:
         for _ in range(ATTEMPTS):
             with contextlib.suppress(FileNotFoundError):
                 self._acquire()
+                self._open_folder()
                 return self
         raise ConfigurationError(
             f"folder={str(self.folder)!r} is removed by other runs again and again; allowed is another"
         )
+
+    def _open_folder(self) -> None:
+        """Open the locked folder, so that no other one gets its inode; FileNotFoundError as `_acquire`."""
+        try:
+            self._handle = os.open(self.folder, os.O_RDONLY)
+        except OSError:
+            self._lock.release()
+            raise
+        self._locked = os.fstat(self._handle)
 
     def _acquire(self) -> None:
         """Make the folder and lock it; FileNotFoundError if an owner removes it in between, unused, as its run ends."""
@@ -74,8 +85,39 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._lock.is_locked:  # which it is not in a child process
-            self._remove_if_unused()
+            if self._is_in_place():
+                self._remove_if_unused()
             self._lock.release()
+        os.close(self._handle)
+
+    def check_place(self) -> None:
+        """Check that the folder was not moved, replaced or removed since it was locked.
+
+        Raises:
+            CheckpointError: it was; what is written to its path now would be a second folder with a part of the run.
+        """
+        if not self._is_in_place():
+            raise CheckpointError(
+                f"folder={str(self.folder)!r} is no longer the folder that this run has locked, {self._place()}: the "
+                "run ends and writes nothing more; allowed is to move a folder after its run has ended. To continue "
+                "from the newest checkpoint, resume the folder where it is now"
+            )
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.folder), self._locked)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # a file system that is out of reach for a moment shows nothing
+            return True
+
+    def _place(self) -> str:
+        """Return where the locked folder is now, as far as the system has it."""
+        with contextlib.suppress(OSError):
+            if os.fstat(self._handle).st_nlink == 0:
+                return "which was removed"
+            return f"which is now {os.readlink(f'/proc/self/fd/{self._handle}')!r}"
+        return "which was moved or removed"
 
     def _remove_if_unused(self) -> None:
         """Remove the file while it is locked, and a folder that was made for it, if nothing else is in it."""

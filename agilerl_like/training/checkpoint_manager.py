@@ -450,6 +450,7 @@ class CheckpointManager:
         return written
 
     def _is_written(self, job: Callable[[], Path]) -> bool:
+        self.callbacks.check_folder()
         try:
             job()
         except CheckpointError as error:

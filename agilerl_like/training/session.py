@@ -206,7 +206,7 @@ class ProcessRun:
             stack.enter_context(self.process_group)
             stack.callback(self.callbacks.close)
             if self.output_paths.run_dir is not None:
-                stack.enter_context(RunLock(self.output_paths.run_dir))
+                self.callbacks.check_folder = stack.enter_context(RunLock(self.output_paths.run_dir)).check_place
             result = self._run_or_end(resume=resume)
             if isinstance(result, RunResult) and self.callbacks.failure is not None:
                 raise self.callbacks.failure

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from filelock import FileLock
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.storage.run_lock import RunLock, is_locked
 
 # from 3.12 on forking is warned of where there are threads; these children use none of theirs
@@ -84,6 +84,33 @@ def test_the_error_names_the_owner(tmp_path):
         assert f"in use by another run (process {os.getpid()} on {platform.node()})" in rival.said
     with rival_for(tmp_path) as rival:
         assert rival.said == "locked"
+
+
+def test_a_folder_that_is_no_longer_in_its_place_is_an_error_with_its_new_place(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    with RunLock(here, warn=silent) as lock:
+        lock.check_place()
+        here.rename(there)
+        with pytest.raises(CheckpointError, match=f"folder='{here}' is no longer .*, which is now '{there}'"):
+            lock.check_place()
+        here.mkdir()
+        with pytest.raises(CheckpointError, match=f"which is now '{there}'"):
+            lock.check_place()
+        here.rmdir()
+        here.symlink_to(there)  # leads to the folder itself
+        lock.check_place()
+        here.unlink()
+        shutil.rmtree(there)
+        with pytest.raises(CheckpointError, match="which was removed"):
+            lock.check_place()
+
+
+def test_the_lock_of_a_moved_folder_removes_nothing_of_the_folder_in_its_place(tmp_path):
+    with RunLock(tmp_path / "run", warn=silent):
+        (tmp_path / "run").rename(tmp_path / "moved")
+        with rival_for(tmp_path / "run") as rival:
+            assert rival.said == "locked"
+    assert (tmp_path / "run" / ".lock").exists()
 
 
 def test_the_lock_is_not_reentrant(tmp_path):

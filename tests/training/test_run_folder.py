@@ -11,6 +11,7 @@ import pytest
 from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
 from agilerl_like.errors import CheckpointError
+from agilerl_like.reporting import Callback, read_metrics
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage.run_lock import RunLock
@@ -315,6 +316,34 @@ def test_the_users_own_file_is_never_overwritten(tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.parametrize("key", ["name", "dir"])
+class MoveFolder(Callback):
+    """Renames the folder of a run in the second generation, before this one is written or after."""
+
+    def __init__(self, folder, event):
+        self.folder, self.event = folder, event
+
+    def on_update(self, run, metrics):
+        self._move(run, "update")
+
+    def on_generation(self, run, record):
+        self._move(run, "generation")
+
+    def _move(self, run, event):
+        if run.generation == 2 and event == self.event and self.folder.exists():
+            self.folder.rename(self.folder.with_name("moved"))
+
+
+@pytest.mark.parametrize("event", ["update", "generation"])
+def test_a_run_whose_folder_is_moved_ends_and_writes_no_second_folder(tmp_path, event):
+    folder = tmp_path / "mine"
+    with pytest.raises(CheckpointError, match=rf"{folder}' is no longer .* now '{tmp_path / 'moved'}': the run ends"):
+        script(run_dir=folder, max_steps=128, callbacks=[MoveFolder(folder, event)])
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    pop, _ = script(resume=tmp_path / "moved", max_steps=128)
+    assert pop.outcome == "budget spent"
+    assert {row["generation"] for row in read_metrics(tmp_path / "moved")} == {1, 2, 3, 4}
+
+
 def test_a_null_character_in_the_folder_is_refused(file, tmp_path, capsys, key):
     assert main(["train", file, f"--run.{key}", '"a\\0b"']) == 2
     assert f"run.{key}='a\\x00b' has a null character" in capsys.readouterr().err
