@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import io
 import itertools
@@ -35,6 +36,7 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting import CsvReporter
 from agilerl_like.training.probe import Answer, ProbeRecord
 from agilerl_like.training.training_arguments import TrainingArguments
 
@@ -87,6 +89,20 @@ def run(trained, file, tmp_path):
     return shutil.copytree(trained, tmp_path / "runs" / "first")
 
 
+@contextlib.contextmanager
+def ctrl_c_after_the_first_generation():
+    write = CsvReporter.generation
+
+    def generation(reporter, record):
+        write(reporter, record)
+        if record.generation == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CsvReporter, "generation", generation)
+        yield
+
+
 def metrics(folder):
     with (folder / "metrics.csv").open() as table:
         return [
@@ -124,6 +140,58 @@ class TestTrain:
         assert main(["train", file, "--seeds=2", "--seed", "7", "--run.name", "both"]) == 2
         assert "run.name='both-seed-8' is taken" in capsys.readouterr().err
         assert not (runs / "both-seed-7").exists()
+
+    def test_one_command_starts_a_run_and_resumes_it_until_it_has_ended(self, file, tmp_path, capsys):
+        command = ["train", file, "--run.name", "job", "--resume-existing", "--run.plot", "false"]
+        folder = tmp_path / "runs" / "job"
+        folder.mkdir(parents=True)
+        (folder / ".lock").touch()  # of a process that was killed before it wrote anything
+        checkpoint = ("--training.checkpoint", "128")
+        with ctrl_c_after_the_first_generation():
+            assert main([*command, *checkpoint]) == 130
+        seed = load(folder / "config.yaml").seed
+        assert main([*command, *checkpoint]) == 0
+        assert [row["generation"] for row in metrics(folder)] == ["1", "1", "2", "2"]
+        assert load(folder / "config.yaml").seed == seed  # that was drawn
+        assert "resumed" in json.loads((folder / "run.json").read_text())
+        capsys.readouterr()
+        assert main([*command, *checkpoint]) == 0
+        assert "has ended: budget spent; to continue it needs a larger --training.max-steps" in capsys.readouterr().out
+        assert main([*command, *checkpoint, "--training.max-steps", "384"]) == 0
+        assert metrics(folder)[-1]["generation"] == "3"
+        assert main([*command, *checkpoint, "--algorithm.lr", "1e-3", "--seed", str(seed + 1)]) == 2
+        said = capsys.readouterr().err
+        assert "algorithm.lr=0.001 is 0.0001 in this run" in said
+        assert f"seed={seed + 1} is {seed} in this run" in said
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ([], "run.name is missing: --resume-existing"),
+            (["--run.name", "a", "--run.overwrite", "true"], "run.overwrite=True removes the run"),
+            (["--run.name", "a", "--seeds", "2"], "seed is missing: --resume-existing with --seeds"),
+        ],
+    )
+    def test_a_command_that_would_not_find_its_run_again_is_refused(self, file, tmp_path, capsys, options, message):
+        assert main(["train", file, "--resume-existing", *options]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "runs").exists()
+
+    def test_seeds_that_have_not_ended_are_continued_by_the_command_that_is_printed(self, file, tmp_path, capsys):
+        given = ["--seed", "7", "--training.checkpoint", "128", "--run.report", "false", "--run.plot", "false"]
+        with ctrl_c_after_the_first_generation():
+            assert main(["train", file, "--seeds", "2", *given]) == 130
+        said = capsys.readouterr().err
+        assert "seeds that have not ended: 7, 8; to continue with them: agilerl-like train" in said
+        command = shlex.split(said.rpartition("to continue with them: ")[2])[1:]
+        assert main(command) == 0
+        folders = sorted(path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+        assert [path.name[-7:] for path in folders] == ["-seed-7", "-seed-8"]
+        before = [metrics(folder) for folder in folders]
+        assert [len(rows) for rows in before] == [4, 4]
+        assert main(command) == 0
+        assert [metrics(folder) for folder in folders] == before
+        assert capsys.readouterr().out.count("best fitness of 2 seeds: 5.00, 5.00") == 2
 
     def test_a_report_of_seeds_that_cannot_be_written_is_a_warning(self, monkeypatch, tmp_path, capsys):
         def fails(runs, path):

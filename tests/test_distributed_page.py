@@ -9,6 +9,7 @@ import torch
 from scripts import run_script
 
 from agilerl_like import PPO, Run, make_vect_envs
+from agilerl_like.cli.train import RESUME_EXISTING, _without_flag, _without_seeds
 from agilerl_like.config import load
 from agilerl_like.errors import ExitCode
 
@@ -36,7 +37,7 @@ def test_every_command_names_settings_that_exist(command):
     verb = next(word for word in ("train", "resume") if word in words)
     file, *options = words[words.index(verb) + 1 :]
     config = ROOT / "configs" / "ppo" / "cartpole.yaml" if verb == "resume" else ROOT / file
-    load(config, options)
+    load(config, _without_flag(_without_seeds(options)[0], RESUME_EXISTING)[0])
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ import yaml
 import agilerl_like
 from agilerl_like import registry
 from agilerl_like.cli import COMMANDS, main
-from agilerl_like.cli.train import _without_seeds
+from agilerl_like.cli.train import RESUME_EXISTING, _without_flag, _without_seeds
 from agilerl_like.config import Config, Draft
 from agilerl_like.config.bundled import find_config
 from agilerl_like.hpo import Mutations
@@ -199,7 +199,7 @@ def test_commands_that_are_not_run_name_verbs_and_settings_that_exist(page):
                 assert verb in COMMANDS, words
                 if verb == "train" and not rest[0].isupper():
                     draft = Draft.read(ROOT / rest[0]) if rest[0].endswith(".yaml") else find_config(rest[0])
-                    draft.override(_without_seeds(rest[1:])[0]).validate()
+                    draft.override(_without_flag(_without_seeds(rest[1:])[0], RESUME_EXISTING)[0]).validate()
 
 
 @pages_with("yaml")

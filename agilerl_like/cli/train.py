@@ -79,7 +79,7 @@ from agilerl_like.training.run_folder import (
 from agilerl_like.training.session import distributed_session, evolve_on_policy
 from agilerl_like.training.training_arguments import OutputPaths
 
-QUIET, SEEDS = "--quiet", "--seeds"
+QUIET, SEEDS, RESUME_EXISTING = "--quiet", "--seeds", "--resume-existing"
 BEYOND = {
     "max_steps": "a larger --training.max-steps",
     "target": "a higher --training.target, or none",
@@ -108,6 +108,9 @@ class Train:
     settings: Annotated[FlagConversionOff[Config], tyro.conf.arg(name="")]
     seeds: int = 1
     """Train this many runs one after the other, with the seeds from --seed on, and report them side by side."""
+    resume_existing: FlagCreatePairsOff[bool] = False
+    """Resume the run of --run.name if there is one, else start it: the same command starts and continues a job that may
+    be interrupted. With --seeds, each of the runs."""
     print_config: FlagCreatePairsOff[bool] = False
     """Print the whole configuration and exit."""
     quiet: FlagCreatePairsOff[bool] = False
@@ -136,7 +139,8 @@ class Resume:
 
 def train(arguments: Sequence[str]) -> int:
     """Run the command that `Train` describes."""
-    arguments, quiet = _without_quiet(arguments)
+    arguments, quiet = _without_flag(arguments, QUIET)
+    arguments, resumes = _without_flag(arguments, RESUME_EXISTING)
     arguments, seeds = _without_seeds(arguments)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
     file, overrides = _first(rest)
@@ -156,20 +160,49 @@ def train(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         sys.stdout.write(config.with_seed().to_yaml())
         return ExitCode.DONE
-    return train_config(config, quiet=quiet) if seeds == 1 else _train_seeds(config, seeds, quiet=quiet)
+    if resumes:
+        _check_found_again(config, seeds)
+    if seeds == 1:
+        return train_config(config, quiet=quiet, resumes=resumes)
+    return _train_seeds(config, seeds, rest, quiet=quiet, resumes=resumes)
 
 
-def _train_seeds(config: Config, seeds: int, *, quiet: bool) -> int:
-    """Train a run with each of `seeds` seeds, and report all side by side; return the first exit code that is not 0."""
+def _check_found_again(config: Config, seeds: int) -> None:
+    """Raise ConfigurationError unless the same command finds the same folders when it is executed again."""
+    if not config.run.name:
+        raise ConfigurationError(
+            f"run.name is missing: {RESUME_EXISTING} finds a run by its name; allowed is --run.name NAME"
+        )
+    if config.run.overwrite:
+        raise ConfigurationError(
+            f"run.overwrite=True removes the run that {RESUME_EXISTING} resumes; allowed is one of the two"
+        )
+    if seeds > 1 and config.seed is None:
+        raise ConfigurationError(
+            f"seed is missing: {RESUME_EXISTING} with {SEEDS} finds the runs by their seeds; allowed is --seed NUMBER, "
+            "the first of them"
+        )
+
+
+def _train_seeds(config: Config, seeds: int, arguments: Sequence[str], *, quiet: bool, resumes: bool) -> int:
+    """Train a run with each of `seeds` seeds, and report all side by side; return the first exit code that is not 0.
+
+    `arguments` are the configuration and the options of the command.
+    """
     if is_launched():
         raise ConfigurationError(f"seeds={seeds} trains runs one after the other; under a launcher only 1 is allowed")
-    config = config.with_seed()
+    given, config = config, config.with_seed()
     name = config.run.name or dated_name(f"{config.environment.id}-{config.algorithm.name}")
     configs = [config.of_seed(cast(int, config.seed) + number, name) for number in range(seeds)]
-    for its in configs:
+    for its in () if resumes else configs:
         _check_folder(its)
-    for its in configs:
-        if code := train_config(its, quiet=quiet):
+    for number, its in enumerate(configs):
+        if code := train_config(its, quiet=quiet, resumes=resumes):
+            chosen = [] if given.run.name else ["--run.name", name]
+            chosen += [] if given.seed is not None else ["--seed", str(config.seed)]
+            again = [PROGRAM, "train", *arguments, SEEDS, str(seeds), *chosen, RESUME_EXISTING]
+            missing = ", ".join(str(one.seed) for one in configs[number:])
+            write_note(f"seeds that have not ended: {missing}; to continue with them: {shlex.join(again)}")
             return code
     runs = [read_history(its.run.dir / its.run.name) for its in configs]
     if config.run.report:
@@ -192,9 +225,19 @@ def _write_report_of_seeds(runs: Sequence[RunHistory], path: Path, *, quiet: boo
         write_line(f"\nreport: {target}")
 
 
-def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False) -> int:
-    """Train from a configuration in a new folder, with further callbacks; return the exit code."""
+def train_config(
+    config: Config, *, callbacks: Iterable[Callback] = (), quiet: bool = False, resumes: bool = False
+) -> int:
+    """Train from a configuration in a new folder, with further callbacks; return the exit code.
+
+    With `resumes`, the run that its folder holds is resumed, if there is one.
+    """
+    folder = config.run.dir / config.run.name
     with _launched(config) as process_group:
+        stored = process_group.broadcast(_stored_settings(config) if resumes and process_group.is_main else None)
+        if stored is not None:
+            config = config.continuing(type(config).model_validate(stored))
+            return _run(config, process_group, lambda: folder, resume=True, callbacks=callbacks, quiet=quiet)
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
             _check_folder(config)
@@ -205,9 +248,23 @@ def train_config(config: Config, *, callbacks: Iterable[Callback] = (), quiet: b
         )
 
 
+def _stored_settings(config: Config) -> dict[str, Any] | None:
+    """Return the settings of the run in a configuration's folder; None if no run has begun there.
+
+    Raises:
+        ConfigurationError: the configuration differs in settings that a resumed run keeps.
+    """
+    file = config.run.dir / config.run.name / CONFIG
+    if not file.is_file():
+        return None
+    stored = load(file)
+    check_resume_changes(stored, config.continuing(stored))
+    return stored.to_json()
+
+
 def resume(arguments: Sequence[str]) -> int:
     """Run the command that `Resume` describes."""
-    arguments, quiet = _without_quiet(arguments)
+    arguments, quiet = _without_flag(arguments, QUIET)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
@@ -237,9 +294,9 @@ def resume(arguments: Sequence[str]) -> int:
     return code
 
 
-def _without_quiet(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the arguments without `QUIET`, and whether it is among them."""
-    return [argument for argument in arguments if argument != QUIET], QUIET in arguments
+def _without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], bool]:
+    """Return the arguments without a flag, and whether it is among them."""
+    return [argument for argument in arguments if argument != flag], flag in arguments
 
 
 def _without_seeds(arguments: Sequence[str]) -> tuple[list[str], int]:

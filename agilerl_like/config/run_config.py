@@ -278,6 +278,14 @@ class Config(Section, frozen=True):
         """Return this configuration with the processes and threads of the run, so that repeating it repeats these."""
         return self.model_copy(update={"run": self.run.model_copy(update={"processes": processes, "threads": threads})})
 
+    def continuing(self, stored: Config) -> Config:
+        """Return this configuration for the folder of `stored`, with its seed and layout where this one has none."""
+        layout = {name: getattr(stored.run, name) for name in ("processes", "threads")}
+        chosen = {name: value for name, value in layout.items() if getattr(self.run, name) == AUTO}
+        place = {name: getattr(stored.run, name) for name in ("name", "dir")}
+        run = self.run.model_copy(update={**chosen, **place})
+        return self.with_seed(stored.seed).model_copy(update={"run": run})
+
     def without_overwrite(self) -> Config:
         """Return this configuration for the run's folder: to use it again must not remove that run."""
         return self.model_copy(update={"run": self.run.model_copy(update={"overwrite": False})})
