@@ -57,7 +57,9 @@ TRACKERS: Registry[Any] = registered(
 class TrackerReporter(Reporter):
     """Logs one step a generation to the tracker `name`; `options` go to its constructor.
 
-    A resumed run opens a new run of the tracker, except for TensorBoard and W&B, which continue the same one.
+    The first argument of the constructor is a project for the trackers of Accelerate, and the name of the run for a
+    registered class, which could not tell runs apart by a constant. A resumed run opens a new run of the tracker,
+    except for TensorBoard and W&B, which continue the same one; generations after the checkpoint are logged again.
 
     Raises:
         ConfigurationError: the name is unknown, or the package is not installed.
@@ -65,13 +67,14 @@ class TrackerReporter(Reporter):
 
     def __init__(self, name: str, run_dir: Path | str | None = None, **options: Any):
         self._class = _tracker_class(name)
+        self._is_registered = not isinstance(TRACKERS[name], Package)
         self._logging_dir = Path(run_dir or "runs").absolute()
         self._options = options
         self._tracker: Any = None
 
     def start(self, run: RunRecord) -> None:
         """Open a run of the tracker and store the settings in it."""
-        self._open(PROJECT, **self._options)
+        self._open(run.name if self._is_registered else PROJECT, **self._options)
         self._tracker.store_init_configuration(_flat(run.settings))
 
     def generation(self, record: GenerationRecord) -> None:

@@ -93,7 +93,7 @@ def test_a_run_that_restarts_from_a_checkpoint_stays_in_its_tracker_run():
     reporter._class = lambda *names, **options: (
         opened.append(names) or SimpleNamespace(start=lambda: None, store_init_configuration=lambda settings: None)
     )
-    reporter._options, reporter._tracker = {}, None
+    reporter._options, reporter._tracker, reporter._is_registered = {}, None, False
     reporter.start(a_run())
     reporter.start(a_run())
     assert len(opened) == 1
@@ -192,8 +192,8 @@ class FileTracker:
 
     requires_logging_directory = True
 
-    def __init__(self, project, logging_dir, *, file):
-        self.calls, self.path = [project], f"{logging_dir}/{file}"
+    def __init__(self, run_name, logging_dir, *, file):
+        self.calls, self.path = [run_name], f"{logging_dir}/{file}"
 
     def start(self):
         self.calls.append("start")
@@ -227,18 +227,18 @@ def test_a_tracker_that_lacks_methods_is_refused_by_name(monkeypatch, tmp_path):
         tracker_reporter("mine", tmp_path)
 
 
-def test_a_registered_tracker_is_used_by_name(monkeypatch, tmp_path):
+def test_a_registered_tracker_is_used_by_name_and_gets_the_name_of_the_run(monkeypatch, tmp_path):
     mine = Registry("tracker")
     mine.add("file", FileTracker)
     monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
     monkeypatch.setitem(registry._REGISTRIES, "tracker", mine)
     reporter = tracker_reporter({"name": "file", "file": "calls.json"}, tmp_path)
     assert type(reporter) is TrackerReporter
-    reporter.start(a_run(settings={"algorithm": {"lr": 1e-3, "sizes": [64]}, "seed": 1}))
+    reporter.start(a_run(name="seed-1", settings={"algorithm": {"lr": 1e-3, "sizes": [64]}, "seed": 1}))
     reporter.generation(a_generation(a_member()))
     reporter.close()
     assert json.loads((tmp_path / "calls.json").read_text()) == [
-        "agilerl-like",
+        "seed-1",
         "start",
         {"algorithm.lr": 1e-3, "algorithm.sizes": "[64]", "seed": 1},
         [100.0, 100_000],
