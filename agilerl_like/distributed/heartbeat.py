@@ -47,6 +47,8 @@ class NullMonitor:
 
     def __init__(self) -> None:
         self.stop_signal = 0
+        self.before_exit: Callable[[], None] = lambda: None
+        """Called before the failure of another rank ends this process; its exceptions are ignored."""
         self._advice = "No generation is saved yet."
 
     def __enter__(self) -> NullMonitor:
@@ -298,6 +300,8 @@ class HeartbeatMonitor(NullMonitor):
                     for peer in self.peers:  # a launcher would wait for a stopped rank, which exits once it continues
                         if peer.rank in lost:
                             peer.resume()
+            with contextlib.suppress(Exception):
+                self.before_exit()
         os._exit(self.code)
 
     def _print_failure(self, lost: set[int]) -> None:

@@ -257,6 +257,11 @@ class CallbackList(Callback):
         self.check_folder()
         self._call("sync")
 
+    def break_off(self) -> None:
+        """Record that the run ends without a summary, because of an error or a lost rank."""
+        self.check_folder()
+        self._call("break_off")
+
     def close(self) -> None:
         self._call("close")
 

@@ -24,6 +24,8 @@ from agilerl_like.reporting.records import NO_PARENT, OffspringRecord, rank
 from agilerl_like.storage import safe_folder
 
 CONFIG, RUN_DOCUMENT = "config.yaml", "run.json"
+BROKEN_OFF = "broken off"
+"""Outcome of a run that an error or a lost rank has ended."""
 FITNESS = "eval/mean_reward"
 EXPECTED = ("population/best_ever", "population/target", "time/total_timesteps", "time/time_elapsed", "hp/lr")
 """Columns of today's metrics.csv that figures use; without one, they leave that part out."""

@@ -19,7 +19,7 @@ from agilerl_like.config.run_config import config_class
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_updates
 from agilerl_like.reporting.records import OffspringRecord
-from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
+from agilerl_like.reporting.run_history import BROKEN_OFF, CONFIG, RunHistory, read_history
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY
 from agilerl_like.storage.run_lock import is_locked
@@ -204,7 +204,7 @@ class Run:
 
     @cached_property
     def saved_best(self) -> BestAgent | None:
-        """The record and the ancestry of `best()` where the run is running or was killed, from its newest checkpoint.
+        """The record and ancestry of `best()` where the run is running, was killed or broke off, from its checkpoint.
 
         metrics.csv and lineage.jsonl may then be of later generations, and of another best agent, than `best/`. None
         where the run has ended, or has no checkpoint: they describe the agent.
@@ -212,7 +212,7 @@ class Run:
         Raises:
             CheckpointError: no checkpoint is intact.
         """
-        if self.records.outcome not in ("running", "killed"):
+        if self.records.outcome not in ("running", "killed", BROKEN_OFF):
             return None
         checkpoint = newest_checkpoint(OutputPaths(self.folder), warnings.warn)
         return None if checkpoint is None else BestAgent.from_json(checkpoint.documents["run"]["best"], None)

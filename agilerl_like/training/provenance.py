@@ -18,7 +18,7 @@ import torch
 
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord, plain_data
-from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
+from agilerl_like.reporting.run_history import BROKEN_OFF, RUN_DOCUMENT, run_document
 from agilerl_like.storage.durable_io import make_folder, replace_file
 
 PACKAGES = ("agilerl-like", "torch", "gymnasium", "numpy", "pettingzoo")
@@ -108,6 +108,11 @@ class ProvenanceReporter(Reporter):
             evaluation_steps=summary.evaluation_steps,
             best={name: getattr(best, name) for name in ("uid", "generation", "fitness", "standard_error", "episodes")},
         )
+
+    def break_off(self) -> None:
+        """Write that the run ended without a summary, if it has begun."""
+        if self._document and not self._document["outcome"]:
+            self._write(outcome=BROKEN_OFF, ended=_now())
 
     def _write(self, **changes: Any) -> None:
         self._document |= changes

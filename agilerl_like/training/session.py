@@ -32,7 +32,7 @@ from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError
+from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -207,7 +207,13 @@ class ProcessRun:
             stack.callback(self.callbacks.close)
             if self.output_paths.run_dir is not None:
                 self.callbacks.check_folder = stack.enter_context(RunLock(self.output_paths.run_dir)).check_place
-            result = self._run_or_end(resume=resume)
+            self.process_group.monitor.before_exit = self.callbacks.break_off
+            try:
+                result = self._run_or_end(resume=resume)
+            except Exception:
+                with contextlib.suppress(CheckpointError):  # the folder is no longer in its place, which is the cause
+                    self.callbacks.break_off()
+                raise
             if isinstance(result, RunResult) and self.callbacks.failure is not None:
                 raise self.callbacks.failure
         if isinstance(result, RunFinished):

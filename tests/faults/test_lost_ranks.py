@@ -6,6 +6,7 @@ from slowness import slowness
 from tiny_runs import NIGHTLY
 from whole_runs import APART, LAUNCHER, advice, at_once, resume_run, saved, state, train, undisturbed
 
+from agilerl_like import Run
 from agilerl_like.errors import ExitCode
 
 TWO = (*APART, "--run.processes", "2")
@@ -51,6 +52,8 @@ def test_a_lost_rank_ends_the_run_with_one_message_and_it_resumes(tmp_path):
         kept = saved(folder)
         where = f"The last saved generation is {kept[-1]}; resume with: {advice(folder)}" if kept else NOTHING_SAVED
         assert f"{where}\n" in ended.said
+        if kept and rank != "0":  # which alone writes
+            assert Run.open(folder / "run").records.outcome == "broken off", case
         again = resume_run(folder, *options, launcher=launcher)
         assert again.code == 0, (case, again.said)
         return state(folder) == undisturbed(*APART)

@@ -8,9 +8,9 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from agilerl_like import PPO, ConfigurationError, make_vect_envs, train_on_policy
+from agilerl_like import PPO, ConfigurationError, Run, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, EnvStepError
 from agilerl_like.reporting import Callback, read_metrics
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import run_document
@@ -268,6 +268,17 @@ def test_an_environment_that_changes_the_working_directory_does_not_move_the_run
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+class Spoiled(gymnasium.Wrapper):
+    """Returns a reward of nan after so many steps."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        observation, reward, *rest = super().step(action)
+        return observation, reward if self.steps < 200 else float("nan"), *rest
+
+
 # -- the same guard on the command line
 
 YAML = """
@@ -342,6 +353,17 @@ def test_a_run_whose_folder_is_moved_ends_and_writes_no_second_folder(tmp_path, 
     pop, _ = script(resume=tmp_path / "moved", max_steps=128)
     assert pop.outcome == "budget spent"
     assert {row["generation"] for row in read_metrics(tmp_path / "moved")} == {1, 2, 3, 4}
+
+
+def test_a_run_that_an_error_ends_is_called_broken_off(tmp_path):
+    folder = tmp_path / "mine"
+    with pytest.raises(EnvStepError):
+        script(lambda: Spoiled(gymnasium.make("CartPole-v1")), run_dir=folder, max_steps=1280)
+    assert run_document(folder / "run.json")["outcome"] == "broken off"
+    run = Run.open(folder)
+    assert run.records.outcome == "broken off"
+    newest = max(path.name for path in (folder / "checkpoints").iterdir())
+    assert run.saved_best.record.generation <= int(newest.removeprefix("gen-"))
 
 
 def test_a_null_character_in_the_folder_is_refused(file, tmp_path, capsys, key):
