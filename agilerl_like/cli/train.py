@@ -413,15 +413,24 @@ def _run(
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:
             has_started = run_dir is None or (run_dir / CONFIG).is_file()
-            has_checkpoint = run_dir is None or has_marker(run_dir)
-            lead = "to resume" if has_checkpoint else "there is no checkpoint yet; to start it again"
-            text = f"{error}; {lead}: {command}" if has_started else str(error)
+            text = f"{error}; {_continuation(run_dir, command)}" if has_started else str(error)
             return write_error(type(error)(text), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _plot(run_dir, quiet=quiet)
     if run_dir is not None and config.run.report and not quiet:
         _write_findings(run_dir)
+    if run_dir is not None and outcome.unsaved:
+        saves = formatting.number_of(outcome.unsaved, "save")
+        write_note(
+            f"{outcome.summary.reason}: the last {saves} could not be written; {_continuation(run_dir, command)}"
+        )
     return _exit_code(outcome)
+
+
+def _continuation(run_dir: Path | None, command: str) -> str:
+    """Return the command that continues a run, and whether it resumes it or starts it again."""
+    has_checkpoint = run_dir is None or has_marker(run_dir)  # the main process alone has the folder
+    return f"{'to resume' if has_checkpoint else 'there is no checkpoint yet; to start it again'}: {command}"
 
 
 def _evolves_noise(config: Config, run_dir: Path) -> bool | None:

@@ -17,6 +17,8 @@ from typing import Any
 from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
 from agilerl_like.reporting.records import GenerationRecord, OffspringRecord, RunRecord, SummaryRecord
 
+LAST_EVENTS = ("on_run_end", "break_off", "close")
+"""Events after which no training follows."""
 MAX_TAGS, MAX_TAG_LENGTH = 100, 100
 """Most tags that the callbacks of a run may track, and their longest; each is a column of metrics.csv."""
 
@@ -274,7 +276,7 @@ class CallbackList(Callback):
                     getattr(callback, method)(*arguments)
             except Exception as error:
                 if isinstance(error, OSError) and isinstance(callback, Reporter):
-                    self._outlive(callback, error)
+                    self._outlive(callback, error, is_last=method in LAST_EVENTS)
                 elif method == "on_run_begin" and isinstance(error, ConfigurationError | CheckpointError):
                     raise
                 else:
@@ -283,11 +285,11 @@ class CallbackList(Callback):
                 for text in callback.pop_warnings():
                     self.on_warning(text)
 
-    def _outlive(self, reporter: Reporter, error: OSError) -> None:
+    def _outlive(self, reporter: Reporter, error: OSError, *, is_last: bool) -> None:
         name = type(reporter).__name__
         if not isinstance(reporter, DurableReporter):
             self._drop(reporter)
-            self.on_warning(f"{name} stopped: {error}. Training continues without it.")
+            self.on_warning(f"{name} stopped: {error}.{'' if is_last else ' Training continues without it.'}")
         elif reporter not in self._behind:
             self._behind.append(reporter)
             self.on_warning(

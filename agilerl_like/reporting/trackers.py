@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -105,6 +106,7 @@ class TensorBoardReporter(TrackerReporter):
     def __init__(self, log_dir: Path | str, **options: Any):
         super().__init__("tensorboard", Path(log_dir).absolute().parent, **options)
         self._name = Path(log_dir).name
+        self._excepthook = threading.excepthook
 
     def start(self, run: RunRecord) -> None:
         """Wait for the first generation: the event file is opened with its step."""
@@ -114,7 +116,21 @@ class TensorBoardReporter(TrackerReporter):
         if self._tracker is None:
             is_resumed = any((self._logging_dir / self._name).glob("*tfevents*"))
             self._open(self._name, purge_step=record.env_steps if is_resumed else None, **self._options)
+            self._excepthook, threading.excepthook = threading.excepthook, self._report_thread
         super().generation(record)
+
+    def close(self) -> None:
+        is_open = self._tracker is not None
+        try:
+            super().close()
+        finally:
+            if is_open:
+                threading.excepthook = self._excepthook
+
+    def _report_thread(self, error: threading.ExceptHookArgs) -> None:
+        """Report an exception of a thread, unless the writer's next call raises it again, as it does with OSError."""
+        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
+            self._excepthook(error)
 
 
 class MlflowReporter(TrackerReporter):

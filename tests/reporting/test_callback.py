@@ -83,6 +83,16 @@ def test_reporter_that_cannot_write_is_dropped_with_one_warning():
     assert callbacks.failure is None
 
 
+def test_a_reporter_that_fails_at_the_end_is_reported_without_a_claim_that_training_continues():
+    class FullAtTheEnd(Reporter):
+        def finish(self, summary):
+            raise OSError(28, "No space left on device")
+
+    others = RecordingReporter()
+    CallbackList([FullAtTheEnd(), others]).on_run_end(RUN, a_summary())
+    assert others.calls[0] == "FullAtTheEnd stopped: [Errno 28] No space left on device."
+
+
 def test_two_failing_reporters_do_not_end_the_run():
     class FailsToWarn(FullDisk):
         def warning(self, text):

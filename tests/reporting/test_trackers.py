@@ -1,5 +1,9 @@
+import contextlib
 import json
+import shutil
 import sys
+import threading
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -105,6 +109,31 @@ def test_tensorboard_takes_the_options_of_its_writer(tmp_path):
     reporter.generation(a_generation(a_member(slot=1, fitness=100.0)))
     reporter.close()
     assert [*(tmp_path / "tensorboard").glob("*tfevents*.mine")]
+
+
+def test_an_error_of_the_thread_of_tensorboard_is_that_of_the_reporter_alone(tmp_path, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    reporter = tracker_reporter({"name": "tensorboard", "flush_secs": 0, "max_queue": 1}, tmp_path)
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member()))
+    shutil.rmtree(tmp_path / "tensorboard")
+
+    def generations():
+        for number in range(2, 100):
+            reporter.generation(a_generation(a_member(), number=number))
+            time.sleep(0.01)
+
+    with pytest.raises(FileNotFoundError):
+        generations()
+    assert reported == []
+    other = threading.Thread(target=(tmp_path / "absent").read_text)
+    other.start()
+    other.join()
+    assert [type(error.exc_value) for error in reported] == [FileNotFoundError]
+    with contextlib.suppress(OSError):
+        reporter.close()
+    assert threading.excepthook == reported.append
 
 
 def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from agilerl_like.errors import CheckpointError, EnvStepError
 from agilerl_like.reporting import Callback, read_metrics
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import run_document
+from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
@@ -364,6 +366,17 @@ def test_a_run_that_an_error_ends_is_called_broken_off(tmp_path):
     assert run.records.outcome == "broken off"
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
     assert run.saved_best.record.generation <= int(newest.removeprefix("gen-"))
+
+
+def test_the_last_line_is_why_a_run_ended_and_how_to_continue_it(file, tmp_path, capsys, monkeypatch):
+    def full(path, *_):
+        raise CheckpointError(f"path={str(path)!r} could not be written")
+
+    monkeypatch.setattr(safe_folder, "write_folder", full)
+    assert main(["train", file, "--quiet", "--training.max-steps", "512", "--run.processes", "1"]) == 74
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"agilerl-like: disk full: the last [34] saves could not be written; there is no .*", last)
+    assert last.endswith("there is no checkpoint yet; to start it again: agilerl-like resume runs/mine")
 
 
 def test_a_null_character_in_the_folder_is_refused(file, tmp_path, capsys, key):
