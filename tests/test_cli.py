@@ -348,6 +348,17 @@ class TestResume:
         assert all(row["hp/action_std_init"] for row in metrics(folder))
         assert capsys.readouterr().err == ""
 
+    def test_help_lists_the_settings_that_may_change_and_no_others(self, run, capsys):
+        for arguments in (["--help"], [str(run), "--help"]):
+            with pytest.raises(SystemExit):
+                main(["resume", *arguments])
+            said = capsys.readouterr().out
+            listed = {*re.findall(r"^\W*--([a-z-]+\.[a-z.-]+) ", said, re.MULTILINE)}
+            assert {"training.max-steps", "run.processes", "environment.backend", "mutation.rl-hp"} <= listed
+            fixed = {"environment.id", "environment.num-envs", "training.eval-steps", "run.name", "run.dir"}
+            assert not listed & {*fixed, "algorithm.lr", "population.size"}
+            assert "--seed" not in said
+
     def test_help_names_the_settings_of_training_that_cannot_change(self, capsys):
         with pytest.raises(SystemExit):
             main(["resume", "--help"])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 
 CONTINUED_ARGUMENT = re.compile(r"\n {8,}")
 """A line break within the description of an argument in a docstring's `Args:`."""
@@ -33,15 +36,17 @@ def unwrapped(function: Callable[..., int]) -> Callable[..., int]:
 
 
 class UnwrappedHelpRegistry(ConstructorRegistry):
-    """tyro's rules for classes of settings, with each help text in one line."""
+    """tyro's rules for classes of settings, with each help text in one line, and without the `hidden` fields."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Mapping[Any, Collection[str]] = FrozenMapping()) -> None:
+        """`hidden` are names of fields by class."""
         super().__init__()
+        self._hidden = hidden
         self._asks_default_rules = False
         self.struct_rule(self._unwrapped)
 
     def _unwrapped(self, info: StructTypeInfo) -> StructConstructorSpec | None:
-        """Return what tyro's own rules return for a class, with the help texts of its fields unwrapped."""
+        """Return what tyro's own rules return for a class: its fields that are shown, with unwrapped help texts."""
         if self._asks_default_rules:
             return None
         self._asks_default_rules = True
@@ -51,8 +56,9 @@ class UnwrappedHelpRegistry(ConstructorRegistry):
             self._asks_default_rules = False
         if not isinstance(spec, StructConstructorSpec):
             return None
-        fields = tuple(replace(field, helptext=_one_line(field.helptext)) for field in spec.fields)
-        return replace(spec, fields=fields)
+        hidden = self._hidden.get(info.type, ())
+        shown = [field for field in spec.fields if field.name not in hidden]
+        return replace(spec, fields=tuple(replace(field, helptext=_one_line(field.helptext)) for field in shown))
 
 
 def _one_line(text: str | Callable[[], str | None] | None) -> Callable[[], str | None]:

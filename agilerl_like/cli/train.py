@@ -47,6 +47,7 @@ from agilerl_like.config import (
 )
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.notes import config_notes
+from agilerl_like.config.resume_rules import fixed_fields
 from agilerl_like.config.search_space import EXPLORATION
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
@@ -321,10 +322,12 @@ def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _help(command: str, kind: type[Train] | type[Resume], settings: Callable[[], Train | Resume] | None) -> int:
-    """Print a command's help, with the given settings as defaults."""
-    default: dict[str, Any] = {} if settings is None else {"default": settings()}
+    """Print a command's help, with the given settings as defaults; that of resume without those that are fixed."""
+    given = None if settings is None else settings()
+    default: dict[str, Any] = {} if given is None else {"default": given}
+    hidden = fixed_fields(Config if given is None else type(given.settings)) if kind is Resume else {}
     markers = (PositionalMetavarFromFieldName, AvoidSubcommands, EnumChoicesFromValues)
-    types = UnwrappedHelpRegistry()
+    types = UnwrappedHelpRegistry(hidden)
     types.primitive_rule(_text_or_function)
     tyro.cli(kind, prog=f"{PROGRAM} {command}", args=["--help"], config=markers, registry=types, **default)
     return ExitCode.DONE

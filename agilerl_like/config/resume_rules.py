@@ -6,6 +6,8 @@ no effect, and config.yaml would be wrong.
 
 from __future__ import annotations
 
+from typing import Any
+
 from agilerl_like.config.run_config import Config
 from agilerl_like.config.yaml12 import KeyPath
 from agilerl_like.errors import ConfigurationError
@@ -50,6 +52,14 @@ def check_resume_changes(before: Config, after: Config) -> None:
             f"{'; '.join(refused)}: fixed for the whole run; allowed are changes of "
             f"{', '.join(CHANGEABLE_SECTIONS)}, except {', '.join(map('.'.join, FIXED_SETTINGS))}"
         )
+
+
+def fixed_fields(config: type[Config]) -> dict[Any, set[str]]:
+    """Return the names of the settings that cannot change, by the class of configurations and those of its sections."""
+    found: dict[Any, set[str]] = {config: {*config.model_fields} - {*CHANGEABLE_SECTIONS}}
+    for section, name in FIXED_SETTINGS:
+        found.setdefault(config.model_fields[section].annotation, set()).add(name)
+    return found
 
 
 def _is_fixed(path: KeyPath) -> bool:
