@@ -93,6 +93,9 @@ def test_doctor_reports_machine_and_choice(folder, capsys, monkeypatch):
     assert main(["doctor", *arguments]) == 0
     text = capsys.readouterr().out
     assert "choice       2 processes, 1 thread, on cpu: measured 6,000 steps/s" in text
+    assert "folders      runs: writable, with locks; " in text
+    assert text.endswith(" s, without the imports\n")
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["frozen_lake", "cartpole_openaies", "cartpole_dqn"])

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import platform
+import tempfile
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
@@ -20,6 +22,7 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.envs.factory import describe_backend
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.resources import available_cores, format_bytes
+from agilerl_like.storage.run_lock import describe_place
 from agilerl_like.training.process_choice import OtherLoad, choose_layout, make_shard_env, sample_shard
 from agilerl_like.training.provenance import package_versions
 
@@ -40,7 +43,7 @@ def doctor(
     """
     start = time.perf_counter()
     settings = find_config(config).validate()
-    report = {**_machine(), **_run(config, settings)}
+    report = {**_machine(), "folders": _folders(settings), **_run(config, settings)}
     report["seconds"] = round(time.perf_counter() - start, 2)
     write_line(json.dumps(report, indent=2) if as_json else _text(report))
     return ExitCode.DONE
@@ -60,6 +63,11 @@ def _machine() -> dict[str, Any]:
         "gpus": gpus,
         "cuda": torch.version.cuda,
     }
+
+
+def _folders(config: Config) -> dict[str, str]:
+    """Return the state of the folder of runs and of that of temporary files."""
+    return {str(folder): describe_place(folder) for folder in (config.run.dir, Path(tempfile.gettempdir()))}
 
 
 def _run(name: str, config: Config) -> dict[str, Any]:
@@ -107,6 +115,7 @@ def _text(report: dict[str, Any]) -> str:
         f"{report['cores_in_use_by_others']:g} of them now",
         "memory": format_bytes(report["memory"]),
         "gpu": ", ".join(report["gpus"]) or "none",
+        "folders": "; ".join(f"{folder}: {state}" for folder, state in report["folders"].items()),
         "environment": f"{run['env']}: {run['members']} members with {run['envs_per_member']} envs each; "
         f"{run['backend']}",
         "speed": f"{alone or 0:,} steps/s of the envs alone, {run['env_steps_per_second_one_process']:,} of the whole "
@@ -116,4 +125,5 @@ def _text(report: dict[str, Any]) -> str:
     }
     width = max(map(len, lines))
     text = "\n".join(f"{name:<{width}}  {line}" for name, line in lines.items())
-    return f"{text}\n{PROGRAM} doctor CONFIG looks at another run; this took {report['seconds']:g} s"
+    took = f"building it and measuring took {report['seconds']:g} s, without the imports"
+    return f"{text}\n{PROGRAM} doctor CONFIG looks at another run; {took}"

@@ -15,6 +15,7 @@ import platform
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from filelock import FileLock, Timeout
@@ -140,6 +141,18 @@ def _owner(path: Path) -> str:
             case {"pid": int(pid), "host": str(host)}:
                 return f"process {pid} on {host}"
     return "a process that has just begun"
+
+
+def describe_place(parent: Path) -> str:
+    """Return whether run folders can be made and locked in a folder, which may not exist yet; nothing stays in it."""
+    existing = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.is_dir())
+    warnings: list[str] = []
+    try:
+        with TemporaryDirectory(dir=existing) as folder, RunLock(Path(folder), warn=warnings.append):
+            pass
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"
+    return "writable, without locks: start no two runs in one folder" if warnings else "writable, with locks"
 
 
 def is_locked(folder: Path) -> bool:

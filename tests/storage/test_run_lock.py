@@ -7,13 +7,14 @@ import os
 import platform
 import shutil
 import signal
+import tempfile
 from typing import NamedTuple
 
 import pytest
 from filelock import FileLock
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
-from agilerl_like.storage.run_lock import RunLock, is_locked
+from agilerl_like.storage.run_lock import RunLock, describe_place, is_locked
 
 # from 3.12 on forking is warned of where there are threads; these children use none of theirs
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -111,6 +112,23 @@ def test_the_lock_of_a_moved_folder_removes_nothing_of_the_folder_in_its_place(t
         with rival_for(tmp_path / "run") as rival:
             assert rival.said == "locked"
     assert (tmp_path / "run" / ".lock").exists()
+
+
+def test_the_description_of_a_place_covers_files_and_locks_and_leaves_nothing(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert describe_place(tmp_path / "runs" / "of mine") == "writable, with locks"
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", unsupported)
+        assert describe_place(tmp_path) == "writable, without locks: start no two runs in one folder"
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        assert describe_place(tmp_path) == "cannot be written (No space left on device)"
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_lock_is_not_reentrant(tmp_path):
