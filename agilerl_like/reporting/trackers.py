@@ -121,11 +121,9 @@ class TensorBoardReporter(TrackerReporter):
 
     def close(self) -> None:
         is_open = self._tracker is not None
-        try:
-            super().close()
-        finally:
-            if is_open:
-                threading.excepthook = self._excepthook
+        super().close()
+        if is_open:  # after an error the function stays, because other threads of the writer may fail later
+            threading.excepthook = self._excepthook
 
     def _report_thread(self, error: threading.ExceptHookArgs) -> None:
         """Report an exception of a thread, unless the writer's next call raises it again, as it does with OSError."""

@@ -133,7 +133,19 @@ def test_an_error_of_the_thread_of_tensorboard_is_that_of_the_reporter_alone(tmp
     assert [type(error.exc_value) for error in reported] == [FileNotFoundError]
     with contextlib.suppress(OSError):
         reporter.close()
-    assert threading.excepthook == reported.append
+    for thread in threading.enumerate():
+        if type(thread).__module__.startswith("tensorboard."):
+            thread.join(1.0)
+    assert len(reported) == 1
+
+
+def test_a_reporter_of_tensorboard_that_is_closed_leaves_no_hook(tmp_path):
+    before = threading.excepthook
+    reporter = tracker_reporter("tensorboard", tmp_path)
+    reporter.generation(a_generation(a_member()))
+    assert threading.excepthook != before
+    reporter.close()
+    assert threading.excepthook == before
 
 
 def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):

@@ -328,7 +328,6 @@ def test_the_users_own_file_is_never_overwritten(tmp_path, monkeypatch, capsys, 
     assert contents(tmp_path) == {own.relative_to(tmp_path): YAML.encode()}
 
 
-@pytest.mark.parametrize("key", ["name", "dir"])
 class MoveFolder(Callback):
     """Renames the folder of a run in the second generation, before this one is written or after."""
 
@@ -379,6 +378,7 @@ def test_the_last_line_is_why_a_run_ended_and_how_to_continue_it(file, tmp_path,
     assert last.endswith("there is no checkpoint yet; to start it again: agilerl-like resume runs/mine")
 
 
+@pytest.mark.parametrize("key", ["name", "dir"])
 def test_a_null_character_in_the_folder_is_refused(file, tmp_path, capsys, key):
     assert main(["train", file, f"--run.{key}", '"a\\0b"']) == 2
     assert f"run.{key}='a\\x00b' has a null character" in capsys.readouterr().err
