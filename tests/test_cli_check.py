@@ -15,6 +15,9 @@ class Wrong(CartPoleEnv):
         observation, reward, *rest = super().step(action)
         return observation, np.array([reward]), *rest
 
+class Robot(CartPoleEnv):
+    pass
+
 class Endless(CartPoleEnv):
     def step(self, action):
         self.reset()
@@ -120,6 +123,11 @@ def test_text_that_looks_like_null_stays_text(own, tmp_path, capsys):
     assert main(["check", "mine.yaml", "--write", "new file.yaml"]) == 0
     assert load("new file.yaml").environment.kwargs == {"map_name": "none", "desc": ["SF", "FG"]}
     assert capsys.readouterr().out.endswith("agilerl-like train 'new file.yaml'\n")
+
+
+def test_names_between_colons_are_no_emoji(own, capsys):
+    assert main(["check", f"{own}:Robot"]) == 0
+    assert capsys.readouterr().out.startswith(f"{own}:Robot: 0 errors")
 
 
 def test_an_error_is_a_line_and_exit_code_2(own, capsys):

@@ -25,8 +25,8 @@ class PipedConsole(Console):
 
 
 def write_line(text: str) -> None:
-    """Print a line without markup, highlighting or wrapping."""
-    PipedConsole().print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line as it is, without markup, emoji codes, highlighting or wrapping."""
+    PipedConsole(markup=False, emoji=False, highlight=False).print(text, soft_wrap=True)
 
 
 def write_note(text: str) -> None:

@@ -64,8 +64,8 @@ class ConsoleReporter(Reporter):
         after_interrupt: str = "",
     ):
         """`after_interrupt` is the last line of the summary of a run that was interrupted."""
-        # rich itself would print every line as a block of HTML in notebooks
-        self.console = _Console(force_jupyter=False) if console is None else console
+        # rich itself would print every line as a block of HTML in notebooks, and names of the user as markup
+        self.console = _Console(force_jupyter=False, markup=False, emoji=False) if console is None else console
         self._in_notebook = console is None and is_notebook()
         self._canvas = make_canvas() if self._in_notebook else self.console
         self.verbose = verbose

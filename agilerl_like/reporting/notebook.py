@@ -53,6 +53,8 @@ def make_canvas(*, record: bool = False) -> Console:
         height=HEIGHT,
         force_terminal=True,
         force_jupyter=False,
+        markup=False,
+        emoji=False,
         color_system="standard",
         _environ={},
     )

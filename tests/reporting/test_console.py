@@ -15,6 +15,7 @@ from rich.console import Console
 import agilerl_like
 from agilerl_like.reporting import CallbackList, ConsoleReporter, RunContext
 from agilerl_like.reporting.members_table import members_table
+from agilerl_like.reporting.notebook import make_canvas
 from agilerl_like.reporting.summary import summary_facts
 
 
@@ -609,3 +610,8 @@ def test_summary_of_one_episode_has_no_deviation_and_no_claim_of_fresh_episodes(
     ConsoleReporter(console).finish(a_summary(best=best, ancestry=()))
     assert "  best fitness    205.0  (member 2, generation 1)\n" in written(console)
     assert "member 2 is an initial member" in written(console)
+
+
+def test_names_of_the_user_are_neither_markup_nor_emoji():
+    for console in (ConsoleReporter().console, make_canvas()):
+        assert console.render_str("own:Robot: [red]").plain == "own:Robot: [red]"
