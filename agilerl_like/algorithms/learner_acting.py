@@ -68,9 +68,10 @@ class ActingLearner(LearnerBase):
         # torch rejects some strides that an empty array may have
         rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=encoding.dtype)
         columns = encoding.float_columns(rows)
-        finite = torch.isfinite(columns).all(-1)
-        if not bool(finite.all()):
-            raise ConfigurationError(f"observation={columns[~finite][0].tolist()} is not finite")
+        if len(wrong := (~torch.isfinite(columns)).nonzero()):
+            (row, column), titles = wrong[0].tolist(), encoding.float_titles()
+            of_entry = [place for place, title in enumerate(titles) if title == titles[column]]
+            raise ConfigurationError(f"{titles[column]}={columns[row, of_entry].tolist()} is not finite")
         return rows.to(self.device), single
 
     def raw_actions(self, name: str, actions: Any, rows: int, acting: np.ndarray | None = None) -> Tensor:

@@ -38,6 +38,12 @@ class PartEncoder(ObservationEncoder):
         is_own = isinstance(self.space, Dict) and self.key in self.space.spaces
         return observation[self.key] if is_whole and not is_own else observation
 
+    def float_titles(self) -> list[str]:
+        titles = super().float_titles()
+        if self.key is None:
+            return titles
+        return [title.replace("observation", f"observation.{self.key}", 1) for title in titles]
+
 
 class AsymmetricEncoder:
     """Encodes observations as rows in which the policy's part precedes the critic's; `ObservationEncoder` for rollouts.
@@ -98,6 +104,10 @@ class AsymmetricEncoder:
             return rows
         pairs = zip(self.parts, (self.policy_rows(rows), self.critic_rows(rows)), strict=True)
         return torch.cat([part.float_columns(its) for part, its in pairs], -1)
+
+    def float_titles(self) -> list[str]:
+        """Return the title of the entry that each of `float_columns` belongs to."""
+        return [title for part in self.parts for title in part.float_titles()]
 
     def random_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Return random rows as `ObservationEncoder.random_rows`."""

@@ -360,6 +360,10 @@ class ObservationEncoder:
         """Return the float32 values `[…, num_floats]` of rows, as a view; float rows have nothing else."""
         return rows if rows.is_floating_point() else rows[..., : FLOAT32_BYTES * self.num_floats].view(torch.float32)
 
+    def float_titles(self) -> list[str]:
+        """Return the title of the leaf that each of `float_columns` belongs to, for messages."""
+        return [leaf.title for leaf in self.leaves if not leaf.is_uint8 for _ in range(leaf.size)]
+
     def encode(self, observation: Tree) -> np.ndarray:
         """Encode observations, whose arrays are `[…, *shape of their space]`, as rows `[…, size]`.
 

@@ -302,9 +302,9 @@ class ReplayBuffer:
             bad = (~torch.isfinite(field)).nonzero()
             if len(bad):
                 at = tuple(bad[0].tolist())
-                raise EnvStepError(
-                    f"{name.strip()}={float(field[at])} is not finite: {self.describe_row(at[0], at[2])}"
-                )
+                if name != "reward":
+                    name = name.strip().replace("observation", self.encoding.float_titles()[at[-1]])
+                raise EnvStepError(f"{name}={float(field[at])} is not finite: {self.describe_row(at[0], at[2])}")
 
     # -- files
 

@@ -423,7 +423,8 @@ def _check_finite(
             if name == "last observation":
                 member, which = place[:2]
                 step, env = int(last.time[member, which]), int(last.env[member, which])
+            if name != "reward":
+                name = name.strip().replace("observation", encoding.float_titles()[place[-1]])
             raise EnvStepError(
-                f"{name.strip()}={float(field[place])} is not finite: {describe_row(member, env)}, "
-                f"step {step} of the rollout"
+                f"{name}={float(field[place])} is not finite: {describe_row(member, env)}, step {step} of the rollout"
             )

@@ -133,6 +133,17 @@ def without_state(make):
     return gymnasium.wrappers.TransformObservation(env, lambda observation: observation["policy"], own)
 
 
+def test_a_non_finite_entry_is_named():
+    agent, observation = agent_of(), sample(SPACE, 4)
+    observation["position"][2, 1] = np.nan
+    with pytest.raises(ConfigurationError, match=r"^observation\.position=\[[-0-9.]+, nan, [-0-9.]+\] is not finite"):
+        agent.predict(observation)
+    whole = agent.learner.rollout_encoding
+    assert whole.float_titles() == [
+        *["observation.depth"], *["observation.gear"] * 3, *["observation.position"] * 3, *["observation.state"] * 2
+    ]  # fmt: skip
+
+
 def test_the_policy_does_not_depend_on_the_state():
     agent = agent_of(net_config=None)
     rows = agent.preprocess_observation(sample(SPACE, 4)).clone()

@@ -225,6 +225,14 @@ def test_numbers_that_are_not_finite_name_their_env():
         feeder.step(never(), never())
 
 
+def test_a_non_finite_entry_of_a_dict_is_named():
+    feeder = Feeder(make(9, space=gymnasium.spaces.Dict(speed=SPACE)), same_step=False)
+    feeder.step(never(), never())
+    feeder.obs[4] = np.nan
+    with pytest.raises(EnvStepError, match=r"^observation\.speed=nan is not finite: member 1, env 1 of its own"):
+        feeder.step(never(), never())
+
+
 def test_a_last_observation_that_is_not_finite_names_its_env():
     feeder = fill(9, 2)
     lasts = [0, 0, 0, 0, math.inf, 0]

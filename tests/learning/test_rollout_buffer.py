@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 
 from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend
 from agilerl_like.envs.spaces import ObservationEncoder
@@ -11,15 +11,16 @@ from agilerl_like.learning.rollout_buffer import RolloutBuffer
 
 MEMBERS, ENVS = 3, 2
 ROWS = MEMBERS * ENVS
+SPACE = Box(-np.inf, np.inf, (1,))
 NOTHING = torch.zeros(MEMBERS, ENVS, 2, 0, 0)
 
 
-def buffer_of(length, arrays=None):
+def buffer_of(length, arrays=None, space=SPACE):
     return RolloutBuffer(
         length,
         MEMBERS,
         ENVS,
-        encoding=ObservationEncoder(Box(-np.inf, np.inf, (1,))),
+        encoding=ObservationEncoder(space),
         action_size=1,
         action_dtype=torch.int64,
         mask_size=2,
@@ -130,6 +131,14 @@ def test_action_masks_are_stored_if_the_env_has_them():
     fresh = buffer_of(2)
     fill(fresh, 2)
     assert fresh.last_steps([0], 2, NOW, NOTHING).masks is None
+
+
+def test_a_non_finite_entry_of_a_dict_is_named():
+    buffer = buffer_of(3, space=Dict(speed=SPACE))
+    fill(buffer, 2)
+    buffer.observations[1, 2, 1, 0] = torch.nan
+    with pytest.raises(EnvStepError, match=r"^observation\.speed=nan is not finite: member 2, env 1"):
+        buffer.last_steps([2], 2, NOW, NOTHING)
 
 
 def test_non_finite_values_raise_with_their_place():
