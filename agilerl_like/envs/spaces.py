@@ -419,10 +419,7 @@ class ObservationEncoder:
         Raises:
             ConfigurationError: its structure or a shape does not match the space.
         """
-        try:
-            tree = _to_tree(self.space, self.select(observation))
-        except (KeyError, IndexError, TypeError, ValueError) as fault:
-            raise ConfigurationError(f"observation has not the form of {self.space}: {fault!r}") from fault
+        tree = _to_tree(self.space, self.select(observation))
         batches = set()
         for leaf in self.leaves:
             shape, its = leaf.get(tree).shape, leaf.env_shape
@@ -484,13 +481,39 @@ def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
         yield path, space
 
 
-def _to_tree(space: Space, observation: Any) -> Tree:
-    """Return an observation as a tree of arrays with the keys of its space."""
+def _to_tree(space: Space, observation: Any, path: Path = ()) -> Tree:
+    """Return an observation as a tree of arrays with the keys of its space; further entries are left out.
+
+    Raises:
+        ConfigurationError: it has another structure; the message has the title of the part, which is found at `path`.
+    """
+    title = ".".join(map(str, ("observation", *path)))
     if isinstance(space, Dict):
-        return {key: _to_tree(child, observation[key]) for key, child in space.spaces.items()}
+        keys = ", ".join(map(repr, space.spaces))
+        if not isinstance(observation, Mapping):
+            raise ConfigurationError(
+                f"{title} has type {_described(observation)}; allowed is a dict with the entries {keys}"
+            )
+        if missing := [key for key in space.spaces if key not in observation]:
+            raise ConfigurationError(
+                f"{title} has no entry {missing[0]!r} among {', '.join(map(repr, observation))}; required are {keys}"
+            )
+        return {key: _to_tree(child, observation[key], (*path, key)) for key, child in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(_to_tree(child, observation[i]) for i, child in enumerate(space.spaces))
-    return np.asarray(observation)
+        count = len(space.spaces)
+        if not isinstance(observation, (tuple, list, np.ndarray)) or len(observation) != count:
+            raise ConfigurationError(f"{title} has type {_described(observation)}; allowed is a tuple of {count} parts")
+        return tuple(_to_tree(child, observation[i], (*path, i)) for i, child in enumerate(space.spaces))
+    try:
+        return np.asarray(observation)
+    except (TypeError, ValueError) as fault:
+        raise ConfigurationError(f"{title} has type {_described(observation)}, which is no array ({fault})") from fault
+
+
+def _described(observation: Any) -> str:
+    """Return the type of a value, and its length if it is a sequence."""
+    kind = type(observation).__name__
+    return f"{kind} with {len(observation)} parts" if isinstance(observation, (tuple, list)) else kind
 
 
 def _kind(space: Space) -> Kind:

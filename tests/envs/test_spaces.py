@@ -442,9 +442,14 @@ def test_a_single_observation_becomes_a_batch_of_one():
         (observed(2, 3), r"observation\.a has shape \(2, 3, 2\); allowed are \(2,\) and \(batch, 2\)"),
         (observed(a=(3,)), r"observation\.a has shape \(3,\)"),
         ({"a": np.zeros(2), "b": observed(4)["b"]}, r"unequal batch sizes: \[\(\), \(4,\)\]"),
-        ({"a": np.zeros(2)}, r"not the form of Dict.*KeyError\('b'\)"),
-        ([0.0, 1.0], "not the form of Dict"),
-        ({"a": [[0.0], [1.0, 2.0]], "b": observed()["b"]}, "not the form of Dict"),
+        ({"a": np.zeros(2), "c": 0}, r"^observation has no entry 'b' among 'a', 'c'; required are 'a', 'b'$"),
+        ([0.0, 1.0], r"^observation has type list with 2 parts; allowed is a dict with the entries 'a', 'b'$"),
+        (np.zeros(3), r"^observation has type ndarray; allowed is a dict with the entries 'a', 'b'$"),
+        ({"a": np.zeros(2), "b": (0,)}, r"^observation\.b has type tuple with 1 parts; allowed is a tuple of 2 parts$"),
+        (
+            {"a": [[0.0], [1.0, 2.0]], "b": observed()["b"]},
+            r"^observation\.a has type list with 2 parts, which is no array",
+        ),
     ],
 )
 def test_as_batch_refuses_other_shapes(observation, message):
