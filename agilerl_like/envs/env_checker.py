@@ -259,8 +259,9 @@ class _Check:
     def _warn(self, problem: str, advice: str) -> None:
         self._add("warning", problem, advice)
 
-    def _add(self, severity: Severity, problem: str, advice: str) -> None:
-        kind = re.sub(r"[-\d.]+", "#", problem)  # the same problem in another step is reported once
+    def _add(self, severity: Severity, problem: str, advice: str, cause: str = "") -> None:
+        """Add a finding unless one with the same `cause`, by default the problem, has been added, but for numbers."""
+        kind = re.sub(r"[-\d.]+", "#", cause or problem)
         self.findings.setdefault((severity, kind), Finding(severity, problem, advice))
 
     def _break(self, problem: str, advice: str) -> _CheckFailed:
@@ -404,7 +405,8 @@ class _Check:
 
     def _check_values(self, values: Any, space: gym.Space, name: str, call: str) -> None:
         for severity, problem, advice in _misfits(values, space, name):
-            self._add(severity, f"{call} returned an observation that its space does not hold: {problem}", advice)
+            whole = f"{call} returned an observation that its space does not hold: {problem}"
+            self._add(severity, whole, advice, cause=problem)
             if severity == "error":
                 raise _CheckFailed
 
@@ -590,26 +592,34 @@ def _array_misfits(observation: Any, space: gym.Space, name: str) -> Sequence[tu
         ]
     if not np.isfinite(given).all():
         return [("error", f"{name} has {given[~np.isfinite(given)][0]} in it", "return finite numbers")]
-    low, high = _bounds(space)
-    wrong = (given < low) | (given > high)
+    low, high = map(np.asarray, _bounds(space))
+    wrong = (given < low - _tolerance(low)) | (given > high + _tolerance(high))
     if wrong.any():
         place = tuple(map(int, np.argwhere(wrong)[0])) if given.shape else ()
         spot = f"{name}[{', '.join(map(str, place))}]" if place else name
         allowed = f"{np.broadcast_to(low, given.shape)[place]} to {np.broadcast_to(high, given.shape)[place]}"
         severity: Severity = "warning" if isinstance(space, Box) and dtype.kind == "f" else "error"
-        return [(severity, f"{spot}={given[place]} is outside {allowed}", "widen the bounds of the space")]
+        return [(severity, f"{spot}={given[place]} is outside {allowed}", _advice_on_bounds(space))]
     return []
 
 
 def _bounds(space: gym.Space) -> tuple[Any, Any]:
-    """Return the smallest and the largest legal values of a space, with a tolerance for rounding."""
+    """Return the smallest and the largest legal values of a space."""
     if isinstance(space, Box):
-        return space.low - _tolerance(space.low), space.high + _tolerance(space.high)
+        return space.low, space.high
     if isinstance(space, Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, MultiDiscrete):
         return space.start, space.start + space.nvec - 1
     return 0, 1 if isinstance(space, MultiBinary) else np.inf
+
+
+def _advice_on_bounds(space: gym.Space) -> str:
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        return "enlarge the space, or set start= if the values do not begin with 0"
+    if isinstance(space, MultiBinary):
+        return "return 0 or 1"
+    return "scale the values into the bounds, or widen the bounds of the space"
 
 
 def _tolerance(bound: np.ndarray) -> Any:

@@ -142,22 +142,26 @@ DEFECTS = {
     ),
     "category outside": (
         sound_but(observation_space=Discrete(3), see=lambda self: self.time),
-        "error: .*observation=3 is outside 0 to 2",
+        "error: .*observation=3 is outside 0 to 2; enlarge the space, or set start= if",
     ),
     "bounds": (
         sound_but(observation_space=Box(-1, 3, (2,))),
-        r"warning: .*observation\[0\]=4.0 is outside -1.* to 3",
+        r"warning: .*observation\[0\]=4.0 is outside -1.0 to 3.0; scale the values into the bounds, or widen",
+    ),
+    "bounds in resets and steps": (
+        sound_but(observation_space=Box(-1, 1, (2,)), see=lambda self: np.array([self.time - 20, 0], np.float32)),
+        r"warning: reset\(seed=\d+\) returned .*observation\[0\]=-20.0 is outside -1.0 to 1.0; scale",
     ),
     "missing key": (Keyed, r"error: .*\['time'\] and not a dict of \['left', 'time'\]"),
     "below a box that is open above": (
         sound_but(
             observation_space=Box(0, np.inf, (2,)), see=lambda self: np.array([-5 * (self.time == 6), 0], np.float32)
         ),
-        r"warning: .*\[0\]=-5.0 is outside -9.9.*e-06 to inf; widen",
+        r"warning: .*\[0\]=-5.0 is outside 0.0 to inf; scale",
     ),
     "above a box that is open below": (
         sound_but(observation_space=Box(-np.inf, 5, (2,))),
-        r"warning: .*\[0\]=6.0 is outside -inf to 5.00005.*; widen",
+        r"warning: .*\[0\]=6.0 is outside -inf to 5.0; scale",
     ),
     "space of another kind": (
         sound_but(observation_space=Graph(Discrete(2), None)),
@@ -352,7 +356,7 @@ TEAM_DEFECTS = {
     ),
     "outside the space": (
         team_but(lambda team, o, *rest: o.update(b=np.full(3, 2e6 if "b" in team.agents else 0))),
-        r"warning: step\(\) returned an observation .*: observation\['b'\]\[0\]=2000000.0 is outside .*; widen the",
+        r"warning: step\(\) returned an observation .*: observation\['b'\]\[0\]=2000000.0 is outside .*; scale",
     ),
     "masks that allow nothing": (
         team_but(lambda team, *parts: parts[4].update(b={"action_mask": np.zeros(2, np.int8)})),
