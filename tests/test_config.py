@@ -249,7 +249,9 @@ class TestRefusing:
             ("population: {size: 1000000000}", "population.size=1000000000 needs at least"),
             (
                 "population: {size: 1}",
-                "selection.tournament_size=2 must not be greater than the population's 1; a population of one",
+                "selection.tournament_size=2 must not be greater than the population's 1; a population of one "
+                "trains with evolution='auto' (in YAML `evolution: auto`) or without selection and mutation (in YAML "
+                "`mutation: null`)",
             ),
             (
                 "hyperparameters: {lr: {min: 1, max: 2, mim: 3}}",

@@ -301,7 +301,10 @@ class TournamentSelection(Selection):
                 f"population_size={self.population_size!r} differs from the population's {population_size}; omit it"
             )
         if self.tournament_size > population_size:
-            alone = "; a population of one trains with evolution='auto' or without selection and mutation"
+            alone = (
+                "; a population of one trains with evolution='auto' (in YAML `evolution: auto`) or without selection "
+                "and mutation (in YAML `mutation: null`)"
+            )
             raise ConfigurationError(
                 f"tournament_size={self.tournament_size!r} must not be greater than the population's {population_size}"
                 f"{alone if population_size == 1 else ''}"
