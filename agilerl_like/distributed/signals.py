@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterable
@@ -13,6 +15,9 @@ from agilerl_like.errors import Terminated
 
 BY_CALLBACK = -1
 """Takes the place of a signal's number if a callback requested to stop."""
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+STDERR = 2
+"""The file descriptor of standard error: a signal may arrive while Python's stream is locked."""
 
 
 @dataclass
@@ -20,6 +25,8 @@ class StopRequests:
     """Handles SIGINT and SIGTERM, of this process or of another rank of its run, while its `with` block lasts."""
 
     monitor: HeartbeatMonitor | NullMonitor = field(default_factory=NullMonitor)
+    announces: bool = True
+    """Whether the first signal is answered by a line on standard error."""
     _signal: int = 0
     _previous_handlers: dict[int, Any] = field(default_factory=dict)
 
@@ -54,6 +61,18 @@ class StopRequests:
             raise KeyboardInterrupt
         self._signal = number
         self.monitor.request_stop(number)
+        if self.announces:
+            _announce(number)
+
+
+def _announce(number: int) -> None:
+    """Write to standard error what a signal leads to; a terminal's line has the cursor of the progress display."""
+    text = (
+        f"{NAMES[signal.Signals(number)]}: training ends after the current step, the members are evaluated, and "
+        "population and best agent are saved or returned; a second signal ends the run at once, and nothing is saved\n"
+    )
+    with contextlib.suppress(OSError):  # it was closed
+        os.write(STDERR, ("\n" * os.isatty(STDERR) + text).encode())
 
 
 def first_signal(signals: Iterable[int]) -> int:

@@ -279,7 +279,8 @@ class ProcessRun:
             if run_dir is not None:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
                 loop.checkpoint_manager.remove_history_after(loop.progress)
-            with StopRequests(self.process_group.monitor) as stop_requests:
+            group = self.process_group
+            with StopRequests(group.monitor, announces=group.is_main) as stop_requests:
                 try:
                     return loop.run(stop_requests)
                 except PopulationDivergedError as end:

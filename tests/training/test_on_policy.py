@@ -334,6 +334,17 @@ def test_resume_with_another_num_envs_is_refused(tmp_path):
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
 
 
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_the_first_signal_is_announced_at_once_by_the_main_process_alone(capfd, number, name):
+    for announces, count in ((True, 1), (False, 0)):
+        with StopRequests(announces=announces) as requests:
+            os.kill(os.getpid(), number)
+            assert requests.signal == number
+            lines = capfd.readouterr().err.splitlines()
+        assert len(lines) == count
+        assert all(line.startswith(f"{name}: training ends after the current step") for line in lines)
+
+
 def test_a_second_ctrl_c_stops_at_once():
     def stubborn():
         with StopRequests():
