@@ -17,7 +17,7 @@ from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.serialization import MetaBuild
 from agilerl_like.algorithms.settings import number_range
 from agilerl_like.envs.critic_observation import POLICY, AsymmetricEncoder, make_observation_encoder
-from agilerl_like.envs.spaces import ObservationEncoder, check_action_space
+from agilerl_like.envs.spaces import ObservationEncoder, Path, check_action_space
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -207,6 +207,11 @@ class LearnerBase:
     def recurrent(self) -> bool:
         """Whether the network has a hidden state."""
         return self.algorithm.recurrent
+
+    def reads_bounds(self, path: Path) -> bool:
+        """Whether the networks read an entry of the observation scaled by the bounds of its space."""
+        leaf = next(leaf for leaf in self.rollout_encoding.whole.leaves if leaf.path == path)
+        return not leaf.is_identity or (self.algorithm.normalize_observation == "bounds" and leaf.kind == "vector")
 
     @property
     def observation_space(self) -> gymnasium.Space:

@@ -21,7 +21,8 @@ from agilerl_like.algorithms.learner import LearnerT
 from agilerl_like.algorithms.serialization import read_agent, read_count, read_space
 from agilerl_like.algorithms.settings import unknown_setting, validated
 from agilerl_like.envs.array_backend import device_from
-from agilerl_like.envs.env_errors import check_agent_spaces, env_name_of
+from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.space_match import check_spaces_match
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
@@ -255,7 +256,13 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
 
     def _check_env(self, env: Any) -> None:
         spaces = env.single_observation_space, env.single_action_space
-        check_agent_spaces(env_name_of(env.env), spaces, (self.observation_space, self.action_space))
+        check_spaces_match(
+            f"env={env_name_of(env.env)!r}",
+            spaces,
+            "the agent",
+            (self.observation_space, self.action_space),
+            reads_bounds=self.learner.reads_bounds,
+        )
 
     def set_image_layout(self, space: gymnasium.Space, *, swap_channels: bool) -> None:
         """Read observations of another space that encodes to the same rows, such as images with channels last.

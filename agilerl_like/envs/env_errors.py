@@ -218,11 +218,3 @@ def _innermost_place(error: BaseException) -> str:
     for file, line, function in reversed(own or frames):
         return f'File "{file}", line {line}, in {function}'
     return ""
-
-
-def check_agent_spaces(name: str, found: tuple[gym.Space, gym.Space], wanted: tuple[gym.Space, gym.Space]) -> None:
-    """Raise ConfigurationError unless the spaces that an env called `name` has are those that an agent was made for."""
-    if found != wanted:
-        raise ConfigurationError(
-            f"env={name!r} has {found[0]} and {found[1]}; the agent was made for {wanted[0]} and {wanted[1]}"
-        )

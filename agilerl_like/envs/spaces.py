@@ -71,7 +71,7 @@ def check_observation_space(space: Space, path: Path = ()) -> None:
             raise ConfigurationError(
                 f"{here} is nested too deep; allowed are at most {MAX_DEPTH} levels of Dict and Tuple"
             )
-        for key, child in _children(space):
+        for key, child in children(space):
             if isinstance(space, Dict) and not (isinstance(key, str) and key and "." not in key):
                 raise ConfigurationError(f"{here} has the key {key!r}; allowed are strings without a dot in them")
             check_observation_space(child, (*path, key))
@@ -89,7 +89,8 @@ def check_observation_space(space: Space, path: Path = ()) -> None:
         raise ConfigurationError(f"{here} has shape {space.shape}; allowed are shapes with at least one number")
 
 
-def _children(space: Dict | Tuple) -> Iterable[tuple[str | int, Space]]:
+def children(space: Any) -> Iterable[tuple[str | int, Space]]:
+    """Return the parts of a Dict or Tuple with their keys."""
     return space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
 
 
@@ -319,6 +320,11 @@ class ObservationEncoder:
     """Whether the critic reads other observations than the policy (see `envs.critic_observation`)."""
 
     @property
+    def whole(self) -> ObservationEncoder:
+        """The encoder of the whole observation."""
+        return self
+
+    @property
     def policy(self) -> ObservationEncoder:
         """The encoder of what the policy reads."""
         return self
@@ -475,7 +481,7 @@ def _has_channels_last(image: Space, swap_channels: bool | None) -> bool:
 def _walk(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
     """Yield path and space of every leaf."""
     if isinstance(space, (Dict, Tuple)):
-        for key, child in _children(space):
+        for key, child in children(space):
             yield from _walk(child, (*path, key))
     else:
         yield path, space

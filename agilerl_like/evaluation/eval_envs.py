@@ -13,10 +13,11 @@ from agilerl_like import training
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.envs.env_errors import check_agent_spaces, env_errors, env_name_of
+from agilerl_like.envs.env_errors import env_errors, env_name_of
 from agilerl_like.envs.env_ids import EnvSource
 from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, env_config_or_none
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
+from agilerl_like.envs.space_match import check_spaces_match
 from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup, check_separate
 
@@ -97,12 +98,18 @@ def is_source(env: EvaluationEnv) -> TypeGuard[EnvSource]:
 
 
 def check_spaces(setup: EnvSetup, agent: EvolvableAlgorithm, *, name: str = "") -> None:
-    """Raise ConfigurationError unless an agent was made for the spaces of an env, which messages call `name`."""
-    observation_space, action_space = map(_as_one, setup.spaces)
-    check_agent_spaces(
-        name or env_name_of(setup.vec_env),
-        (observation_space, action_space),
+    """Raise ConfigurationError unless an agent was made for the spaces of an env, which messages call `name`.
+
+    Bounds of observations may differ as in `check_spaces_match`; those of a team may not.
+    """
+    is_team, (learner, *_) = isinstance(agent, IPPO), agent.learners.values()
+    observation_space, action_space = setup.spaces
+    check_spaces_match(
+        f"env={(name or env_name_of(setup.vec_env))!r}",
+        (_as_one(observation_space), _as_one(action_space)),
+        "the agent",
         (agent.observation_space, agent.action_space),
+        reads_bounds=(lambda path: True) if is_team else learner.reads_bounds,
     )
 
 

@@ -25,6 +25,7 @@ from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
 from agilerl_like.envs.factory import env_config_or_none, training_seeds
+from agilerl_like.envs.space_match import check_spaces_match
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.experience import ExperienceWriter
@@ -214,11 +215,13 @@ class GroupCollector:
     def __init__(self, population: LearnerGroup[Any], env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
         members, first = len(population), population[0]
         population.check_envs_are_not_shared()
-        if (env.single_observation_space, env.single_action_space) != (first.observation_space, first.action_space):
-            raise ConfigurationError(
-                f"env has {env.single_observation_space} and {env.single_action_space}; "
-                f"the population was made for {first.observation_space} and {first.action_space}"
-            )
+        check_spaces_match(
+            "env",
+            (env.single_observation_space, env.single_action_space),
+            "the population",
+            (first.observation_space, first.action_space),
+            reads_bounds=first.reads_bounds,
+        )
         self.population, self.env, self.timer = population, env, timer
         self.envs = env.num_envs // members
         """Rows of each member on this rank."""

@@ -22,6 +22,7 @@ from agilerl_like.envs import (
     tree_map,
 )
 from agilerl_like.envs.array_backend import TorchBackend
+from agilerl_like.envs.space_match import check_spaces_match
 from agilerl_like.envs.spaces import ambiguous_images, channel_layout
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
@@ -455,6 +456,37 @@ def test_a_single_observation_becomes_a_batch_of_one():
 def test_as_batch_refuses_other_shapes(observation, message):
     with pytest.raises(ConfigurationError, match=message):
         ObservationEncoder(TREE).as_batch(observation)
+
+
+# ---- spaces of envs and agents
+
+
+def differing(found, reads_bounds=lambda path: False):
+    expected = Dict(camera=Box(0, 255, (8, 8, 1), np.uint8), state=Box(-1.0, 1.0, (2,)), mode=Discrete(3))
+    spaces = Dict({**expected.spaces, **found}), Discrete(2)
+    check_spaces_match("env", spaces, "the agent", (expected, Discrete(2)), reads_bounds=reads_bounds)
+
+
+def test_an_entry_with_other_bounds_is_named_in_one_warning():
+    with pytest.warns(UserWarning, match=r"which its networks do not read: observation\.state=Box\(-inf, inf, \(2,\)"):
+        differing({"state": Box(-np.inf, np.inf, (2,))})
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            {"mode": Discrete(4)},
+            r"^env has observation\.mode=Discrete\(4\); the agent was made for Discrete\(3\): allow",
+        ),
+        ({"state": Box(-1.0, 1.0, (3,))}, r"^env has observation\.state=Box.*; the agent was made for Box"),
+        ({"arm": Discrete(2)}, r"^env has observation\.arm=Discrete\(2\); the agent was made for no such entry"),
+        ({"camera": Box(0, 9, (8, 8, 1), np.uint8)}, r"^env has observation\.camera=.*, whose bounds scale the values"),
+    ],
+)
+def test_an_entry_of_another_space_is_named(found, message):
+    with pytest.raises(ConfigurationError, match=message):
+        differing(found, reads_bounds=lambda path: path == ("camera",))
 
 
 # ---- what agents accept

@@ -29,6 +29,7 @@ from agilerl_like import (
     PopulationDivergedError,
     RLParameter,
     TournamentSelection,
+    evaluate,
     make_vect_envs,
     train_on_policy,
 )
@@ -484,6 +485,29 @@ def test_a_batch_larger_than_the_rollout_is_refused_when_the_envs_are_known():
     env = make_vect_envs("Acrobot-v1", num_envs=4)
     with pytest.raises(ConfigurationError, match="the population was made for"):
         train_on_policy(env, pop=population_of(make_vect_envs("CartPole-v1", num_envs=4)), max_steps=100, verbose=False)
+
+
+def cartpoles_with(space):
+    """Four CartPoles with another declared observation space."""
+    return SyncVectorEnv([lambda: gymnasium.wrappers.TransformObservation(CartPoleEnv(), lambda seen: seen, space)] * 4)
+
+
+def test_wider_bounds_that_no_network_reads_are_a_warning():
+    known, wide = CartPoleEnv().observation_space, Box(-np.inf, np.inf, (4,))
+    population = population_of(cartpoles_with(known))
+    with pytest.warns(UserWarning, match=r"has other bounds than the \w+ was made for.*: observation=Box\("):
+        train_on_policy(cartpoles_with(wide), pop=population, max_steps=100, verbose=False, eval_loop=1)
+    with pytest.warns(UserWarning, match=r"^env=.* has other bounds than the agent was made for"):
+        evaluate(population[0], cartpoles_with(wide), 1)
+    with pytest.raises(ConfigurationError, match=r"env has observation=Box\(.*float64\); the population was made for"):
+        train_on_policy(cartpoles_with(Box(-9, 9, (4,), np.float64)), pop=population, max_steps=100, verbose=False)
+
+
+def test_other_bounds_are_refused_where_they_scale_what_networks_read():
+    narrow, wide = Box(-9, 9, (4,)), Box(-99, 99, (4,))
+    population = population_of(cartpoles_with(narrow), normalize_observation="bounds")
+    with pytest.raises(ConfigurationError, match=r"observation=Box\(-99.* whose bounds scale the values"):
+        train_on_policy(cartpoles_with(wide), pop=population, max_steps=100, verbose=False)
 
 
 def test_an_env_that_is_no_vector_env_is_refused_with_the_call_that_makes_one():
