@@ -370,6 +370,18 @@ class CheckpointManager:
         if self.has_run_dir and not self.failures and is_complete:
             process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
 
+    def save_best_after_error(self, best: BestAgent) -> list[Path]:
+        """Write the best agent and return its folders; none if another process has it, which may have left the run."""
+        if best.agent is None:
+            return []
+        document, tensors = best.agent.to_documents()
+        agent = {"agent": document}, {"agent": tensors}
+        return [
+            path
+            for path in self.output_paths.best_agent_paths()
+            if self._is_written(lambda path=path: safe_folder.write_folder(path, "agent", *agent))
+        ]
+
     def save_history(self, progress: Progress, fitness: Sequence[float], *, max_steps: int) -> None:
         """Write the weights of all members, of which each has a budget of `max_steps`, to a folder that is kept.
 

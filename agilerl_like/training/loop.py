@@ -84,6 +84,9 @@ class TrainingLoop(EvaluatingLoop):
         self.callbacks.guard = lambda: settings_guard(self.population.agents, self.members.process_group.size)
         try:
             return self._run(stop_requests)
+        except Exception:
+            self._save_best_after_error()
+            raise
         finally:
             self.callbacks.guard = contextlib.nullcontext  # which does not refer to this loop
             self.population.discard_experience()  # which holds the replay and the envs
@@ -605,6 +608,25 @@ class TrainingLoop(EvaluatingLoop):
         with self.timer("report"):
             self.checkpoint_manager.save_history(self.progress, self.fitness, max_steps=self.training_args.max_steps)
 
+    def _save_best_after_error(self) -> None:
+        """Save the best agent, and warn which generations a resumed run repeats.
+
+        The members are not saved: a checkpoint resets the envs, so one that is not due would change the results.
+        """
+        manager, generation = self.checkpoint_manager, self.progress.generation
+        paths = [] if self.best is None else manager.save_best_after_error(self.best)
+        if manager.checkpoints is None or generation == 0:
+            return
+        first = self.saved_generation + 1
+        lost = f"generation {first}" if first >= generation else f"generations {first} to {generation}"
+        start = f"the checkpoint of generation {first - 1}" if self.saved_generation else "the beginning"
+        saved = f"{paths[0].name}/ has the best agent so far" if paths else "no best agent was saved"
+        self.callbacks.on_warning(
+            f"the run broke off in generation {generation}: {saved}, and members are saved in checkpoints alone, which "
+            f"are due every {self.training_args.checkpoint_every} env steps of each member. A resumed run repeats "
+            f"{lost}, from {start}"
+        )
+
     def _save(self, *, last: bool, is_complete: bool) -> None:
         with self.timer("report"):
             self.progress.unreplaced = [] if self.progress.evolved else sorted(self.unreplaced)
@@ -625,3 +647,5 @@ class TrainingLoop(EvaluatingLoop):
                 last=last,
                 is_complete=is_complete,
             )
+            if is_complete and not self.checkpoint_manager.failures:
+                self.saved_generation = self.progress.generation

@@ -321,6 +321,39 @@ def test_a_run_of_trained_members_records_their_steps_and_resume_needs_them_as_t
     assert "resume starts it from the beginning, for which it needs the members as they were before it" in warning
 
 
+class Breaking(CartPoleEnv):
+    """Raises an error in its steps while `broken` is True."""
+
+    broken = False
+
+    def step(self, action):
+        if Breaking.broken:
+            raise OSError("serial port lost")
+        return super().step(action)
+
+
+class BreakAfterTwo(Reporter):
+    def on_generation(self, run, record):
+        Breaking.broken = record.generation == 2
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "repeated"),
+    [(400, "generation 3, from the checkpoint of generation 2"), (None, "generations 1 to 3")],
+)
+def test_an_error_of_the_env_leaves_the_best_agent_and_names_what_is_repeated(tmp_path, checkpoint, repeated):
+    records = Records()
+    env = SyncVectorEnv([Breaking] * 4)
+    settings = {"max_steps": 800, "evo_steps": 200, "eval_loop": 1, "verbose": False, "checkpoint": checkpoint}
+    with pytest.raises(EnvStepError, match="serial port lost"):
+        train_on_policy(
+            env, pop=population_of(env), run_dir=tmp_path / "run", reporters=[records, BreakAfterTwo()], **settings
+        )
+    assert max(record.best.fitness for record in records.generations) == PPO.load(tmp_path / "run/best").fitness[-1]
+    assert f"A resumed run repeats {repeated}" in records.warnings[-1]
+    Breaking.broken = False
+
+
 def test_resume_with_another_num_envs_is_refused(tmp_path):
     """Env steps are counted in steps of so many envs; the run would take what it has done for more or for less."""
     run(max_steps=400, run_dir=tmp_path / "run")
