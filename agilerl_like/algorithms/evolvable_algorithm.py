@@ -476,10 +476,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return modules.get("", team).requires_grad_(False)
 
     def export(self, path: str | os.PathLike[str], *, masks: bool | None = None) -> list[Path]:
-        """Write the policy to a file that runs without this package, and return its path; see `export_policy`.
+        """Write the policy to a file that runs without this package; see `export_policy`.
 
         `path` ends in `.onnx` (needs the extra `export`), `.pt2` or `.py` (numpy alone). `masks` is whether the file
-        takes action masks; None: if the agent learned with them. A team has a file for each group, `policy-GROUP.onnx`.
+        takes action masks; None: if the agent learned with them. Return the paths: `[path]` of a single agent, and of a
+        team one for each group, `policy-GROUP.onnx`.
         """
         path = Path(path)
         return [
