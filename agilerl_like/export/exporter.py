@@ -8,12 +8,13 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.errors import ConfigurationError
@@ -75,18 +76,38 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
 
 
 def _traced(module: PolicyModule) -> torch.export.ExportedProgram:
-    """Return the module as a graph of operations with a dynamic batch axis."""
+    """Return the module as a graph of operations with a dynamic batch axis; inputs may have names."""
     example = tuple(torch.from_numpy(array) for array in _example(module, 3))
     batch = torch.export.Dim("batch", min=1)
+    call: tuple[Any, ...] = (module, example)
+    shapes: Any = (tuple({0: batch} for _ in example),)
+    if module.has_named_inputs:
+        names = module.argument_names
+        call = (_with_names(module), (), dict(zip(names, example, strict=True)))
+        shapes = {name: {0: batch} for name in names}
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its internals
-            return torch.export.export(module, example, dynamic_shapes=(tuple({0: batch} for _ in example),))
+            return torch.export.export(*call, dynamic_shapes=shapes)
     except Exception as error:  # torch raises many types, among them the network's own
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ConfigurationError(
             f"the policy cannot be exported, because torch.export cannot trace its network: {' '.join(lines)[:500]}"
         ) from error
+
+
+def _with_names(module: PolicyModule) -> nn.Module:
+    """Return a module that takes the inputs of `module` by the names of its arguments; torch reads its signature."""
+    names = module.argument_names
+
+    def forward(_: nn.Module, **inputs: Tensor) -> tuple[Tensor, ...]:
+        return module(*(inputs[name] for name in names))
+
+    own = [Parameter("self", Parameter.POSITIONAL_ONLY), *(Parameter(name, Parameter.KEYWORD_ONLY) for name in names)]
+    cast(Any, forward).__signature__ = Signature(own)
+    named = type("NamedPolicy", (nn.Module,), {"forward": forward})()
+    named.policy = module
+    return named
 
 
 def _example(module: PolicyModule, batch: int) -> list[np.ndarray]:
@@ -104,7 +125,15 @@ def _write_pt2(module: PolicyModule, program: torch.export.ExportedProgram, path
     torch.export.save(program, data)
     path.write_bytes(data.getvalue())
     loaded = torch.export.load(path).module()
-    return lambda arrays: [x.detach().numpy() for x in loaded(*map(torch.from_numpy, arrays))]
+    call = _caller(loaded, module)
+    return lambda arrays: [x.detach().numpy() for x in call([*map(torch.from_numpy, arrays)])]
+
+
+def _caller(policy: Callable[..., Any], module: PolicyModule) -> Callable[[Sequence[Any]], Any]:
+    """Return a function that passes inputs in the module's order to a file's policy, by name where it has names."""
+    if module.has_named_inputs:
+        return lambda inputs: policy(**dict(zip(module.argument_names, inputs, strict=True)))
+    return lambda inputs: policy(*inputs)
 
 
 def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, path: Path) -> Runner:
@@ -128,7 +157,7 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                dynamic_shapes=(tuple({0: "batch"} for _ in names),),  # the name of the axis in the file
+                dynamic_shapes=_named_axes(module),
             )
     except Exception as error:  # of torch's exporter, which has several types
         cause: BaseException = error
@@ -148,10 +177,17 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
     return lambda arrays: cast(Any, session.run(module.output_names, dict(zip(names, arrays, strict=True))))  # arrays
 
 
+def _named_axes(module: PolicyModule) -> Any:
+    """Return the name of the batch axis of each input, in the structure of the traced call."""
+    if module.has_named_inputs:
+        return {name: {0: "batch"} for name in module.argument_names}
+    return (tuple({0: "batch"} for _ in module.inputs),)
+
+
 def _write_numpy(module: PolicyModule, program: torch.export.ExportedProgram, path: Path) -> Runner:
     path.write_text(numpy_source(module, program), encoding="utf-8")
-    policy = load_numpy_policy(path)
-    return lambda arrays: policy(*arrays) if module.recurrent else [policy(*arrays)]
+    call = _caller(load_numpy_policy(path), module)
+    return lambda arrays: call(arrays) if module.recurrent else [call(arrays)]
 
 
 FORMATS: Mapping[str, Callable[[PolicyModule, torch.export.ExportedProgram, Path], Runner]] = {

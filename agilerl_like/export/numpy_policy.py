@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import io
 import operator
-import re
 import runpy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,7 @@ from torch import fx
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export import numpy_operations
-from agilerl_like.export.policy_module import PolicyModule
+from agilerl_like.export.policy_module import PolicyInput, PolicyModule
 
 SYMBOLS = {operator.mul: "*", operator.add: "+", operator.sub: "-", operator.floordiv: "//"}
 """Arithmetic of sizes in a graph."""
@@ -32,6 +31,8 @@ TEMPLATE = '''"""The policy of an agent that agilerl-like trained. It needs nump
 `policy({arguments})` returns {results}. The batch is the first axis of each array:
 
 {inputs}
+
+An input of another shape, or with a value that is not allowed, is a ValueError that names it.
 {memory}"""
 
 import base64
@@ -41,11 +42,31 @@ import math
 import numpy as np
 
 
-def as_batch(name, array, shape):
-    array = np.asarray(array)
+def as_batch(name, array, shape, dtype, limits=None):
+    array, dtype = np.asarray(array), np.dtype(dtype)
     if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
         raise ValueError(f"{{name}} has shape {{array.shape}}; allowed is {{('batch', *shape)}}")
-    return array
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{{name}} has dtype {{array.dtype}}; allowed is {{dtype}}")
+    wrong = ~np.isfinite(array)
+    if array.dtype.kind == "f" and dtype.kind != "f":
+        wrong |= array != np.floor(array)
+    if limits is not None:
+        wrong |= (array < np.array(limits[0])) | (array > np.array(limits[1]))
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        allowed = "finite numbers" if dtype.kind == "f" else "whole numbers"
+        if limits is not None:
+            low, high = (np.broadcast_to(limit, array.shape)[place] for limit in limits)
+            allowed += f" from {{low}} to {{high}}"
+        raise ValueError(f"{{name}} has {{array[place]}} among numbers of {{array.dtype}}; allowed are {{allowed}}")
+    return array.astype(dtype, copy=False)
+
+
+def check_batches(**inputs):
+    sizes = {{name: len(array) for name, array in inputs.items()}}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"the inputs have batches of {{sizes}}; allowed is one size")
 
 
 {operations}
@@ -53,13 +74,20 @@ def as_batch(name, array, shape):
 def policy({arguments}):
     {body}
 
+{initial}
 
 WEIGHTS = dict(np.load(io.BytesIO(base64.b64decode("""
 {weights}"""))))
 '''
 MEMORY = """
-An episode begins with zeros as `hidden_state`; each later step takes the `next_hidden_state` of the step before.
+An episode begins with zeros as `hidden_state`, which `initial_hidden_state(batch)` returns; each later step takes the
+`next_hidden_state` of the step before.
 The rows of an LSTM's state are the output h and the cell c of each layer; a GRU has one row for each layer.
+"""
+INITIAL = """
+def initial_hidden_state(batch=1):
+    return np.zeros((batch, *{shape}), np.{dtype})
+
 """
 TITLE = TEMPLATE.partition("\n")[0]
 """The first line of exported files."""
@@ -77,8 +105,8 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
     stored = graph.graph_signature
     sources = {**stored.inputs_to_parameters, **stored.inputs_to_buffers, **stored.inputs_to_lifted_tensor_constants}
     tensors = {**graph.state_dict, **graph.constants}
-    arguments = argument_names([its.name for its in module.inputs])
-    remaining = iter(zip(arguments, module.inputs, strict=True))
+    arguments = module.argument_names
+    remaining = list(zip(arguments, module.inputs, strict=True))
     weights: dict[str, np.ndarray] = {}
     operations: dict[str, None] = {}  # an ordered set
     lines = []
@@ -88,37 +116,34 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
                 weights[node.name] = tensors[sources[node.name]].detach().cpu().numpy()
                 lines.append(f"{node.name} = WEIGHTS[{node.name!r}]")
         elif node.op == "placeholder":
-            name, its = next(remaining)
-            lines.append(f"{node.name} = as_batch({name!r}, {name}, {its.shape})")
+            name, its = remaining.pop(0)
+            limits = "" if its.limits is None else f", {its.limits}"
+            lines.append(f"{node.name} = as_batch({name!r}, {name}, {its.shape}, {its.dtype.name!r}{limits})")
+            if not remaining and len(arguments) > 1:
+                lines.append(f"check_batches({', '.join(f'{name}={name}' for name in arguments)})")
         elif node.op == "call_function":
             lines += _call(node, operations)
         elif node.op == "output":
             lines.append(f"return {', '.join(map(_value, node.args[0]))}")
     inputs = [
-        f"    {name}: {its.dtype}, [batch{''.join(f', {size}' for size in its.shape)}]{_origin(name, its.name)}"
+        f"    {name}: {its.dtype}, [{', '.join(map(str, ('batch', *its.shape)))}]{_range(its)}{_origin(name, its.name)}"
         for name, its in zip(arguments, module.inputs, strict=True)
     ]
     return TEMPLATE.format(
-        arguments=", ".join(arguments),
+        arguments=", ".join(["*"] * module.has_named_inputs + arguments),
         results=" and ".join(module.output_names),
         inputs="\n".join(inputs),
         memory=MEMORY * module.recurrent,
+        initial=INITIAL.format(shape=module.inputs[-1].shape, dtype=module.inputs[-1].dtype) * module.recurrent,
         operations="\n\n".join(map(numpy_operations.source_of, operations)),
         body="\n    ".join(lines),
         weights=_archive(weights),
     )
 
 
-def argument_names(names: Sequence[str]) -> list[str]:
-    """Return a different identifier for each input; keys of observations may be any text, and must not become code."""
-    found: list[str] = []
-    for name in names:
-        identifier = argument = re.sub(r"\W", "_", name, flags=re.ASCII)
-        number = 2
-        while argument in found:
-            argument, number = f"{identifier}_{number}", number + 1
-        found.append(argument)
-    return found
+def _range(its: PolicyInput) -> str:
+    """Return the limits of an input for the docstring."""
+    return "" if its.limits is None else f", {its.limits[0]} to {its.limits[1]}"
 
 
 def _origin(argument: str, name: str) -> str:

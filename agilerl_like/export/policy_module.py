@@ -8,12 +8,14 @@ be traced; here the same encoding is written with tensors, and images are float 
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import MultiBinary
 from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
@@ -36,6 +38,8 @@ class PolicyInput(NamedTuple):
     shape: tuple[int, ...]
     """Without the batch."""
     dtype: np.dtype
+    limits: tuple[Any, Any] | None = None
+    """The smallest and the largest whole number, or lists of them of the input's shape; None without limits."""
 
 
 class TrainedPolicy(Protocol):
@@ -68,6 +72,7 @@ class PolicyModule(nn.Module):
     environment's dtypes, `action_mask` `[B, choices]` (True where an action is legal) if the policy reads masks, and
     `hidden_state` `[B, K, H]` (zeros where an episode begins) if it is recurrent. It returns the actions
     `[B, *action_space.shape]` in the environment's units and dtype, and the next hidden state of a recurrent policy.
+    Files with several parts of an observation take all inputs by name instead.
     """
 
     def __init__(self, learner: TrainedPolicy, *, masks: bool) -> None:
@@ -87,13 +92,32 @@ class PolicyModule(nn.Module):
         _read_float_rows(self.actor, _as_float_leaves([*floats, *images]))
         names = [f"{OBSERVATION}.{leaf.name}" if leaf.path else OBSERVATION for leaf in encoding.leaves]
         self.inputs = [
-            PolicyInput(name, leaf.env_shape, np.dtype(leaf.space.dtype))
+            PolicyInput(name, leaf.env_shape, np.dtype(leaf.space.dtype), _limits(leaf))
             for name, leaf in zip(names, encoding.leaves, strict=True)
         ]
         if masks:
-            self.inputs.append(PolicyInput(ACTION_MASK, (self.actor.distribution.mask_size,), np.dtype(np.bool_)))
+            self.inputs.append(
+                PolicyInput(ACTION_MASK, (self.actor.distribution.mask_size,), np.dtype(np.bool_), (0, 1))
+            )
         if self.recurrent:
             self.inputs.append(PolicyInput(HIDDEN_STATE, network.state_shape[1:], np.dtype(np.float32)))
+
+    @property
+    def has_named_inputs(self) -> bool:
+        """Whether files take their inputs by name: the entries of an observation have no order of their own."""
+        return len(self.leaves) > 1
+
+    @property
+    def argument_names(self) -> list[str]:
+        """An identifier for each input: keys of observations may be any text, and must not become code."""
+        found: list[str] = []
+        for name, *_ in self.inputs:
+            identifier = argument = re.sub(r"\W", "_", name, flags=re.ASCII)
+            number = 2
+            while argument in found:
+                argument, number = f"{identifier}_{number}", number + 1
+            found.append(argument)
+        return found
 
     @property
     def output_names(self) -> list[str]:
@@ -120,6 +144,17 @@ class PolicyModule(nn.Module):
 
     def _normalised(self, floats: Tensor) -> Tensor:
         return self.norm.normalise_floats(floats) if isinstance(self.norm, RowNorm | BoundsNorm) else self.norm(floats)
+
+
+def _limits(leaf: Leaf) -> tuple[Any, Any] | None:
+    """Return the limits of the whole numbers in one part of an observation; None of a Box that is no bytes."""
+    if leaf.counts.size:
+        ends = leaf.starts, leaf.starts + leaf.counts - 1
+        low, high = (end.reshape(leaf.env_shape).tolist() for end in ends)
+        return low, high
+    if isinstance(leaf.space, MultiBinary) or leaf.space.dtype == np.bool_:
+        return 0, 1
+    return (0, 255) if leaf.space.dtype == np.uint8 else None
 
 
 def _encoded(leaf: Leaf, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import errno
 import inspect
 import re
 import resource
+import runpy
 import subprocess
 import sys
 import warnings
@@ -225,6 +226,96 @@ def test_a_recurrent_file_describes_its_memory_and_names_wrong_shapes(tmp_path):
     with pytest.raises(ValueError, match=r"hidden_state has shape \(2, 64\); allowed is \('batch', 2, 64\)"):
         policy(observation[None], state[0])
     assert policy(observation[None], state)[1].shape == state.shape
+
+
+ROBOT = Dict(mode=Discrete(3, start=1), camera=IMAGE, state=Box(-1.0, 1.0, (2,)), flags=MultiBinary(2))
+
+
+def of_robot(batch=1, **changed):
+    """The inputs of the policy that observes ROBOT, in an order of its own."""
+    inputs = {
+        "hidden_state": np.zeros((batch, 2, 64), np.float32),
+        "observation_state": np.zeros((batch, 2), np.float32),
+        "observation_mode": np.ones(batch, np.int64),
+        "observation_flags": np.zeros((batch, 2), np.int8),
+        "observation_camera": np.zeros((batch, *IMAGE.shape), np.uint8),
+    }
+    return inputs | changed
+
+
+@pytest.fixture(scope="module")
+def robot_agent():
+    return PPO(ROBOT, Discrete(5), seed=1, recurrent=True)
+
+
+@pytest.fixture(scope="module")
+def robot_module(robot_agent, tmp_path_factory):
+    (path,) = robot_agent.export(tmp_path_factory.mktemp("robot") / "policy.py")
+    return runpy.run_path(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"observation_camera": np.full((1, *IMAGE.shape), 0.5)},
+            r"observation_camera has 0\.5 among numbers of float64; allowed are whole numbers from 0 to 255$",
+        ),
+        ({"observation_camera": np.full((1, *IMAGE.shape), 256)}, "observation_camera has 256 .* from 0 to 255$"),
+        ({"observation_mode": np.array([0])}, r"observation_mode has 0 .*; allowed are whole numbers from 1 to 3$"),
+        (
+            {"observation_mode": np.array([np.inf])},
+            "observation_mode has inf .*; allowed are whole numbers from 1 to 3",
+        ),
+        ({"observation_mode": np.array(["1"])}, "observation_mode has dtype <U1; allowed is int64"),
+        (
+            {"observation_flags": np.array([[0, 2]])},
+            "observation_flags has 2 .*; allowed are whole numbers from 0 to 1",
+        ),
+        (
+            {"observation_state": np.array([[0, np.nan]], np.float32)},
+            "observation_state has nan among numbers of float32; allowed are finite numbers$",
+        ),
+        ({"hidden_state": np.full((1, 2, 64), np.nan)}, "hidden_state has nan .*; allowed are finite numbers"),
+        (
+            {"hidden_state": np.zeros((2, 2, 64))},
+            r"batches of {.*'observation_mode': 1, .*'hidden_state': 2}; allowed is",
+        ),
+    ],
+)
+def test_a_numpy_file_names_an_input_that_is_not_allowed(robot_module, changed, message):
+    with pytest.raises(ValueError, match=message):
+        robot_module["policy"](**of_robot(**changed))
+
+
+def test_a_numpy_file_checks_each_number_of_a_multi_discrete(tmp_path):
+    (path,) = PPO(MultiDiscrete([3, 5], start=[0, 2]), Discrete(2), seed=1).export(tmp_path / "policy.py")
+    policy = load_numpy_policy(path)
+    assert policy(np.array([[2, 6]])).shape == (1,)
+    with pytest.raises(
+        ValueError, match="observation has 7 among numbers of int64; allowed are whole numbers from 2 to 6"
+    ):
+        policy(np.array([[2, 6], [2, 7]]))
+
+
+def test_a_numpy_file_takes_several_entries_by_name_and_has_the_first_hidden_state(robot_module):
+    zeros = robot_module["initial_hidden_state"](3)
+    action, after = robot_module["policy"](**of_robot(3, hidden_state=zeros))
+    assert action.shape == (3,)
+    assert after.shape == zeros.shape
+    with pytest.raises(TypeError, match="positional"):
+        robot_module["policy"](*of_robot().values())
+
+
+def test_a_torch_file_takes_several_entries_by_name(robot_agent, robot_module, tmp_path):
+    (path,) = robot_agent.export(tmp_path / "policy.pt2")
+    policy, inputs = torch.export.load(path).module(), of_robot(3, observation_mode=np.array([1, 2, 3]))
+    action, after = policy(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+    of_numpy, expected = robot_module["policy"](**inputs)
+    np.testing.assert_array_equal(action, of_numpy)
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="keyword"):
+        policy(*map(torch.from_numpy, inputs.values()))
 
 
 @pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict"])
