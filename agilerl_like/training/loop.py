@@ -623,7 +623,7 @@ class TrainingLoop(EvaluatingLoop):
         saved = f"{paths[0].name}/ has the best agent so far" if paths else "no best agent was saved"
         self.callbacks.on_warning(
             f"the run broke off in generation {generation}: {saved}, and members are saved in checkpoints alone, which "
-            f"are due every {self.training_args.checkpoint_every} env steps of each member. A resumed run repeats "
+            f"are due every {self.checkpoint_every} env steps of each member. A resumed run repeats "
             f"{lost}, from {start}"
         )
 
