@@ -9,13 +9,15 @@ from tyro.conf import Positional
 from agilerl_like.cli.output import write_line
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.plot import RUNS_PLOT, plot_run, plot_runs
+from agilerl_like.saved_runs import Run, methods_of
 
 
 def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Plot a run: fitness, hyperparameters, network sizes and metrics of learning over generations.
 
-    Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean with its
-    95 % interval.
+    Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean (below 4
+    runs the mean) with its 95 % interval. Runs that differ in more than the seed and the section `run` are of several
+    methods: each has a colour, a mean and an interval of its own.
 
     Args:
         runs: Folders of runs.
@@ -24,6 +26,9 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """
     if not runs:
         raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")
-    path = plot_run(runs[0], out) if len(runs) == 1 else plot_runs(runs, out or RUNS_PLOT)
+    if len(runs) == 1:
+        path = plot_run(runs[0], out)
+    else:
+        path = plot_runs(runs, out or RUNS_PLOT, methods=methods_of([Run.open(folder) for folder in runs]))
     write_line(str(path))
     return ExitCode.DONE

@@ -11,7 +11,7 @@ from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects, operator_lines
 from agilerl_like.reporting.report import REPORT, write_report
 from agilerl_like.reporting.run_history import RunHistory
-from agilerl_like.saved_runs import Run
+from agilerl_like.saved_runs import Run, methods_of
 
 EFFECTS = (
     "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation\n"
@@ -32,8 +32,8 @@ def write_findings(run: RunHistory, name: str = "") -> None:
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Write what evolution did to one HTML file: family tree, fitness, schedules, effect of each mutation.
 
-    Several runs are drawn side by side, with their interquartile mean. A run that is still running is drawn as far as
-    it is.
+    Several runs are drawn side by side, with their interquartile mean (below 4 runs the mean), or one for each method,
+    whose runs differ in the seed and the section `run` alone. A run that is still running is drawn as far as it is.
 
     Args:
         runs: Folders of runs.
@@ -42,11 +42,12 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
     if not runs:
         raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")
     target = out or (runs[0] if len(runs) == 1 else Path()) / REPORT
-    opened = [Run.open(folder).records for folder in runs]
+    given = [Run.open(folder) for folder in runs]
+    opened = [run.records for run in given]
     for run in opened:
         for note in run.notes:
             write_line(f"{run.name}: {note}")
-    write_line(str(write_report(opened, target)))
+    write_line(str(write_report(opened, target, methods_of(given))))
     for run in opened:
         write_findings(run, run.name if len(opened) > 1 else "")
     return ExitCode.DONE

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.estimates import Estimate, best_so_far
+from agilerl_like.reporting.estimates import Estimate, Pooled, best_so_far
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 Spec: TypeAlias = dict[str, Any]
@@ -267,37 +268,44 @@ def time_by_part(seconds: Mapping[str, float]) -> Spec:
     }
 
 
-def comparison(runs: Sequence[RunHistory], grid: np.ndarray, estimates: Sequence[Estimate]) -> Spec:
-    """The best fitness so far of every run by env steps, and their mean with its interval."""
+def comparison(
+    runs: Sequence[RunHistory], means: Mapping[str, Pooled] = FrozenMapping(), methods: Sequence[str] = ()
+) -> Spec:
+    """The best fitness so far of every run by env steps, and the mean of each method with its interval.
+
+    Runs have a colour each; with `methods`, the name of each run's, the runs of a method have one.
+    """
     names = distinct_names([run.name for run in runs])
     curves = [
-        {"run": name, "steps": steps, "best": best}
-        for name, run in zip(names, runs, strict=True)
+        {"run": name, **({"method": method} if methods else {}), "steps": steps, "best": best}
+        for name, method, run in zip(names, methods or names, runs, strict=True)
         for steps, best in zip(
             numbers(run.per_generation("time/total_timesteps")), numbers(best_so_far(run)), strict=True
         )
     ]
-    mean = [
-        {"steps": float(steps), **dict(zip(("mean", "low", "high"), numbers(its[:3]), strict=True))}
-        for steps, its in zip(grid, estimates, strict=True)
-    ]
-    colours = {"domain": names, "range": [COLOURS[n % len(COLOURS)] for n in range(len(names))]}
-    colour = {"field": "run", "type": "nominal", "title": None, "scale": colours, "legend": _legend(1)}
+    field, coloured = ("method", list(dict.fromkeys(methods))) if methods else ("run", names)
+    colours = {"domain": coloured, "range": [COLOURS[n % len(COLOURS)] for n in range(len(coloured))]}
+    colour = {"field": field, "type": "nominal", "title": None, "scale": colours, "legend": _legend(1)}
     step = {"interpolate": "step-after"}  # the best so far is that of the last generation that has ended
     steps = {"field": "steps", "type": "quantitative", "title": "env steps of all members"}
     layers = [
         {
             "data": {"values": curves},
             "mark": {"type": "line", "strokeWidth": 1.5, **step},
-            "encoding": {"y": {"field": "best"}, "color": colour},
+            "encoding": {"y": {"field": "best"}, "color": colour, "detail": {"field": "run"}},
         }
     ]
-    if mean:
+    for method, its in means.items():
+        mean = [
+            {"steps": float(steps), **dict(zip(("mean", "low", "high"), numbers(of[:3]), strict=True))}
+            for steps, of in zip(its.env_steps, its.estimates, strict=True)
+        ]
+        its_colour = colours["range"][coloured.index(method)] if methods else DARK
         band = {"y": {"field": "low"}, "y2": {"field": "high"}}
-        line = {"type": "line", "color": DARK, "strokeWidth": 3, **step}
-        area = {"mark": {"type": "area", "color": DARK, "opacity": 0.18, **step}, "encoding": band}
+        line = {"type": "line", "color": its_colour, "strokeWidth": 3, **step}
+        area = {"mark": {"type": "area", "color": its_colour, "opacity": 0.18, **step}, "encoding": band}
         layers += [
-            {"data": {"values": mean}, **its} for its in (area, {"mark": line, "encoding": {"y": {"field": "mean"}}})
+            {"data": {"values": mean}, **part} for part in (area, {"mark": line, "encoding": {"y": {"field": "mean"}}})
         ]
     return {
         "height": 320,

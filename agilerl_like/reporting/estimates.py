@@ -12,6 +12,8 @@ from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 2000
+FEW = 4
+"""Fewest runs of which an interquartile mean leaves out any, and an interval is not called rough."""
 SHRUNK = "shrunk weights"
 """Name of what clones with shrunk and perturbed weights brought, whatever their mutations."""
 
@@ -35,6 +37,16 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
 
 
+def mean_name(num_values: int) -> str:
+    """Return what `interquartile_mean` is of so many values: below `FEW` no quarter is left out."""
+    return "mean" if num_values < FEW else "interquartile mean"
+
+
+def interval_name(num_values: int) -> str:
+    """Return the name of an interval of so many runs: a bootstrap of fewer than `FEW` has few values."""
+    return f"{'rough ' if num_values < FEW else ''}95 % interval"
+
+
 def bootstrap(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn.mean(-1),
@@ -52,7 +64,9 @@ def bootstrap(
 
 
 def bootstrap_difference(
-    first: Sequence[float], second: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray]
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
 ) -> Estimate:
     """Return the statistic of the first finite values less that of the second, with the percentile interval of both.
 
@@ -67,6 +81,16 @@ def bootstrap_difference(
     drawn = [statistic(rng.choice(values, (RESAMPLES, values.size))) for values in (one, two)]
     low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
     return Estimate(value, float(low), float(high), fewest)
+
+
+def probability_of_improvement(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
+    """Return the probability that one of the first finite values is above one of the second; ties count half.
+
+    Agarwal et al. 2021, as `interquartile_mean`; nan without values.
+    """
+    one, two = _finite(first), _finite(second)
+    gaps = one[:, None] - two
+    return float(((gaps > 0) + (gaps == 0) / 2).mean()) if gaps.size else math.nan
 
 
 def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -144,19 +168,45 @@ def _operator(change) -> str:
     return change.get("operator", "") or change["kind"]
 
 
-def pooled(histories: Sequence[RunHistory], points: int = 100) -> tuple[np.ndarray, list[Estimate]]:
-    """Return env steps up to the end of the shortest run, and there the interquartile mean of the best so far.
+class Pooled(NamedTuple):
+    """The best fitness so far of several runs together, by env steps."""
 
-    Both are empty for fewer than two runs, and if one ended before another had its first generation.
+    env_steps: np.ndarray
+    """Up to the end of the shortest run."""
+    estimates: list[Estimate]
+    num_runs: int
+
+    @property
+    def mean_name(self) -> str:
+        """What the values of the estimates are."""
+        return mean_name(self.num_runs)
+
+    @property
+    def interval_name(self) -> str:
+        """What their intervals are."""
+        return interval_name(self.num_runs)
+
+
+def pooled(histories: Sequence[RunHistory], points: int = 100) -> Pooled | None:
+    """Return the interquartile mean of the best fitness so far, with its interval, up to the end of the shortest run.
+
+    It is None for fewer than two runs, and if one ended before another had its first generation.
     """
     curves = [(h.per_generation("time/total_timesteps"), best_so_far(h)) for h in histories]
     curves = [(steps, best) for steps, best in curves if np.isfinite(steps).all()]
     begin, end = max([steps[0] for steps, _ in curves], default=0), min([steps[-1] for steps, _ in curves], default=0)
     if len(curves) < 2 or begin > end:
-        return np.array([]), []
+        return None
     grid = np.linspace(begin, end, points)
     values = np.array([_at(grid, steps, best) for steps, best in curves])
-    return grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)]
+    return Pooled(grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)], len(curves))
+
+
+def pooled_by_method(histories: Sequence[RunHistory], methods: Sequence[str] = ()) -> dict[str, Pooled]:
+    """Return the runs of each method together; `methods`: the name of each run's, left out if there is one method."""
+    names = methods or [""] * len(histories)
+    its = {name: [run for run, of in zip(histories, names, strict=True) if of == name] for name in names}
+    return {name: found for name, runs in its.items() if (found := pooled(runs)) is not None}
 
 
 def best_at(history: RunHistory, env_steps: Sequence[float]) -> np.ndarray:

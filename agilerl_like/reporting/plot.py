@@ -26,7 +26,7 @@ from agilerl_like.reporting.charts import (
     distinct_names,
     fitness_range,
 )
-from agilerl_like.reporting.estimates import best_so_far, pooled
+from agilerl_like.reporting.estimates import best_so_far, pooled_by_method
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.storage.durable_io import replace_file
@@ -71,9 +71,9 @@ def plot_run(run_dir: Path | str, path: Path | str | None = None) -> Path:
     return _save(figure(run_dir), Path(run_dir) / PLOT if path is None else Path(path))
 
 
-def plot_runs(run_dirs: Sequence[Path | str], path: Path | str = RUNS_PLOT) -> Path:
+def plot_runs(run_dirs: Sequence[Path | str], path: Path | str = RUNS_PLOT, *, methods: Sequence[str] = ()) -> Path:
     """Plot several runs of one env into a PNG, PDF or SVG file, and return the path: see `figure_of_runs`."""
-    return _save(figure_of_runs(run_dirs), Path(path))
+    return _save(figure_of_runs(run_dirs, methods=methods), Path(path))
 
 
 def _save(drawing: Figure, target: Path) -> Path:
@@ -85,10 +85,12 @@ def _save(drawing: Figure, target: Path) -> Path:
     return target
 
 
-def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
+def figure_of_runs(run_dirs: Sequence[Path | str], *, methods: Sequence[str] = ()) -> Figure:
     """Return the figure of several runs: the best fitness so far of each over env steps, and their mean.
 
-    The mean is the interquartile one, with its 95 % bootstrap interval, up to the end of the shortest run.
+    The mean is the interquartile one (below 4 runs the mean), with its 95 % bootstrap interval, up to the end of the
+    shortest run. `methods` are the names of the runs' methods, as `saved_runs.methods_of` returns them: the runs of
+    each method have one colour and a mean of their own.
 
     Raises:
         ConfigurationError: a folder is no run's, or the runs are not of one env.
@@ -99,20 +101,24 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     if len(envs) != 1:
         raise ConfigurationError(f"runs are of several envs ({', '.join(envs)}); allowed are runs of one env")
     axes = drawing.add_subplot()
-    named, names = len(runs) <= _NAMED, distinct_names([run.name for run in runs])
-    for number, run in enumerate(runs):
-        colour = f"C{number}" if named else _GREY
-        label = names[number] if named else "a run" if number == 0 else ""
-        label = f" {label}" if label.startswith("_") else label  # which matplotlib leaves out of a legend
-        steps = run.per_generation("time/total_timesteps")
-        axes.step(steps, best_so_far(run), where="post", linewidth=1.2, color=colour, label=label)
-    steps, means = pooled(runs)
-    if means:
-        low, high = np.array([(mean.low, mean.high) for mean in means]).T
-        label = "95 % interval of the mean"
-        axes.fill_between(steps, low, high, step="post", color=DARK, alpha=0.12, linewidth=0, label=label)
-        values = [mean.value for mean in means]
-        axes.step(steps, values, where="post", color=DARK, linewidth=2.5, label="interquartile mean")
+    one_method = len({*methods}) < 2
+    means = pooled_by_method(runs, () if one_method else methods)
+    names = distinct_names([run.name for run in runs]) if one_method else methods
+    order = list(dict.fromkeys(names))
+    named = len(order) <= _NAMED
+    for number, (name, run) in enumerate(zip(names, runs, strict=True)):
+        colour = f"C{order.index(name)}" if named else _GREY
+        is_first = names.index(name) == number and name not in means
+        label = (name if is_first else "") if named else "a run" if number == 0 else ""
+        steps, width = run.per_generation("time/total_timesteps"), 0.6 if name in means else 1.2
+        axes.step(steps, best_so_far(run), where="post", linewidth=width, color=colour, label=_label_in_legend(label))
+    for method, its in means.items() if named or one_method else ():
+        of, colour = ("", DARK) if one_method else (f"{method}: ", f"C{order.index(method)}")
+        low, value, high = np.array([(mean.low, mean.value, mean.high) for mean in its.estimates]).T
+        label = _label_in_legend(f"{of}{its.mean_name} of {its.num_runs} runs")
+        axes.step(its.env_steps, value, where="post", color=colour, linewidth=2.5, label=label)
+        label = f"{its.interval_name} of the mean"
+        axes.fill_between(its.env_steps, low, high, step="post", color=colour, alpha=0.12, linewidth=0, label=label)
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _style_axes(axes, envs[0])
@@ -120,6 +126,11 @@ def figure_of_runs(run_dirs: Sequence[Path | str]) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)
     return drawing
+
+
+def _label_in_legend(text: str) -> str:
+    """Return a label with a space before an underscore, because matplotlib leaves out labels that begin with one."""
+    return f" {text}" if text.startswith("_") else text
 
 
 def _new_figure(figsize: tuple[float, float]) -> Figure:

@@ -25,7 +25,7 @@ from agilerl_like.reporting.estimates import (
     bootstrap,
     operator_effects,
     operator_gains,
-    pooled,
+    pooled_by_method,
 )
 from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import SummaryRecord
@@ -44,9 +44,9 @@ NARROWEST = 5
 """Fewest pixels of a generation in the family tree; a tree of more generations than fit is scrolled."""
 
 
-def write_report(runs: Sequence[RunHistory], target: Path) -> Path:
-    """Write the report of one run or several to a file, and return its path."""
-    replace_file(target, report_html(runs).encode())
+def write_report(runs: Sequence[RunHistory], target: Path, methods: Sequence[str] = ()) -> Path:
+    """Write the report of one run or several to a file, and return its path; `methods` as in `report_html`."""
+    replace_file(target, report_html(runs, methods).encode())
     return target
 
 
@@ -71,15 +71,15 @@ class HtmlReporter(Reporter):
                 warnings.warn(f"the run has no {REPORT}: {error}", stacklevel=2)
 
 
-def report_html(runs: Sequence[RunHistory]) -> str:
-    """Return the report as HTML."""
+def report_html(runs: Sequence[RunHistory], methods: Sequence[str] = ()) -> str:
+    """Return the report as HTML; `methods`: the name of each run's method, left out if there is one."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(run.name for run in runs)}"
     body = [f"<h1>{escape(title[:120])}</h1>"]
     if len(runs) == 1:
         body.append(_run_sections(runs[0]))
     else:
         names = charts.distinct_names([run.name for run in runs])
-        body.append(_comparison(runs, names))
+        body.append(_comparison(runs, names, methods if len({*methods}) > 1 else ()))
         for name, run in zip(names, runs, strict=True):
             summary = f"<summary><h2 style='display:inline'>{escape(name)}</h2></summary>"
             body.append(f"<details>{summary}{_run_sections(run)}</details>")
@@ -100,20 +100,24 @@ def report_html(runs: Sequence[RunHistory]) -> str:
 # -- several runs
 
 
-def _comparison(runs: Sequence[RunHistory], names: Sequence[str]) -> str:
+def _comparison(runs: Sequence[RunHistory], names: Sequence[str], methods: Sequence[str]) -> str:
     envs = {str(run.document.get("env", "")) for run in runs}
-    grid, estimates = pooled(runs) if len(envs) == 1 else (np.array([]), [])
+    means = pooled_by_method(runs, methods) if len(envs) == 1 else {}
     note = (
         "" if len(envs) == 1 else f"No mean over the runs, because they have different envs: {', '.join(sorted(envs))}."
     )
-    if estimates:
+    if means:
+        found = {f"{its.mean_name} with a {its.interval_name}": None for its in means.values()}
         note = (
-            "Black: interquartile mean over the runs (the mean without the lowest and the highest quarter, rounded "
-            "down) with a 95 % bootstrap interval, up to the end of the shortest run."
+            f"{'Thick lines' if methods else 'Black'}: {' or '.join(found)}, by bootstrap, over the runs"
+            f"{' of a method (equal settings)' if methods else ''}, up to the end of the shortest. The interquartile "
+            "mean leaves out the lowest and the highest quarter, rounded down. Below 4 runs it is the mean, and the "
+            "interval is rough."
         )
     rows = [
         [
             name,
+            *([method] if methods else []),
             formatting.outcome(run.outcome),
             f"{len(run.generations)}",
             formatting.count(run.per_generation("time/total_timesteps")[-1]),
@@ -121,10 +125,19 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str]) -> str:
             formatting.duration(run.per_generation("time/time_elapsed")[-1]),
             _genome(run, run.best_row),
         ]
-        for name, run in zip(names, runs, strict=True)
+        for name, method, run in zip(names, methods or names, runs, strict=True)
     ]
-    head = ["run", "ended", "generations", "steps (all)", "best fitness", "time", "best agent"]
-    figure = _chart("best fitness so far of every run", charts.comparison(runs, grid, estimates))
+    head = [
+        "run",
+        *(["method"] if methods else []),
+        "ended",
+        "generations",
+        "steps (all)",
+        "best fitness",
+        "time",
+        "best agent",
+    ]
+    figure = _chart("best fitness so far of every run", charts.comparison(runs, means, methods))
     return _section("Runs side by side", note, f"{figure}{_table(head, rows)}")
 
 

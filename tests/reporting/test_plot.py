@@ -235,12 +235,21 @@ def test_several_runs_have_a_line_each_and_their_mean(three_runs):
     (axes,) = figure_of_runs(three_runs).axes
     lines = {line.get_label(): np.column_stack(line.get_data()).tolist() for line in axes.lines}
     assert lines["seed1"] == [[100_000, 20], [200_000, 30]]
-    mean = lines["interquartile mean"]  # of three values no quarter is left out: 30, then 40
+    mean = lines["mean of 3 runs"]  # of three values no quarter is left out: 30, then 40
     assert (mean[0], mean[-1]) == ([100_000, pytest.approx(30)], [200_000, pytest.approx(40)])
     (band,) = axes.collections
     low, high = band.get_datalim(axes.transData).intervaly
     assert (low, high) == (10, 70)  # means of three draws with replacement from 10, 20, 60: 1 in 27 is of one value
     assert axes.get_title(loc="left") == "LunarLander-v3"
+
+
+def test_runs_of_several_methods_have_a_colour_and_a_mean_by_method(three_runs):
+    (axes,) = figure_of_runs(three_runs, methods=["lr 1", "lr 2", "lr 1"]).axes
+    _, labels = axes.get_legend_handles_labels()
+    assert sorted(labels) == ["lr 1: mean of 2 runs", "lr 2", "rough 95 % interval of the mean"]
+    colours = [line.get_color() for line in axes.lines]
+    assert colours == ["C0", "C1", "C0", "C0"]
+    assert axes.lines[-1].get_ydata()[-1] == 45  # of 20 and 70
 
 
 def test_names_of_runs_are_in_the_legend_as_they_are(three_runs):
@@ -264,7 +273,7 @@ def test_runs_without_common_steps_have_no_mean(tmp_path):
 def test_more_than_ten_runs_have_no_names(three_runs):
     (axes,) = figure_of_runs(three_runs * 4).axes
     _, labels = axes.get_legend_handles_labels()
-    assert sorted(labels) == ["95 % interval of the mean", "a run", "interquartile mean"]
+    assert sorted(labels) == ["95 % interval of the mean", "a run", "interquartile mean of 12 runs"]
     assert len(axes.lines) == 13
 
 

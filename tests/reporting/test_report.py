@@ -21,6 +21,8 @@ from agilerl_like.reporting.estimates import (
     interquartile_mean,
     operator_gains,
     pooled,
+    pooled_by_method,
+    probability_of_improvement,
 )
 from agilerl_like.reporting.report import PAGE, lineage_rows, report_html, report_run
 from agilerl_like.reporting.run_history import RunHistory, read_history
@@ -201,11 +203,11 @@ def test_names_are_escaped(tmp_path):
 def test_runs_side_by_side_have_a_mean_if_their_env_is_equal(tmp_path):
     folders = [write_run(tmp_path / f"run{n}", last) for n, last in enumerate((30.0, 40.0, 50.0))]
     page = report_html([read_history(folder) for folder in folders])
-    assert "Black: interquartile mean" in page
+    assert "Black: mean with a rough 95 % interval, by bootstrap" in page
     assert page.count("<details><summary><h2") == 3
     (folders[0] / "run.json").write_text('{"env": "Other-v0"}')
     histories = [read_history(folder) for folder in folders]
-    curves = charts.comparison(histories, np.array([]), [])["layer"][0]["data"]["values"]
+    curves = charts.comparison(histories)["layer"][0]["data"]["values"]
     assert curves[:3] == [
         {"run": "run0", "steps": 100_000 * n, "best": best} for n, best in ((1, 10), (2, 20), (3, 30))
     ]
@@ -214,8 +216,8 @@ def test_runs_side_by_side_have_a_mean_if_their_env_is_equal(tmp_path):
 
 def test_pooled_runs_end_with_the_interquartile_mean(tmp_path):
     histories = [read_history(write_run(tmp_path / str(n), 30.0 + 10 * n)) for n in range(5)]
-    grid, estimates = pooled(histories)
-    assert (grid[0], grid[-1]) == (100_000, 300_000)
+    grid, estimates, num_runs = pooled(histories)
+    assert (grid[0], grid[-1], num_runs) == (100_000, 300_000, 5)
     assert estimates[-1].value == 50.0  # of 30, 40, 50, 60, 70 without the lowest and the highest
     assert estimates[-1].low <= 50.0 <= estimates[-1].high
 
@@ -235,8 +237,8 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
         ["run", "50k", "100k", "150k", "200k"],
         ["a", "-", "10.0", "10.0", "20.0"],
         ["b", "-", "-", "30.0", "40.0"],
-        ["interquartile mean", "-", "-", "20.0", "30.0"],
-        ["95 % interval", "-", "-", "10.0 to 30.0", "20.0 to 40.0"],
+        ["mean", "-", "-", "20.0", "30.0"],
+        ["rough 95 % interval", "-", "-", "10.0 to 30.0", "20.0 to 40.0"],
     ]
     begin = rows.index(wanted[0])
     assert rows[begin : begin + 5] == wanted
@@ -244,7 +246,44 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
     assert main(["compare", *folders]) == 0
     out = capsys.readouterr().out
     assert "no mean over the runs, because they have different envs: CartPole-v1, LunarLander-v3" in out
-    assert "interquartile mean" not in out
+    assert "interval" not in out
+
+
+def write_methods(folder, settings):
+    """Write a run for each seed 1, 2 of each method, whose settings are in `settings`; the second earns 30 more."""
+    for number, (name, setting) in enumerate(settings.items()):
+        for seed in (1, 2):
+            run = write_run(folder / f"{name}-{seed}", 30.0 * (number + 1) + seed)
+            (run / "config.yaml").write_text(f"{setting}\nseed: {seed}\nrun: {{name: {name}-{seed}}}\n")
+            yield run
+
+
+def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsys):
+    folders = [*write_methods(tmp_path, {"a": "evolution: auto", "b": "evolution: none"})]
+    assert main(["compare", *map(str, folders)]) == 0
+    rows = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    last = {row[0]: row[-1] for row in rows}
+    assert last["evolution auto: mean"] == "31.5"
+    assert last["evolution none: rough 95 % interval"] == "61.0 to 62.0"
+    assert ["evolution auto less evolution none", "-30.0", "-31.0 to -29.0", "0%"] in rows
+    assert "mean" not in last
+    assert main(["compare", str(folders[0]), str(folders[2])]) == 0
+    assert "interval" not in capsys.readouterr().out  # of one run each
+
+
+def test_runs_side_by_side_have_a_mean_for_each_method(tmp_path):
+    histories = [read_history(run) for run in write_methods(tmp_path, {"a": "", "b": ""})]
+    page = report_html(histories, ["A", "A", "B", "B"])
+    assert "Thick lines: mean with a rough 95 % interval, by bootstrap, over the runs of a method" in page
+    spec = charts.comparison(histories, pooled_by_method(histories, "AABB"), "AABB")
+    curves, *means = spec["layer"]
+    assert curves["encoding"]["color"]["scale"]["domain"] == ["A", "B"]
+    assert [layer["data"]["values"][-1]["mean"] for layer in means] == [31.5, 31.5, 61.5, 61.5]
+
+
+def test_a_first_value_is_above_a_second_one_with_a_probability():
+    assert probability_of_improvement([1, 3], [2, 3]) == (0 + 0 + 1 + 0.5) / 4
+    assert math.isnan(probability_of_improvement([math.nan], [1]))
 
 
 def test_the_number_of_members_is_that_of_the_first_and_the_last_generation():
