@@ -50,7 +50,9 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     records, names = [run.records for run in opened], distinct_names([run.name for run in opened])
     shortest = min(float(one.per_generation("time/total_timesteps")[-1]) for one in records)
     if math.isfinite(shortest):
-        write_line(f"\nbest fitness so far at equal steps (up to {formatting.count(shortest)}, the shortest run)")
+        write_line(
+            f"\nbest fitness so far at equal training steps (up to {formatting.count(shortest)}, the shortest run)"
+        )
         at = [shortest * (n + 1) / POINTS for n in range(POINTS)]
         best = [best_at(one, at) for one in records]
         methods = methods_of(opened)
@@ -99,7 +101,7 @@ def _write_methods(best: Mapping[str, np.ndarray], env_steps: float) -> None:
         share = probability_of_improvement(first, second)
         rows.append([f"{one} less {two}", formatting.known_fitness(gap.value), _interval(gap), f"{share:.0%}"])
     if rows:
-        write_line(f"\nmethods after {formatting.count(env_steps)} steps: differences of their means")
+        write_line(f"\nmethods after {formatting.count(env_steps)} training steps: differences of their means")
         fewest = min(map(len, last.values()))
         write_table(("methods", "difference", interval_name(fewest), "the first is better"), rows)
 

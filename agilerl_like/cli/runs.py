@@ -13,7 +13,7 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.saved_runs import Run, find_runs
 
-HEAD = ("run", "env", "ended", "generations", "members", "steps (all)", "best", "time", "begun")
+HEAD = ("run", "env", "ended", "generations", "members", "training steps", "evaluation steps", "best", "time", "begun")
 
 
 def runs(folder: Positional[Path] = Path("runs"), /) -> int:
@@ -49,6 +49,7 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
         str(len(records.generations)),
         records.sizes,
         formatting.count(last.get("time/total_timesteps", math.nan)),
+        formatting.count(last.get("time/evaluation_timesteps", math.nan)),
         formatting.known_fitness(best_so_far(records)[-1]),
         formatting.duration(last.get("time/time_elapsed", math.nan)),
         str(document.get("begun", "")).removesuffix(" UTC")[:16],

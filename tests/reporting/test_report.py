@@ -240,6 +240,8 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
         ["mean", "-", "-", "20.0", "30.0"],
         ["rough 95 % interval", "-", "-", "10.0 to 30.0", "20.0 to 40.0"],
     ]
+    head = next(row for row in rows if "training steps" in row)
+    assert {"evaluation steps", "training steps"} < {*head}
     begin = rows.index(wanted[0])
     assert rows[begin : begin + 5] == wanted
     (tmp_path / "b" / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
