@@ -512,8 +512,10 @@ class TestCommands:
             "ended",
             "generations",
             "members",
+            "training",
             "steps",
-            "(all)",
+            "evaluation",
+            "steps",
             "best",
             "time",
             "begun",
@@ -563,7 +565,8 @@ class TestCommands:
         assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
         out = capsys.readouterr().out
         assert re.search(r"\nmean +\d", out)
-        assert re.search(r"hyperparameters of each run's best agent\nhyperparameter +s3 +s4\n", out)
+        assert re.search(r"hyperparameters and architecture of each run's best agent\nbest agent +s3 +s4\n", out)
+        assert re.search(r"\narchitecture +16 .*\nweights +[\d,]+ +[\d,]+\n", out)
         assert re.search(r"settings: those that differ\nsetting +s3 +s4\nseed +3 +4\n$", out)
         assert main(["compare", str(runs / "s3")]) == 2
         assert "two runs or more" in capsys.readouterr().err

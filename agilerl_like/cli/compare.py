@@ -107,13 +107,14 @@ def _write_methods(best: Mapping[str, np.ndarray], env_steps: float) -> None:
 
 
 def _write_found(runs: list[Run], run_names: list[str]) -> None:
-    """Print the hyperparameters that the best agent of each run has."""
+    """Print the hyperparameters that the best agent of each run has, its architecture, and its number of weights."""
     best = [run.records.rows[run.records.best_row] for run in runs]
     names = dict.fromkeys(name for row in best for name in row if name.startswith("hp/"))
-    if names:
-        write_line("\nhyperparameters of each run's best agent")
-        rows = [[name.removeprefix("hp/"), *(_value(row.get(name)) for row in best)] for name in names]
-        write_table(("hyperparameter", *run_names), rows)
+    rows = [[name.removeprefix("hp/"), *(_value(row.get(name)) for row in best)] for name in names]
+    rows.append(["architecture", *(row["architecture"] or MISSING for row in best)])
+    rows.append(["weights", *(f"{row['parameters']:,.0f}" for row in best)])
+    write_line("\nhyperparameters and architecture of each run's best agent")
+    write_table(("best agent", *run_names), rows)
 
 
 def _value(value: Any) -> str:
