@@ -15,12 +15,20 @@ from slow_cases import slow_if
 
 from agilerl_like import CMAES, PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, build, load
+from agilerl_like.config import Config, Draft, MutationConfig, RangeConfig, Section, SelectionConfig, build, load
 from agilerl_like.config.schema import StrategySection
 from agilerl_like.config.yaml12 import parse_value
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import Mutations, RLParameter, TournamentSelection, TruncationSelection
+from agilerl_like.hpo import (
+    AutoExplorer,
+    AutoSelection,
+    Mutations,
+    RLParameter,
+    TournamentSelection,
+    TruncationSelection,
+)
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.registry import registered
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.training_arguments import TrainingArguments
 from agilerl_like.yaml_writer import Dumper
@@ -278,6 +286,9 @@ class TestRefusing:
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
+            (
+                "(rating: of multi-agent runs; info.NAME: the mean of an entry of info_keys, ",
+            ),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5; allowed is a mapping of max_steps"),
             ("run: {threads: fast}", "run.threads='fast'; allowed is a whole number or auto"),
@@ -422,6 +433,22 @@ class TestBuilding:
         env = "environment: {id: CartPole-v1}\n"
         assert read(env + "algorithm: {normalize_advantage: " + text + "}").algorithm.normalize_advantage == "none"
         assert read(env, "--algorithm.normalize-advantage", text).algorithm.normalize_advantage == "none"
+
+    @pytest.mark.parametrize("section", [SelectionConfig, MutationConfig])
+    def test_a_strategy_that_is_named_alone_has_its_own_defaults(self, section):
+        for name, strategy in registered(section.KIND).items():
+            if strategy.__module__.startswith("agilerl_like."):  # others are of other tests
+                assert section.model_validate({"name": name}).build() == strategy()
+
+    def test_a_setting_beside_evolution_auto_is_refused_and_has_a_place_in_its_parts(self, read):
+        with pytest.raises(
+            ConfigurationError, match=r"mutation.architecture=0.0 .*selection: \{name: auto\}, mutation: "
+        ):
+            read(self.text + "evolution: auto\nmutation: {architecture: 0}")
+        parts = ("--selection.name", "auto", "--mutation.name", "auto", "--mutation.architecture", "0")
+        config = read(self.text, *parts)
+        assert config.strategy == AutoSelection()
+        assert config.explorer == AutoExplorer(architecture=0)
 
     def test_mutation_none_disables_evolution(self, read):
         setup = build(read(self.text + "mutation: none"))

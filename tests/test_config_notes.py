@@ -21,8 +21,10 @@ def test_a_choice_of_two_numbers_is_noted() -> None:
 
 def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
     data = {"environment": {"id": "CartPole-v1"}, "mutation": None}
-    (note,) = config_notes(Draft({**data, "evolution": "auto"}).validate())
-    assert note == "mutation: null switches evolution off, so evolution: auto has no effect"
+    with pytest.raises(
+        ConfigurationError, match=r"mutation=None has no meaning with evolution='auto'; set evolution: "
+    ):
+        Draft({**data, "evolution": "auto"}).validate()
     (note,) = config_notes(Draft({**data, "selection": {"name": "gated"}}).validate())
     assert note == "mutation: null switches evolution off, so selection.name has no effect"
     assert list(config_notes(Draft(data).validate())) == []

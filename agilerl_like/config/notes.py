@@ -11,8 +11,6 @@ from agilerl_like.hpo import Choice
 
 def config_notes(config: Config) -> Iterator[str]:
     """Yield a note for each setting that is legal, but probably not what was meant."""
-    if config.mutation is None and config.evolution is not None:
-        yield f"mutation: null switches evolution off, so evolution: {config.evolution} has no effect"
     unused = [name for name, its in config.selection if its != getattr(SelectionConfig(), name, None)]
     if config.mutation is None and unused:
         yield f"mutation: null switches evolution off, so selection.{unused[0]} has no effect"

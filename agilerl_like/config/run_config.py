@@ -92,7 +92,7 @@ class Config(Section, frozen=True):
     network: NetworkConfig = NetworkConfig()
     evolution: Literal["auto"] | None = None
     """auto: selection and mutation that adapt to population and budget, and need no settings; the noise of continuous
-    actions evolves too. none: as set in `selection` and `mutation`."""
+    actions evolves too. none: as set in `selection` and `mutation`, which may be {name: auto} with settings."""
     selection: SerializeAsAny[SelectionConfig] = SelectionConfig()
     mutation: SerializeAsAny[MutationConfig] | None = MutationConfig()
     """none: no evolution; the members train independently."""
@@ -137,6 +137,11 @@ class Config(Section, frozen=True):
 
     def _check_selection(self) -> None:
         if self.mutation is None:
+            if self.evolution is not None:
+                raise ConfigurationError(
+                    f"mutation=None has no meaning with evolution={self.evolution!r}; set evolution: null too, which "
+                    "trains without evolution, or leave mutation out"
+                )
             if self.population.pre_training_mutation:
                 raise ConfigurationError(
                     "population.pre_training_mutation=True has no effect with mutation: null; leave one of them out"
@@ -156,7 +161,9 @@ class Config(Section, frozen=True):
             if changed:
                 raise ConfigurationError(
                     f"{name}.{changed[0]}={getattr(given, changed[0])!r} has no meaning with "
-                    f"evolution={self.evolution!r}; leave it out, or set evolution: null"
+                    f"evolution={self.evolution!r}; leave it out, or name the parts of auto, which have settings, in "
+                    "place of evolution: selection: {name: auto}, mutation: {name: auto} (without these, evolution: "
+                    "null stands for tournament and mutations)"
                 )
 
     def _check_fitness(self) -> None:
@@ -364,7 +371,7 @@ def build(config: Config, device: torch.device | None = None, *, evolves_noise: 
     try:
         start, arguments = config.population, config.agent_arguments()
         if evolves_noise is None:
-            evolves_noise = config.evolution is not None and config.mutation is not None
+            evolves_noise = config.evolution is not None
         if evolves_noise:
             spaces, its_class = env_setup.spaces, config.algorithm_class.config
             arguments["hp_config"] = with_exploration(its_class, spaces[-1], arguments, arguments["hp_config"])

@@ -409,7 +409,8 @@ class StrategySection(Section, frozen=True):
         strategies = registered(cls.KIND)
         strategy = strategies.find("name", given.get("name", cls.model_fields["name"].default))
         wanted = ({*strategy_fields([strategy])} | given.keys()) - cls.model_fields.keys()
-        own = {name: its for name, its in strategy_fields(strategies.values()).items() if name in wanted}
+        fields_of_all = strategy_fields([*strategies.values(), strategy])  # with the defaults of the one that is named
+        own = {name: its for name, its in fields_of_all.items() if name in wanted}
         return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
 
     @model_validator(mode="after")
