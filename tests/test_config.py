@@ -285,6 +285,7 @@ class TestRefusing:
             ("run: {trackers: [5]}", "run.trackers.0=5; allowed is a name, or a mapping with one"),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
+            ("run: {dir: none}", "run.dir=None; allowed is a path (none is YAML's null, and 'none' in quotes a name)"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
             (
                 "(rating: of multi-agent runs; info.NAME: the mean of an entry of info_keys, ",

@@ -28,6 +28,7 @@ FORMS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "path_type": "a path (none is YAML's null, and 'none' in quotes a name)",
 }
 """What is allowed, by the type of pydantic's error."""
 CHOSEN = (("run", "processes"), ("run", "threads"))
