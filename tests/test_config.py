@@ -288,8 +288,10 @@ class TestRefusing:
             ("run: {dir: none}", "run.dir=None; allowed is a path (none is YAML's null, and 'none' in quotes a name)"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
             (
+                "training: {fitness: min}",
                 "(rating: of multi-agent runs; info.NAME: the mean of an entry of info_keys, ",
             ),
+            ("training: {fitness: min}", "the worst case of several envs, aggregate='min' of an env with instances)"),
             ("training: {fitness: ratin}", "training.fitness='ratin' is unknown; did you mean 'rating'"),
             ("training: 5", "training=5; allowed is a mapping of max_steps"),
             ("run: {threads: fast}", "run.threads='fast'; allowed is a whole number or auto"),

@@ -30,3 +30,11 @@ def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
     assert list(config_notes(Draft(data).validate())) == []
     with pytest.raises(ConfigurationError, match=r"population\.pre_training_mutation=True has no effect with mutation"):
         Draft({**data, "population": {"pre_training_mutation": True}}).validate()
+
+
+def test_an_aggregate_without_instances_is_noted() -> None:
+    environment = {"id": "CartPole-v1", "num_envs": 2, "aggregate": "min"}
+    (note,) = config_notes(Draft({"environment": environment}).validate())
+    assert note == "environment.aggregate: min has no effect without environment.instances"
+    environment["instances"] = [{"sutton_barto_reward": False}, {"sutton_barto_reward": True}]
+    assert list(config_notes(Draft({"environment": environment}).validate())) == []

@@ -14,6 +14,8 @@ def config_notes(config: Config) -> Iterator[str]:
     unused = [name for name, its in config.selection if its != getattr(SelectionConfig(), name, None)]
     if config.mutation is None and unused:
         yield f"mutation: null switches evolution off, so selection.{unused[0]} has no effect"
+    if config.environment.aggregate != "mean" and not config.environment.instances:
+        yield f"environment.aggregate: {config.environment.aggregate} has no effect without environment.instances"
     yield from _range_notes(config)
 
 

@@ -79,7 +79,12 @@ class TrainingArguments:
             raise ConfigurationError(f"history={self.history!r} must be an integer from 0 to {MAX_HISTORY}")
         is_info = isinstance(self.fitness, str) and self.fitness.startswith(INFO) and self.fitness != INFO
         if self.fitness not in get_args(Fitness) and not is_info:
-            raise unknown_name("fitness", self.fitness, (*get_args(Fitness), "info.NAME"))
+            error = unknown_name("fitness", self.fitness, (*get_args(Fitness), "info.NAME"))
+            raise ConfigurationError(
+                f"{error} (rating: of multi-agent runs; info.NAME: the mean of an entry of info_keys, such as one "
+                "that a wrapper puts into infos; for the worst case of several envs, aggregate='min' of an env with "
+                "instances)"
+            )
         if not isinstance(self.opponents, str):
             raise ConfigurationError(
                 f"opponents={self.opponents!r:.100}; allowed is 'self', and in train_multi_agent_on_policy others"
