@@ -308,7 +308,7 @@ class LineageReporter(FileReporter[OffspringRecord]):
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of a run's `metrics.csv`: `mutation` and `architecture` as text, other columns as float (or nan).
+    """Return the rows of a run's `metrics.csv`: the first columns as whole numbers or text, others as float (or nan).
 
     A hyperparameter that is a choice, and no number, is text.
 
@@ -320,7 +320,7 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
 
 
 def read_updates(run_dir: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of a run's `updates.csv`: columns as float (or nan).
+    """Return the rows of a run's `updates.csv`: the first columns as whole numbers, others as float (or nan).
 
     Raises:
         ConfigurationError: there is no such file, because the run did not log its updates; or it is another file.
@@ -491,6 +491,7 @@ def _read_row(columns: tuple[str, ...], fields: list[str]) -> dict[str, Any]:
     for name in _WHOLE & row.keys():
         if not row[name].is_integer():
             raise ValueError(f"{name}={row[name]!r}; allowed are whole numbers")
+        row[name] = int(row[name])
     return row
 
 

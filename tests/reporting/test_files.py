@@ -89,6 +89,7 @@ def test_resumed_run_replaces_metrics_after_its_checkpoint(tmp_path):
     write(tmp_path, first_generation(), a_generation(a_member(fitness=1.0), number=2))
     write(tmp_path, a_generation(a_member(fitness=2.0), number=2), a_generation(a_member(fitness=3.0), number=3))
     rows = read_metrics(tmp_path)
+    assert {type(rows[0][name]) for name in ("generation", "slot", "uid", "env_steps")} == {int}
     assert [(row["generation"], row["eval/mean_reward"]) for row in rows] == [(1, 100), (1, 60), (2, 2), (3, 3)]
 
 
