@@ -130,7 +130,9 @@ class TestTrain:
     @pytest.mark.slow
     def test_seeds_are_runs_of_their_own_and_one_report(self, file, tmp_path, capsys):
         assert main(["train", file, "--seeds", "2", "--seed", "7", "--run.name", "both"]) == 0
-        assert "best fitness of 2 seeds: 5.00, 5.00; mean 5.00 ± 0.00" in " ".join(capsys.readouterr().out.split())
+        out = " ".join(capsys.readouterr().out.split())
+        assert "best fitness of 2 seeds: 5.00, 5.00; mean 5.00 ± 0.00" in out
+        assert "`agilerl-like eval RUN --seed 1` has returns of other episodes" in out
         runs = tmp_path / "runs"
         assert [load(str(runs / f"both-seed-{seed}" / "config.yaml")).seed for seed in (7, 8)] == [7, 8]
         page = (runs / "both-2-seeds.html").read_text(encoding="utf-8")
@@ -469,6 +471,14 @@ class TestResume:
 
 
 class TestEval:
+    def test_eval_writes_seed_and_return_of_each_episode(self, run, tmp_path, capsys):
+        assert main(["eval", str(run), "--episodes", "3", "--seed", "1", "--out", str(tmp_path / "returns.csv")]) == 0
+        head, *rows = csv.reader((tmp_path / "returns.csv").read_text().splitlines())
+        assert head == ["generation", "member", "seed", "return", "length"]
+        assert [row[0] for row in rows] == ["", "", ""]
+        assert len({row[2] for row in rows}) == 3
+        assert f"mean return {sum(float(row[3]) for row in rows) / 3:.2f}" in capsys.readouterr().out
+
     def test_eval_runs_the_given_number_of_episodes_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0
         said = capsys.readouterr().out

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
@@ -23,8 +26,11 @@ from agilerl_like.networks.sampling import Sampling
 from agilerl_like.resources import check_memory
 from agilerl_like.saved_runs.run import eval_steps_of
 from agilerl_like.seeding import fresh_seed
+from agilerl_like.storage.durable_io import replace_file
 
 RANDOM = "random"
+COLUMNS = ("generation", "member", "seed", "return", "length")
+"""Columns of the file of `--out`."""
 EPISODE = 64
 """Least memory of an episode in bytes: seed, return and length, and their copies."""
 
@@ -40,6 +46,7 @@ def evaluate(
     history: FlagCreatePairsOff[bool] = False,
     display: FlagCreatePairsOff[bool] = False,
     opponent: str = "",
+    out: Path | None = None,
     trust: FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Run fresh episodes with the best agent of a run.
@@ -60,6 +67,8 @@ def evaluate(
         opponent: Play games of a team against another player, as many from each side: the folder of a run or of a
             saved team, or "random" for legal actions of equal probability, which needs action masks. Teams do not
             explore.
+        out: A CSV file for a row of each episode: generation of the agent (with --history), its member, seed, return,
+            length; games have none.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`) although
             it belongs to no known package.
     """
@@ -71,6 +80,9 @@ def evaluate(
     players = players_of(run, checkpoint=checkpoint, history=history)
     agent = players[0].agent
     other = _opponent_of(opponent, agent, rule, display=display) if opponent else None
+    if out is not None and other is not None:
+        raise ConfigurationError(f"out={str(out)!r} excludes --opponent; allowed is one of them without it")
+    rows: list[tuple[Any, ...]] = []
     config = config_of(run, env, agent, trust=trust)
     file = config_file_of(run)
     max_steps = None if file is None else eval_steps_of(file)
@@ -87,15 +99,30 @@ def evaluate(
                 display_episodes(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             played = evaluate_agents(player, env_setup, episodes, seed, rule, max_steps=max_steps)
             _write_result(label, played, seed)
+            rows += _rows(played, generation, player.index)
             if isinstance(agent, IPPO):
                 _write_returns_by_agent(played)
             is_zero_sum |= played.is_zero_sum
+    if out is not None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+        replace_file(out, text.getvalue().encode())
+        write_line(str(out))
     if is_zero_sum:
         write_note(
             "the returns of all agents add up to 0 in every episode, whatever the team does; --opponent random or "
             "--opponent RUN plays the team against another player"
         )
     return ExitCode.DONE
+
+
+def _rows(played: Episodes, generation: int, member: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of `COLUMNS` of each episode of one agent that was not lost."""
+    returns, lengths, lost = played.returns[0], played.lengths[0], played.lost[0]
+    seeds = [""] * len(returns) if played.seeds is None else played.seeds[0].tolist()
+    for own_seed, own, length, is_lost in zip(seeds, returns.tolist(), lengths.tolist(), lost, strict=True):
+        if not is_lost:
+            yield "" if generation < 0 else generation, member, own_seed, own, length
 
 
 def _opponent_of(opponent: str, agent: EvolvableAlgorithm, sampling: Sampling, *, display: bool) -> Player:

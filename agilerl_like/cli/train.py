@@ -213,6 +213,7 @@ def _train_seeds(config: Config, seeds: int, arguments: Sequence[str], *, quiet:
         deviation = formatting.fitness(best.std(ddof=1))
         spread = f"mean {formatting.fitness(best.mean())} ± {deviation} (standard deviation)"
         write_line(f"best fitness of {seeds} seeds: {', '.join(map(formatting.fitness, best))}; {spread}")
+        write_line(f"fitness chose these agents; `{PROGRAM} eval RUN --seed 1` has returns of other episodes")
     return ExitCode.DONE
 
 
