@@ -30,7 +30,8 @@ def methods_of(runs: Sequence[Run]) -> list[str]:
     """Return the name of each run's method; runs of one method differ in seed and in section `run` alone.
 
     `run.callbacks` counts, because a callback may steer a run. The name has the settings that differ between the
-    methods: `evolution auto`, `evolution none`. All names are "" if there is one method.
+    methods, without those that a method does not have: `evolution auto`, `mutation mutations, selection tournament`.
+    All names are "" if there is one method.
     """
     configs = [_of_method(config) for config in configs_of(runs)]
     firsts = [configs.index(config) for config in configs]
@@ -41,14 +42,16 @@ def methods_of(runs: Sequence[Run]) -> list[str]:
     names = [runs[first].name for first in methods]
     if len(rows) <= LABELLED:
         settings = [row[0] for row in rows]
-        columns = zip(*(row[1:] for row in rows), strict=True)
-        names = [", ".join(map(" ".join, zip(settings, column, strict=True))) for column in columns]
+        for number, column in enumerate(zip(*(row[1:] for row in rows), strict=True)):
+            own = [f"{name} {its}" for name, its in zip(settings, column, strict=True) if its != MISSING]
+            names[number] = ", ".join(own) or names[number]
     known = dict(zip(methods, distinct_names(names), strict=True))
     return [known[first] for first in firsts]
 
 
 def _of_method(config: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: its for name, its in config.items() if name not in ("seed", "run")}
+    unused = ("selection", "mutation") if config.get("evolution") else ("evolution",)  # auto replaces both
+    kept = {name: its for name, its in config.items() if name not in ("seed", "run", *unused)}
     run = config.get("run")
     callbacks = run.get("callbacks") if isinstance(run, Mapping) else None
     return kept | ({"run.callbacks": callbacks} if callbacks else {})

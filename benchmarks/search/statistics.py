@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from agilerl_like.reporting import estimates
+
 Scores = Mapping[str, Sequence[float]]
 REPETITIONS = 2_000
 
@@ -53,7 +55,9 @@ def as_many_runs(*its: Scores) -> list[Scores]:
 
 def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
     """Return the probability that a run of ours is better than one of theirs in a random task; ties count half."""
-    return float(np.mean([_share_better(ours[task], theirs[task]) for task in _common(ours, theirs)]))
+    return float(
+        np.mean([estimates.probability_of_improvement(ours[task], theirs[task]) for task in _common(ours, theirs)])
+    )
 
 
 def pairs_at_target(ours: Scores, theirs: Scores) -> tuple[float, float, float, float]:
@@ -64,11 +68,6 @@ def pairs_at_target(ours: Scores, theirs: Scores) -> tuple[float, float, float, 
         found.append((one * other, one * (1 - other), (1 - one) * other, (1 - one) * (1 - other)))
     both, alone, other_alone, neither = np.mean(found, axis=0).tolist()
     return both, alone, other_alone, neither
-
-
-def _share_better(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    one, other = np.asarray(ours, dtype=float)[:, None], np.asarray(theirs, dtype=float)
-    return float((one > other).mean() + 0.5 * (one == other).mean())
 
 
 def _common(ours: Scores, theirs: Scores) -> list[str]:

@@ -261,13 +261,21 @@ def write_methods(folder, settings):
 
 
 def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsys):
-    folders = [*write_methods(tmp_path, {"a": "evolution: auto", "b": "evolution: none"})]
+    folders = [
+        *write_methods(
+            tmp_path,
+            {
+                "a": "evolution: auto\nselection: {name: tournament}",
+                "b": "evolution: null\nselection: {name: tournament}",
+            },
+        )
+    ]
     assert main(["compare", *map(str, folders)]) == 0
     rows = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     last = {row[0]: row[-1] for row in rows}
     assert last["evolution auto: mean"] == "31.5"
-    assert last["evolution none: rough 95 % interval"] == "61.0 to 62.0"
-    assert ["evolution auto less evolution none", "-30.0", "-31.0 to -29.0", "0%"] in rows
+    assert last["selection tournament: rough 95 % interval"] == "61.0 to 62.0"
+    assert ["evolution auto less selection tournament", "-30.0", "-31.0 to -29.0", "0%"] in rows
     assert "mean" not in last
     assert main(["compare", str(folders[0]), str(folders[2])]) == 0
     assert "interval" not in capsys.readouterr().out  # of one run each
