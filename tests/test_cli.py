@@ -503,7 +503,7 @@ class TestEval:
         assert "env is missing" in capsys.readouterr().err
         assert main(["eval", agent, "--env", "CartPole-v1", "--episodes", "2"]) == 0
         assert main(["eval", agent, "--env", "Acrobot-v1"]) == 2
-        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
+        assert "env='Acrobot-v1' has action_space=Discrete(3)" in capsys.readouterr().err
 
     def test_an_evolution_strategy_plays_in_another_env(self):
         agent = OpenAIES(*SPACES, num_envs=4)
@@ -514,7 +514,7 @@ class TestEval:
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("CartPole-v1", "Acrobot-v1"))
         assert main(["eval", str(run)]) == 2
-        assert "env='Acrobot-v1' has Box" in capsys.readouterr().err
+        assert "env='Acrobot-v1' has action_space=Discrete(3)" in capsys.readouterr().err
 
 
 class TestProbe:
@@ -555,6 +555,7 @@ class TestProbe:
         assert all(heading in lines[1] for heading in ("probe", "known", "found", "solved", "seconds"))
         assert sum("yes" in line and "12.3" in line for line in lines) == len(worlds)
 
+    @pytest.mark.slow
     def test_multi_agent_probe_checks_every_agent(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "120")
         assert main(["probe", "OwnReward", "--teams"]) == 0
@@ -677,6 +678,7 @@ def without_a_reader(*arguments):
     runpy.run_module("agilerl_like", run_name="__main__")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("--version",)])
 def test_a_reader_who_has_enough_is_no_fault(tmp_path, arguments):
     assert run_forked(partial(without_a_reader, *arguments), folder=tmp_path) == (128 + signal.SIGPIPE, "", "")

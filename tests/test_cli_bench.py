@@ -19,6 +19,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_bench_writes_the_table_that_it_prints(folder, capsys, monkeypatch):
     monkeypatch.setattr(bench, "PATIENCE", 1e9)
     assert main(["bench", "--population", "2,1", *QUICK, "--output", "speeds"]) == 0

@@ -140,6 +140,7 @@ def test_eval_and_replay_end_where_the_runs_own_evaluations_do(run, capsys, tmp_
     assert Run.open("runs/one").eval_steps == 100
 
 
+@pytest.mark.slow
 def test_one_interrupt_ends_an_evaluation_whose_episodes_never_end(run, capsys, tmp_path):
     before = STEPS + BRIEF_REPLAYED + 256
     assert run("interrupts", before + 80, "Endless", "--training.eval-steps", "none") == 130

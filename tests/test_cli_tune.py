@@ -208,6 +208,7 @@ def test_what_was_found_is_trained_for_the_fitness_of_the_search(tmp_path, capsy
     assert ", fitness " in out.read_text()
 
 
+@pytest.mark.slow
 def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_its_find_when_resumed(
     tmp_path, capsys, monkeypatch
 ):

@@ -580,7 +580,11 @@ def leaves(data, above=()):
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=slow_if(path.stem == "atari_pong")) for path in CONFIGS]
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=slow_if(path.stem in ("atari_pong", "minatar_breakout_dqn")))
+        for path in CONFIGS
+    ],
 )
 class TestShippedFiles:
     def test_can_be_run(self, path, tmp_path, monkeypatch):

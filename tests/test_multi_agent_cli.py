@@ -116,6 +116,7 @@ def test_eval_of_a_zero_sum_game_names_opponents_and_plays_against_them(tmp_path
     assert "opponent='random' excludes --display and --sampling" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plot_draws_the_run(run, capsys):
     capsys.readouterr()
     assert main(["plot", str(run)]) == 0

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from slow_cases import slow_if
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN, ABSENT = sorted(SCRIPTS.glob("*.py")), sorted((SCRIPTS / "absent").glob("*.py"))
@@ -19,7 +20,9 @@ def run(script):
     exec(compile(source, str(script), "exec"), {"__name__": "__main__"})  # a script of ours, as a script
 
 
-@pytest.mark.parametrize("script", RUN, ids=[script.stem for script in RUN])
+@pytest.mark.parametrize(
+    "script", [pytest.param(one, id=one.stem, marks=slow_if(one.stem == "modules_by_hand")) for one in RUN]
+)
 def test_a_script_runs_after_the_replacement(script):
     run(script)
 

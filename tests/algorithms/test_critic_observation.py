@@ -230,6 +230,7 @@ def test_both_normalisers_have_statistics_of_their_own():
     assert norm.critic.var.item() > 2  # the mean of the squares of 5, 4, 3, 2 and 1 is 11
 
 
+@pytest.mark.slow
 def test_members_learn_as_alone():
     together = trained(members=3, per_member=False)
     alone = trained(members=3, per_member=True)
@@ -248,6 +249,7 @@ def test_a_mutation_is_measured_on_rows_of_both():
     assert agent.learner.is_finite
 
 
+@pytest.mark.slow
 def test_the_exported_policy_has_no_input_for_the_critic(tmp_path):
     from agilerl_like.export.numpy_policy import load_numpy_policy
 
@@ -288,6 +290,7 @@ def test_a_critic_that_observes_the_same_learns_the_same(xp, kind):
     assert all(torch.equal(tensor, plain[name]) for name, tensor in its.items())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
     kind = {"critic_config": {"evolves": "apart", "latent_dim": 32}, "net_config": SMALL}
     whole = trained(steps=256, tmp=tmp_path / "whole", **kind)

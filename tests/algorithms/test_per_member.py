@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from recurrent_envs import Walk
+from slow_cases import with_slow
 
 from agilerl_like import PPO, HyperparameterConfig, Population, RLParameter, make_vect_envs
 from agilerl_like.algorithms.learner_group import NOISE_STEPS
@@ -184,7 +185,7 @@ def test_per_member_results_are_bit_identical_in_any_population(name):
             assert_same(life, together[place], to_the_bit)
 
 
-@pytest.mark.parametrize("name", ["vectors", "memory"])
+@pytest.mark.parametrize("name", with_slow(["vectors", "memory"], "memory"))
 def test_without_per_member_results_agree_up_to_rounding(name):
     together = lives(WORLDS[name], 0, [0, 1, 2, 3])
     for places in ([1], [3, 0]):

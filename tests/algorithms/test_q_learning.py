@@ -503,6 +503,7 @@ def test_probes_are_solved(name):
         np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
 
 
+@pytest.mark.slow
 def test_a_table_that_does_not_learn_fails_a_probe():
     assert not solve(PROBES["DiscountedReward"], seed=1, algorithm="QLearning", lr=1e-12).solved
     assert not suits(PROBES["MemoryCue"], "QLearning")

@@ -561,6 +561,7 @@ def test_hidden_state_lasts_for_one_test_episode(mode):
     np.testing.assert_array_equal(population[1].run_episodes(env, seeds).returns[0], expected[1])
 
 
+@pytest.mark.slow
 def test_a_saved_population_continues_bit_identically(tmp_path):
     population = population_of(**{**EVERYTHING, "share_encoders": False})
     population.evolve([born(population, 0, 0, 0), born(population, 1, 1, 1, change("memory.add_node", nodes=16))])

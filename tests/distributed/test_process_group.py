@@ -265,6 +265,7 @@ def test_two_processes_give_the_same_bits_as_one_and_both_call_hooks(whole):
             assert torch.equal(their_tensors[name][key], tensor), (name, key)
 
 
+@pytest.mark.slow
 def test_two_replicas_learn_what_one_process_would():
     limit = {"name": "TimeLimit", "max_episode_steps": 14}  # some episodes end before, so processes cut unequal numbers
     options = {"wrappers": [limit], "backend": "sync"}

@@ -365,6 +365,7 @@ def test_a_failure_truncates_its_episodes_and_stepping_continues(env_of):
         assert info == {}
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_that_of_one_env_and_not_of_all_rows_of_a_worker(env_of):
     count, limit = 8, 2.0 * slowness()
     env = env_of([failing_envs.SlowToReset] * count, num_workers=1, timeout=limit)

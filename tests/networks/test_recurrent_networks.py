@@ -104,6 +104,7 @@ def grow_operators(spec):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     cell=st.sampled_from(CELLS),

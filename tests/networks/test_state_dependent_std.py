@@ -84,6 +84,7 @@ def test_it_becomes_small_where_noise_costs_and_large_where_it_pays():
     env.close()
 
 
+@pytest.mark.slow
 def test_members_with_and_without_it_act_as_alone_and_survive_mutations(tmp_path):
     agents = [agent_of(index=i, state_dependent_std=i != 1) for i in range(3)]
     rng = np.random.default_rng(0)

@@ -157,7 +157,7 @@ def test_continuous_actions_are_learned_within_their_bounds(algorithm, steps):
     ("algorithm", "name", "steps"),
     [
         ("OpenAIES", "ActionMask", 700),
-        ("OpenAIES", "ContinuousTarget", 2_000),
+        pytest.param("OpenAIES", "ContinuousTarget", 2_000, marks=pytest.mark.slow),
         ("CMAES", "MultiDiscreteByObservation", 700),
     ],
 )

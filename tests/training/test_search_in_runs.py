@@ -181,6 +181,7 @@ def test_shrunk_members_keep_their_counters_and_fresh_ones_begin_at_zero():
     assert (learner.env_steps, learner.learns, learner.return_statistics.scale) == (0, False, 1.0)
 
 
+@pytest.mark.slow
 def test_another_strategy_does_not_receive_the_state(whole, tmp_path):
     run(tmp_path / "run", 128)
     run(tmp_path / "run", 192, GatedSelection(), resume=True)
