@@ -84,6 +84,8 @@ class TrainingLoop(EvaluatingLoop):
         self.callbacks.guard = lambda: settings_guard(self.population.agents, self.members.process_group.size)
         try:
             return self._run(stop_requests)
+        except PopulationDivergedError:  # the run restarts from its checkpoint
+            raise
         except Exception:
             self._save_best_after_error()
             raise
