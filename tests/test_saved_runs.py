@@ -534,7 +534,7 @@ class TestCommands:
             csv.writer(file).writerows([head, *rows[:4]])
         assert main(["runs", str(run_dir)]) == 0
         cells = capsys.readouterr().out.splitlines()[1].split()
-        assert cells[cells.index("budget") + 5] == "-"
+        assert cells[cells.index("budget") + 6] == "-"
         assert main(["report", str(run_dir)]) == 0
         page = (run_dir / "report.html").read_text(encoding="utf-8")
         assert "<b>-</b><span>best fitness" in page
