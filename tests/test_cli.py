@@ -221,14 +221,14 @@ class TestTrain:
 
     @pytest.mark.slow
     def test_quiet_prints_warnings_and_errors_only(self, file, tmp_path, capsys):
-        assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "128"]) == 0
+        assert main(["train", "--quiet", file, "--run.name", "q", "--seed", "3", "--training.max-steps", "256"]) == 0
         assert tuple(capsys.readouterr()) == ("", "")
         assert (tmp_path / "runs" / "q" / "evolution.png").exists()
         assert main(["resume", str(tmp_path / "runs" / "q"), "--quiet"]) == 0  # it has ended
         assert tuple(capsys.readouterr()) == ("", "")
-        assert main(["resume", str(tmp_path / "runs" / "q"), "--training.max-steps", "256", "--quiet"]) == 0
+        assert main(["resume", str(tmp_path / "runs" / "q"), "--training.max-steps", "512", "--quiet"]) == 0
         assert tuple(capsys.readouterr()) == ("", "")
-        assert len(metrics(tmp_path / "runs" / "q")) == 4
+        assert len(metrics(tmp_path / "runs" / "q")) == 8
         assert main(["train", file, "--quiet", "--run.name", "q"]) == 2
         assert "run.name='q' is taken" in capsys.readouterr().err
 
