@@ -36,6 +36,9 @@ class NoArchitecture:
     def mutate(self, operator: str, rng: np.random.Generator, *, activations: tuple[str, ...] = ()) -> Any:
         raise AssertionError
 
+    def apply(self, operator: str, **arguments: int | float | str) -> Any:
+        raise AssertionError
+
     def describe(self) -> str:
         return "none"
 
