@@ -25,7 +25,7 @@ from tensordict import TensorDict
 
 from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import StopRequests, first_signal
-from agilerl_like.errors import PopulationDivergedError
+from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, clone_of_best, next_generation
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.selection import check_removed, check_slot_for_best
@@ -87,7 +87,8 @@ class TrainingLoop(EvaluatingLoop):
         except PopulationDivergedError:  # the run restarts from its checkpoint
             raise
         except Exception:
-            self._save_best_after_error()
+            with contextlib.suppress(CheckpointError, ConfigurationError):  # which would replace the cause
+                self._save_best_after_error()
             raise
         finally:
             self.callbacks.guard = contextlib.nullcontext  # which does not refer to this loop

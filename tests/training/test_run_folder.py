@@ -17,6 +17,7 @@ from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
+from agilerl_like.training.checkpoint_manager import CheckpointManager
 from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -365,6 +366,15 @@ def test_a_run_that_an_error_ends_is_called_broken_off(tmp_path):
     assert run.records.outcome == "broken off"
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
     assert run.saved_best.record.generation <= int(newest.removeprefix("gen-"))
+
+
+def test_a_best_agent_that_cannot_be_saved_does_not_replace_the_error_that_ends_a_run(tmp_path, monkeypatch):
+    def refused(*_):
+        raise ConfigurationError("agent 0 cannot be saved as it is")
+
+    monkeypatch.setattr(CheckpointManager, "save_best_after_error", refused)
+    with pytest.raises(EnvStepError):
+        script(lambda: Spoiled(gymnasium.make("CartPole-v1")), run_dir=tmp_path / "mine", max_steps=1280)
 
 
 def test_the_last_line_is_why_a_run_ended_and_how_to_continue_it(file, tmp_path, capsys, monkeypatch):
