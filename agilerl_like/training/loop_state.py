@@ -155,8 +155,11 @@ class LoopState:
             learner.advance_rng()
 
     def _reset_envs(self) -> None:
-        """Start new episodes in all envs, with seeds of the generation and the number of restarts."""
-        keys = [self.progress.generation, self.progress.restorations]
+        """Start new episodes in all envs, with seeds of the generation, the restarts and the members' earlier updates.
+
+        Without the latter a second run of the same members would train in the episodes of the first.
+        """
+        keys = [self.progress.generation, self.progress.restorations, self.progress.updates_before]
         while keys and not keys[-1]:
             del keys[-1]
         self.collector.reset(self.members.shard.slots, *keys)

@@ -420,6 +420,29 @@ def test_members_are_evaluated_on_the_same_seeds_for_any_number_of_rows(backend)
     assert found[0] == found[1] == found[2]
 
 
+class Seeded(CartPoleEnv):
+    """Records the seeds with which it is reset."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = []
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.seeds.append(seed)
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_second_run_of_a_population_trains_in_other_episodes():
+    env = make_vect_envs(Seeded, 2, backend="sync")
+    pop, brief = population_of(env, 1), {"max_steps": 200, "evo_steps": 100, "eval_loop": 1, "verbose": False}
+    for _ in range(2):
+        train_on_policy(env, pop=pop, **brief)
+    seeds = [seed for each in env.unwrapped.envs for seed in each.unwrapped.seeds]
+    assert len(seeds) >= 4
+    assert len({*seeds}) == len(seeds)
+
+
 def test_rows_of_a_given_eval_env_must_be_divisible():
     class Mine(gymnasium.vector.SyncVectorEnv):
         """It is unknown how the env was made."""
