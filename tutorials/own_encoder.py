@@ -15,7 +15,7 @@ from agilerl_like.networks import EncoderKind
 
 @dataclass(frozen=True)
 class SymlogSpec(MLPSpec):
-    """Settings and mutations of an MLP."""
+    """Settings and mutations of an MLP; CONTRIBUTING.md ("a mutation of an architecture") lists how to add others."""
 
 
 class SymlogMLP(EvolvableMLP):

@@ -221,7 +221,7 @@ class CNNSpec(ImageSpec):
         """All but the channels, which are padded where every activation maps 0 to 0."""
         channels = () if self.may_be_padded else self.channel_size
         extents = self.kernel_size, self.stride_size, self.padding
-        return extents, self.activation_names, self.layer_norm, channels
+        return super().stack_key(), extents, self.activation_names, self.layer_norm, channels
 
     @classmethod
     def padded_union(cls, specs: Sequence[CNNSpec]) -> CNNSpec:

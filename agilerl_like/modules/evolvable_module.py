@@ -3,7 +3,8 @@
 A spec decides on shapes and touches no tensor; a mutation returns a new spec. A kind of network defines
 
 - its spec: the mutations (`choices`, `apply`), and for stacks of members of unequal shape the fields that must be equal
-  (`STACK_FIELDS`), those whose maximum is used (`UNION_FIELDS`) and the work per sample (`multiply_adds`);
+  (`STACK_FIELDS`, and all that a subclass adds), those whose maximum is used (`UNION_FIELDS`) and the work per sample
+  (`multiply_adds`);
 - its module: the unit group on every axis of every tensor (`unit_axes`), the groups that an operator widens or narrows
   (`unit_change`), the lists that have an entry for each layer (`LAYER_LISTS`), how a new layer is initialised so that
   it changes no output (`init_new_layer_`), and for removals the inputs of its linear maps (`layer_input`).

@@ -90,6 +90,7 @@ class MultiInputSpec(CompositeSpec):
         "change_activation": "activation",
     }
 
+    STACK_FIELDS = ()
     UNION_FIELDS = ("latent_dim", "max_latent_dim")
 
     def __post_init__(self) -> None:

@@ -98,7 +98,8 @@ class ResNetSpec(ResidualSpec, ImageSpec):
     def stack_key(self) -> Hashable:
         """All but the channels, which are padded where every activation maps 0 to 0."""
         channels = 0 if self.may_be_padded else self.channel_size
-        return self.kernel_size, self.stride_size, self.num_blocks, self.scale_factor, self.activation_names, channels
+        extents = self.kernel_size, self.stride_size, self.num_blocks, self.scale_factor
+        return super().stack_key(), extents, self.activation_names, channels
 
     def multiply_adds(self, padded: ResNetSpec, inputs: ImageLeaf | Sequence[int], num_outputs: int) -> int:
         first, *size = as_image_leaf(inputs).shape

@@ -131,13 +131,17 @@ class Spec:
         return self.apply(operator, **arguments), arguments
 
     STACK_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields that must be equal for members to be stacked; other differences are padded, or handled in the layers."""
+    """Fields that must be equal for members to be stacked; other differences are padded, or handled in the layers.
+
+    It covers the fields of the class that sets it; those that a subclass adds must be equal, too, unless they are in
+    `UNION_FIELDS` or the subclass sets it again.
+    """
     UNION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields of which a padded union has the maximum."""
 
     def stack_key(self) -> Hashable:
-        """Return what must be equal for members to be stacked."""
-        return tuple(getattr(self, name) for name in self.STACK_FIELDS)
+        """Return what must be equal for members to be stacked: `STACK_FIELDS`, and fields that subclasses add."""
+        return tuple(getattr(self, name) for name in (*self.STACK_FIELDS, *_added_fields(type(self))))
 
     @classmethod
     def padded_union(cls: type[SpecT], specs: Sequence[Any]) -> SpecT:
@@ -246,6 +250,14 @@ def _annotations(kind: type[Spec]) -> tuple[tuple[str, str, tuple[type, ...]], .
     """Return name, annotation, and the types that need no check, of those fields that can be checked."""
     annotated = [(field.name, str(field.type)) for field in fields(kind) if str(field.type) in FIELD_TYPES]
     return tuple((name, its, () if its.startswith("tuple") else FIELD_TYPES[its][0]) for name, its in annotated)
+
+
+@cache
+def _added_fields(kind: type[Spec]) -> tuple[str, ...]:
+    """Return the fields beyond those of the class that sets `STACK_FIELDS` or defines `stack_key`; no padded ones."""
+    owner = next(base for base in kind.__mro__ if {"STACK_FIELDS", "stack_key"} & vars(base).keys())
+    covered = {*(field.name for field in fields(owner)), *kind.UNION_FIELDS}
+    return tuple(field.name for field in fields(kind) if field.name not in covered)
 
 
 def check_field_type(field: str, value: object, annotation: str) -> None:

@@ -1,6 +1,7 @@
 """Law 2 where members differ in architecture: computed together or alone, they learn the same."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from learner_examples import (
 from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.learning.ppo_update import RolloutUpdate
 from agilerl_like.learning.stack_planner import FIXED_WORK, PlannedMember, plan_stacks
-from agilerl_like.modules import MLPSpec
+from agilerl_like.modules import CNNSpec, LSTMSpec, MLPSpec, MultiInputSpec, ResNetSpec, SimBaSpec, TransformerSpec
 from agilerl_like.modules.layers import ACTIVATIONS
 from agilerl_like.networks.architecture import NetworkSpec
 
@@ -235,6 +236,23 @@ def test_deep_encoders_come_first_and_deep_heads_last():
 
 def test_members_with_different_stack_keys_never_share_a_stack():
     assert places_of(spec_of(64), spec_of(64, layer_norm=True), spec_of(64)) == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("kind", [MLPSpec, CNNSpec, ResNetSpec, SimBaSpec, MultiInputSpec, LSTMSpec, TransformerSpec])
+def test_members_that_differ_in_a_field_that_a_subclass_adds_are_stacked_apart(kind):
+    added = {"__annotations__": {"sharp": "int", "most": "int"}, "sharp": 1, "most": 8}
+    own = dataclass(frozen=True)(type("OwnSpec", (kind,), added))
+    assert own().stack_key() != own(sharp=2).stack_key()
+    assert own().stack_key() != own(most=9).stack_key()
+    padded = type("PaddedSpec", (own,), {"UNION_FIELDS": (*kind.UNION_FIELDS, "sharp")})
+    assert padded().stack_key() == padded(sharp=2).stack_key()
+    covered = type("CoveredSpec", (own,), {"STACK_FIELDS": (*kind.STACK_FIELDS, "sharp")})
+    assert covered().stack_key() != covered(sharp=2).stack_key()
+    assert covered().stack_key() == covered(most=9).stack_key()
+
+
+def test_extractors_that_differ_in_padded_fields_are_stacked_together():
+    assert MultiInputSpec().stack_key() == MultiInputSpec(latent_dim=40, min_latent_dim=16).stack_key()
 
 
 def test_members_with_equal_activations_are_contiguous():
