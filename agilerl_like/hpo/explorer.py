@@ -83,7 +83,8 @@ class Explorer(ABC):
         result. Records of architecture and activation are applied to the parent's networks, and all records together
         must give the returned genome, because the lineage holds them; see `Mutation` for their details. An explorer of
         hyperparameters alone returns `with_hyperparameters(genome, changed, repair)`, where
-        `hp_config.resolve(genome.hyperparameters, changed, rng)` returns the changes that conditions allow.
+        `hp_config.resolve(genome.hyperparameters, changed, rng)` returns the changes that conditions allow. Only
+        hyperparameters in `hp_config` may change: the lineage, replays and reports follow these.
         """
 
     def draw(
@@ -124,8 +125,8 @@ def checked_proposal(
 
     Raises:
         ConfigurationError: it is no genome with records of its changes, or the genome has other hyperparameters or a
-            new value that is not finite, not in its range or choices, or refused by `check`, which gets all new values;
-            or the records do not lead from the parent's genome to it.
+            new value of one without a range, or one that is not finite, not in its range or choices, or refused by
+            `check`, which gets all new values; or the records do not lead from the parent's genome to it.
     """
     name = type(explorer).__name__
     parts = proposal if isinstance(proposal, tuple) and len(proposal) == 2 else (None, None)
@@ -141,8 +142,15 @@ def checked_proposal(
             f"{name} proposed a genome in which {differing:.100} is missing or unknown; allowed are exactly the "
             "hyperparameters of the parent"
         )
-    for key, value in new.items():
-        if isinstance(value, float) and not math.isfinite(value) and value != old[key]:
+    changed = {key: value for key, value in new.items() if value != old[key]}
+    if without_range := [key for key in changed if key not in hp_config]:
+        key = without_range[0]
+        raise ConfigurationError(
+            f"{name} proposed {key}={new[key]!r} (before: {old[key]!r}), and {key} has no range in hp_config, so the "
+            f"lineage would lack the change; allowed are those with a range: {', '.join(hp_config) or 'none'}"
+        )
+    for key, value in changed.items():
+        if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"{name} proposed {key}={value!r}; allowed are finite numbers")
     for key, parameter in hp_config.items():
         is_new = new[key] != old[key] or not hp_config.is_active(key, old)
@@ -152,7 +160,7 @@ def checked_proposal(
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
     try:
-        check({key: value for key, value in new.items() if value != old[key]})
+        check(changed)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
     _check_records(name, genome, parts[0], parts[1])

@@ -111,15 +111,14 @@ def test_the_history_holds_one_trial_for_each_member_and_generation(tmp_path):
     assert change.hyperparameters["lr"] == trials[3 + worst].hyperparameters["lr"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("gamma", 1.7), ("update_epochs", 0), ("update_epochs", 2.5)])
-def test_an_explorer_that_sets_an_illegal_value_of_a_setting_without_a_range_is_named(name, value, tmp_path):
+def test_an_explorer_that_changes_a_setting_without_a_range_is_named(tmp_path):
     @dataclass(frozen=True)
     class Wrong(Explorer):
         def propose(self, genome, history, rng, *, hp_config, repair, **_):
-            changed, record = with_hyperparameters(genome, {name: value}, repair)
+            changed, record = with_hyperparameters(genome, {"gamma": 0.9}, repair)
             return changed, (record,)
 
-    message = rf"Wrong proposed a value that is not allowed: {name}={value}: input should be"
+    message = r"Wrong proposed gamma=0\.9 \(before: 0\.99\), and gamma has no range .*; allowed are .* a range: lr$"
     with pytest.raises(ConfigurationError, match=message):
         run(tmp_path / "run", 256, WorstLearnsFromBest(), mutation=Wrong())
 
