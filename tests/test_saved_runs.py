@@ -231,13 +231,16 @@ class TestReplay:
             name: run.best().hyperparameters[name] for name in ("gamma", "lr")
         }
 
-    def test_only_records_with_other_settings_are_changes(self, runs, monkeypatch):
+    def test_records_of_hyperparameters_and_architecture_are_changes_and_noise_is_none(self, runs, monkeypatch):
         run = Run.open(runs / "s3")
         first = run.ancestry()[0]
-        noise = replace(first, generation=1, uid=9, parent_uid=first.uid)
-        other = replace(noise, generation=2, uid=10, parent_uid=9, hyperparameters={**first.hyperparameters, "lr": 0.5})
-        monkeypatch.setattr(Run, "ancestry", lambda self: (first, noise, other))
-        assert run.num_changes == 1
+        kinds = ["parameters", "none", "rl_hp", "architecture", "activation"]
+        births = [
+            replace(first, generation=i, uid=8 + i, parent_uid=7 + i, mutations=({"kind": kind, "operator": "own"},))
+            for i, kind in enumerate(kinds, 1)  # `describe` need not show the field that an operator changes
+        ]
+        monkeypatch.setattr(Run, "ancestry", lambda self: (first, *births))
+        assert run.num_changes == 3
 
     @pytest.mark.parametrize("name", ["s3", "s4"])
     def test_ends_with_the_genome_of_the_best_agent(self, runs, name):

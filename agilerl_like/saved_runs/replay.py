@@ -52,7 +52,7 @@ class Replay:
 
     generations: int
     changes: int
-    """Records of the lineage with other hyperparameters or another architecture than before (`Run.num_changes`)."""
+    """Records of the lineage that change hyperparameters or architecture (`Run.num_changes`)."""
     found: float
     """Fitness of the best agent of the run on fresh episodes."""
     standard_error: float

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +193,9 @@ class Run:
 
     @property
     def num_changes(self) -> int:
-        """How many records of the best agent's lineage have other hyperparameters or another architecture."""
-        settings = [(birth.hyperparameters, birth.architecture) for birth in self.ancestry()]
-        return sum(before != after for before, after in pairwise(settings))
+        """How many records of the best agent's lineage after the first change hyperparameters or architecture."""
+        kinds = {"rl_hp", "architecture", "activation"}
+        return sum(any(change["kind"] in kinds for change in birth.mutations) for birth in self.ancestry()[1:])
 
     def best(self) -> EvolvableAlgorithm:
         """Load the best agent."""
