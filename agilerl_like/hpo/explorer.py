@@ -180,6 +180,14 @@ def _check_records(explorer: str, parent: Genome, child: Genome, records: tuple[
                         f"parent, here ({values.get(key, 'none')!r}, {child.hyperparameters.get(key, 'none')!r})"
                     )
                 values[key] = pair[1]
+        elif record.kind == "parameters":
+            for key, limit in record.details.items():
+                is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+                if key not in ("sd", "kl") or not is_number or not 0 <= limit < math.inf:
+                    raise ConfigurationError(
+                        f"{where} with details {key}={limit!r:.100}; allowed are sd and kl, finite numbers that are "
+                        "not negative"
+                    )
         elif record.kind in ("architecture", "activation"):
             try:
                 architecture = architecture.apply(record.operator, **record.details)

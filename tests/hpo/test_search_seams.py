@@ -270,6 +270,20 @@ GROWN = {"layer": 0, "nodes": 1}
             with_record(Mutation("architecture", "0.add_node"), nodes=1),
             r"kind='architecture', operator='0\.add_node' and details {}, which cannot .*KeyError\('nodes'\)",
         ),
+        *(
+            (
+                with_record(Mutation("parameters", "x", {name: value})),
+                rf"details {name}={value!r}; allowed are sd and kl",
+            )
+            for name, value in (
+                ("sd", -3.0),
+                ("kl", math.nan),
+                ("sd", math.inf),
+                ("kl", "big"),
+                ("std", 0.3),
+                ("sd", True),
+            )
+        ),
         (with_record("lr"), r"Proposed proposed .*; allowed is \(genome, \(mutation, …\)\)"),
     ],
 )
