@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -168,9 +169,11 @@ class Selection:
         """Return the parents; raise `ConfigurationError` unless they are indices of members."""
         found = self.parents(fitness, rng, uids=uids)
         parents, size = np.asarray(found), len(fitness)
-        if parents.ndim != 1 or parents.dtype.kind not in "iu" or not ((parents >= 0) & (parents < size)).all():
+        is_whole = parents.shape == (size,) and parents.dtype.kind in "iu"
+        if not is_whole or not ((parents >= 0) & (parents < size)).all():
             raise ConfigurationError(
-                f"{type(self).__name__}.parents returned {found!r:.100}; allowed are whole numbers from 0 to {size - 1}"
+                f"{type(self).__name__}.parents returned {found!r:.100}; allowed are {size} whole numbers from 0 to "
+                f"{size - 1}, an index for each member"
             )
         return parents
 
@@ -219,6 +222,14 @@ class Selection:
         """Raise `ConfigurationError` if this strategy cannot be used for a population of this size."""
         if population_size < 1:
             raise ConfigurationError(f"population_size={population_size!r} must be at least 1")
+        arguments = signature(self.parents)
+        try:
+            arguments.bind(None, None, uids=None)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{type(self).__name__}.parents{arguments} cannot be called ({error}); allowed is "
+                "parents(self, fitness, rng, *, uids=None)"
+            ) from error
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` if this strategy has no use in a run of so many generations.
@@ -361,17 +372,35 @@ def assign_slots(parents: np.ndarray) -> np.ndarray:
     return sources
 
 
-def check_plan(plan: Sequence[SlotPlan], population_size: int, selection: Selection) -> None:
-    """Raise `ConfigurationError` unless a plan has a row for every slot, and names slots that exist."""
-    name = type(selection).__name__
+def check_plan(plan: Any, population_size: int, selection: Selection) -> None:
+    """Raise `ConfigurationError` unless a plan has a legal row for every slot, and names slots that exist."""
+    name, last = type(selection).__name__, population_size - 1
+    if not isinstance(plan, list | tuple):
+        raise ConfigurationError(f"{name}.plan returned {plan!r:.100}; allowed is a list with a SlotPlan for each slot")
     if len(plan) != population_size:
         raise ConfigurationError(f"{name} planned {len(plan)} slots; the population has {population_size}")
     for slot, row in enumerate(plan):
+        if not isinstance(row, SlotPlan) or not all(
+            isinstance(its, bool | np.bool_) for its in (row.explore, row.wider)
+        ):
+            raise ConfigurationError(
+                f"{name} planned {row!r:.200} for slot {slot}; allowed is SlotPlan(weights_from, hyperparameters_from, "
+                "explore, start=None, wider=False), where explore and wider are True or False"
+            )
         for source in (row.weights_from, row.hyperparameters_from):
-            if not 0 <= source < population_size:
-                raise ConfigurationError(
-                    f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {population_size - 1}"
-                )
+            if not isinstance(source, int | np.integer) or not 0 <= source <= last:
+                raise ConfigurationError(f"{name} fills slot {slot} from slot {source!r}; allowed are 0 to {last}")
+        if row.start is not None and not _is_legal_mix(row.start):
+            raise ConfigurationError(
+                f"{name} planned start={row.start!r:.100} for slot {slot}; allowed are None and WeightMix(parent, "
+                "initial) of finite numbers that are not negative"
+            )
+
+
+def _is_legal_mix(start: Any) -> bool:
+    return isinstance(start, WeightMix) and all(
+        isinstance(share, int | float) and 0 <= share < math.inf for share in start
+    )
 
 
 def check_state(state: Mapping[Any, Any], selection: Selection) -> None:

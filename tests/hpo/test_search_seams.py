@@ -33,6 +33,7 @@ from agilerl_like.hpo import (
     TournamentSelection,
     Trial,
     TruncationSelection,
+    WeightMix,
     next_generation,
     ranking,
 )
@@ -55,10 +56,10 @@ class BestReplacesWorst(Selection):
 class Planned(Selection):
     """Returns a fixed plan, and records the view."""
 
-    rows: tuple[SlotPlan, ...] = ()
+    rows: Any = ()
     seen: list[PopulationView] = field(default_factory=list)
 
-    def plan(self, view: PopulationView, rng: np.random.Generator) -> tuple[SlotPlan, ...]:
+    def plan(self, view: PopulationView, rng: np.random.Generator) -> Any:
         self.seen.append(view)
         return self.rows
 
@@ -144,11 +145,20 @@ def test_a_pending_trial_holds_the_proposal_and_the_fitness_of_its_weights(layer
         ([SlotPlan(0, 0, False)] * 3, "Planned planned 3 slots; the population has 4"),
         ([*[SlotPlan(0, 0, False)] * 3, SlotPlan(4, 0, True)], "Planned fills slot 3 from slot 4; allowed are 0 to 3"),
         ([*[SlotPlan(0, 0, False)] * 3, SlotPlan(0, -1, True)], "fills slot 3 from slot -1; allowed are 0 to 3"),
+        ([SlotPlan(0.0, 0, False)] * 4, r"fills slot 0 from slot 0\.0; allowed are 0 to 3"),
+        (None, r"Planned\.plan returned None; allowed is a list with a SlotPlan for each slot"),
+        ([(0, 0, False)] * 4, r"Planned planned \(0, 0, False\) for slot 0; allowed is SlotPlan"),
+        ([0] * 4, r"Planned planned 0 for slot 0; allowed is SlotPlan"),
+        ([SlotPlan(0, 0, "no")] * 4, r"explore='no'.* for slot 0; allowed is .* explore and wider are True or False"),
+        *(
+            ([SlotPlan(0, 0, True, start=start)] * 4, r"Planned planned start=.* for slot 0; allowed are None and")
+            for start in (True, (0.2, 0.1), WeightMix(math.nan, -1), WeightMix(0.2, -1), WeightMix("a", 0.1))
+        ),
     ],
 )
-def test_an_impossible_plan_is_refused(layers, rows: list[SlotPlan], message: str) -> None:
+def test_an_impossible_plan_is_refused(layers, rows: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        evolve(a_view(layers), Planned(rows=tuple(rows)), Mutations())
+        evolve(a_view(layers), Planned(rows=rows), Mutations())
 
 
 @dataclass(frozen=True)
@@ -161,10 +171,26 @@ class Given(Selection):
         return self.found
 
 
-@pytest.mark.parametrize("found", [[0, 1, 2, 4], [0, 1, 2, -1], np.array([0.0, 1.0, 2.0, 3.0]), None, [[0, 1], [2, 3]]])
+@pytest.mark.parametrize(
+    "found", [[0, 1, 2, 4], [0, 1, 2, -1], np.array([0.0, 1.0, 2.0, 3.0]), None, [[0, 1], [2, 3]], [0]]
+)
 def test_parents_that_are_no_members_are_refused(layers, found: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Given\.parents returned .*; allowed are whole numbers from 0 to 3"):
+    with pytest.raises(
+        ConfigurationError, match=r"Given\.parents returned .*; allowed are 4 whole numbers from 0 to 3"
+    ):
         evolve(a_view(layers), Given(found=found), Mutations())
+
+
+def test_parents_without_the_argument_uids_are_refused_before_a_run() -> None:
+    class WithoutUids(Selection):
+        def parents(self, fitness, rng):  # pyright: ignore[reportIncompatibleMethodOverride]  # the error
+            return [0] * len(fitness)
+
+    message = (
+        r"WithoutUids\.parents\(fitness, rng\) cannot be called .*; allowed is parents\(self, fitness, rng, \*, uids"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        WithoutUids().validate(3)
 
 
 @pytest.mark.parametrize(
