@@ -84,7 +84,18 @@ def next_generation(
             genome, change = with_wider_exploration(genome, hp_configs[parent_slot], rng, repair)
             changes += (change,) if change.kind != "none" else ()
         parent_uid = NO_PARENT if is_fresh else int(view.uids[parent_slot])
-        offspring = Offspring(view.generation, slot, int(uid), parent_uid, parent_slot, genome, changes, row.start)
+        has_donor = not is_fresh and row.hyperparameters_from != parent_slot
+        offspring = Offspring(
+            view.generation,
+            slot,
+            int(uid),
+            parent_uid,
+            parent_slot,
+            genome,
+            changes,
+            row.start,
+            int(view.uids[row.hyperparameters_from]) if has_donor else None,
+        )
         found.append(offspring)
         if explores or is_fresh:
             history = history.with_pending(_pending(offspring, hp_configs[parent_slot], view))

@@ -141,6 +141,8 @@ class Offspring:
     mutations: tuple[Mutation, ...] = ()
     start: WeightMix | None = None
     """How initial weights enter; None: the weights are the parent's."""
+    donor_uid: int | None = None
+    """The member whose hyperparameters it begins with, if that is not the parent."""
 
     @property
     def survives(self) -> bool:

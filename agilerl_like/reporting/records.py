@@ -134,7 +134,8 @@ class OffspringRecord:
     keeps its uid and is its own parent. Initial members, of generation 0, and fresh ones have `parent_uid == NO_PARENT`
     and no parent's values. `reason` is given when a member had to be replaced ("replaced: fitness is nan").
     `parent_generation` is given for a clone of the best agent of the run: the generation that this agent is of.
-    `shrunk` is true, and a key of the line, where the weights are the parent's, shrunk and perturbed.
+    `shrunk` is true, and a key of the line, where the weights are the parent's, shrunk and perturbed. `donor_uid` is a
+    key of the line where the member begins with the hyperparameters of another member than its parent.
     """
 
     generation: NonNegativeInt
@@ -151,6 +152,7 @@ class OffspringRecord:
     reason: Text = ""
     parent_generation: NonNegativeInt | None = None
     shrunk: Flag = False
+    donor_uid: NonNegativeInt | None = None
 
     @property
     def trained_from(self) -> int:
@@ -159,7 +161,8 @@ class OffspringRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `from_json`; a number that is not finite is null."""
-        names = [field.name for field in fields(self) if field.name != "shrunk" or self.shrunk]
+        is_absent = {"shrunk": not self.shrunk, "donor_uid": self.donor_uid is None}
+        names = [field.name for field in fields(self) if not is_absent.get(field.name, False)]
         return plain_data({name: getattr(self, name) for name in names})
 
     @classmethod

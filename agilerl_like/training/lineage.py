@@ -126,6 +126,7 @@ def offspring_record(
         reason=reason,
         parent_generation=parent_generation,
         shrunk=birth.start is not None and not birth.start.is_fresh,
+        donor_uid=birth.donor_uid,
     )
 
 

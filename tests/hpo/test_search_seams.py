@@ -111,6 +111,7 @@ def test_a_plan_sees_the_history_and_may_take_hyperparameters_from_another_slot(
     assert survivor.genome == Genome({"lr": 2e-3}, layers((3,)))
     assert survivor.mutations == (Mutation("rl_hp", "copy", {"lr": (3e-3, 2e-3)}),)
     assert best.mutations == same.mutations == ()
+    assert [one.donor_uid for one in (migrant, best, survivor, same)] == [53, None, 51, None]
 
 
 def test_proposals_are_made_in_slot_order_and_see_earlier_ones_as_pending(layers) -> None:

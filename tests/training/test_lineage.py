@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from gymnasium.spaces import Box, Discrete
 from small_runs import SMALL
 
@@ -50,6 +51,16 @@ def test_the_record_of_a_clone_with_shrunk_weights_has_a_mark():
         assert record.shrunk == bool(keys)
         assert record.to_json().keys() & {"shrunk"} == keys
         assert OffspringRecord.from_json(record.to_json()).shrunk == record.shrunk
+
+
+@pytest.mark.parametrize("donor", [0, 1, None])
+def test_the_record_of_a_member_with_the_hyperparameters_of_another_names_it(donor):
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), seed=1, index=2, net_config=SMALL)
+    record = offspring_record(Offspring(1, 0, 3, 2, 0, agent.genome, donor_uid=donor), MemberInfo.of(agent))
+    data = record.to_json()
+    assert data.get("donor_uid") == donor
+    assert ("donor_uid" in data) == (donor is not None)  # files of earlier versions lack it
+    assert OffspringRecord.from_json(data).donor_uid == donor
 
 
 def test_lineage_stays_small_in_a_long_run():
