@@ -41,6 +41,7 @@ CHANGEABLE = "changeable"
 DEFAULTS: Mapping[str, Any] = {
     **{name: getattr(TrainingArguments, name) for name in ("max_steps", "evo_steps", "eval_loop", "checkpoint")},
     "mutation": None,
+    "mutation_hooks": 0,
 }
 """Those of them that have a default, which a script that resumes a run may take by mistake."""
 OWN_CLASS = "which is a class of the script's own; the file has the default"
@@ -182,8 +183,9 @@ def run_identity(
         },
         SELECTION: selection_name(plan.selection),
         CHANGEABLE: {
-            **{name: getattr(training_args, name) for name in DEFAULTS if name != "mutation"},
+            **{name: getattr(training_args, name) for name in DEFAULTS if hasattr(training_args, name)},
             "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
+            "mutation_hooks": 0 if population is None else len(UnsavedState.of(population[0]).hooks),
         },
     }
 

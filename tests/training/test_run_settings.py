@@ -591,6 +591,24 @@ def test_resume_with_other_limits_or_without_a_run_warns(tmp_path, capsys):
     assert "misspelt has no run to resume: a new one starts" in capsys.readouterr().out
 
 
+def test_resume_without_the_mutation_hooks_of_the_run_warns(tmp_path, capsys, monkeypatch):
+    make_population = PPO.population
+
+    def with_hook(*spaces, **settings):
+        pop = make_population(*spaces, **settings)
+        for agent in pop:
+            agent.register_mutation_hook(repr)
+        return pop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "population", with_hook)
+        script(tmp_path / "mine")
+        again(tmp_path / "mine")
+        assert "mutation_hooks" not in capsys.readouterr().out
+    again(tmp_path / "mine", options={"max_steps": 128})
+    assert "the run continues with mutation_hooks=0 (before: 1): pass what" in capsys.readouterr().out
+
+
 def test_checkpoint_without_a_path_saves_as_agilerl_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script()
