@@ -135,7 +135,7 @@ def checked_proposal(
         or not isinstance(parts[1], tuple)
         or not all(isinstance(record, Mutation) for record in parts[1])
     ):
-        raise ConfigurationError(f"{name} proposed {proposal!r:.100}; allowed is (genome, (mutation, …))")
+        raise ConfigurationError(f"{name} proposed {_shown(proposal)}; allowed is (genome, (mutation, …))")
     old, new = genome.hyperparameters, parts[0].hyperparameters
     if differing := ", ".join(sorted(old.keys() ^ new.keys())):
         raise ConfigurationError(
@@ -165,6 +165,15 @@ def checked_proposal(
         raise ConfigurationError(f"{name} proposed a value that is not allowed: {error}") from error
     _check_records(name, genome, parts[0], parts[1])
     return parts[0], parts[1]
+
+
+def _shown(proposal: Any) -> str:
+    """Return the representation of a proposal in which a genome, which is long, is shown as "genome"."""
+    if isinstance(proposal, Genome):
+        return "genome"
+    if isinstance(proposal, tuple):
+        return f"({', '.join(map(_shown, proposal))})"
+    return f"{proposal!r:.100}"
 
 
 def _check_records(explorer: str, parent: Genome, child: Genome, records: tuple[Mutation, ...]) -> None:

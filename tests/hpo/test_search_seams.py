@@ -239,8 +239,9 @@ class Proposed(Explorer):
     ("change", "message"),
     [
         (lambda genome: None, r"Proposed proposed None; allowed is \(genome, \(mutation, …\)\)"),
-        (lambda genome: genome, r"Proposed proposed Genome.*; allowed is"),
-        (lambda genome: (genome, []), r"Proposed proposed .*; allowed is"),
+        (lambda genome: genome, r"Proposed proposed genome; allowed is \(genome, \(mutation, …\)\)"),
+        (lambda genome: (genome, []), r"Proposed proposed \(genome, \[\]\); allowed is"),
+        (lambda genome: (genome, ("lr",)), r"Proposed proposed \(genome, \('lr'\)\); allowed is"),
         (lambda genome: (genome.replace(hyperparameters={}), ()), "in which lr is missing or unknown"),
         (
             lambda genome: (genome.replace(hyperparameters={**genome.hyperparameters, "foo": 1}), ()),
