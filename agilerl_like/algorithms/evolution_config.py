@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from agilerl_like.algorithms.settings import STRICT, Betas, Count, NonNegative, Positive, Schedules
+from agilerl_like.algorithms.settings import STRICT, Betas, Count, NonNegative, Positive, ScheduleOfLR
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.optimizer import OptimizerName
@@ -57,7 +57,7 @@ class OpenAIESConfig(EvolutionConfig):
     shaping: Shaping = "ranks"
     """What a policy's return counts for: its rank among those of the member, from -0.5 to 0.5; or standardized: its
     difference from their mean, over their standard deviation."""
-    schedules: Schedules = FrozenMapping()
+    schedules: ScheduleOfLR = FrozenMapping()
     """A factor on lr that depends on the run's progress: {lr: linear}, cosine, or points [[progress, factor], ...]
     joined by lines; in Python any function of progress, too."""
 

@@ -12,10 +12,9 @@ from agilerl_like.algorithms.settings import (
     Count,
     NonNegative,
     Positive,
-    Schedules,
+    ScheduleOfLR,
     Share,
     Steps,
-    check_only_lr_is_scheduled,
     largest,
 )
 from agilerl_like.errors import ConfigurationError
@@ -77,7 +76,7 @@ class OffPolicyConfig:
     per_member: bool = False
     """Compute every member separately, so its bits do not depend on the other members of its process, given equal
     numbers of threads; slower; one for all members."""
-    schedules: Schedules = FrozenMapping()
+    schedules: ScheduleOfLR = FrozenMapping()
     """A factor on lr that depends on the run's progress: {lr: linear}, cosine, or points [[progress, factor], ...]
     joined by lines; in Python any function of progress, too."""
 
@@ -171,7 +170,6 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
     for name in ("learning_starts", "n_step"):
         if (most := largest(settings, hp_config, name)) > size:
             raise ConfigurationError(f"{name}={most} is more than memory_size={size}; allowed are at most {size}")
-    check_only_lr_is_scheduled(settings["schedules"])
 
 
 def check_budget(

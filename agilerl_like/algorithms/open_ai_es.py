@@ -16,7 +16,6 @@ from agilerl_like.algorithms.evolution_strategy import (
     EvolutionStrategyGroup,
     EvolutionStrategyLearner,
 )
-from agilerl_like.algorithms.settings import check_only_lr_is_scheduled
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -153,4 +152,3 @@ class OpenAIES(EvolutionStrategy[OpenAIESLearner]):
             raise ConfigurationError(
                 f"num_envs={self.num_envs} is odd, but perturbations come in pairs; allowed are even numbers"
             )
-        check_only_lr_is_scheduled(self.schedules)

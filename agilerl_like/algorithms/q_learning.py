@@ -22,7 +22,7 @@ from agilerl_like.algorithms.off_policy_algorithm import batch_of, best_values, 
 from agilerl_like.algorithms.off_policy_learner import REPORT_EVERY
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.algorithms.settings import LARGEST, STRICT, Schedules, Share, check_only_lr_is_scheduled
+from agilerl_like.algorithms.settings import LARGEST, STRICT, ScheduleOfLR, Share
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, check_argument_names
@@ -56,7 +56,7 @@ class QLearningConfig:
     """Share of the run's env steps over which the probability falls in a straight line (value)."""
     initial_value: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] = 0.0
     """All values of a new table; one above the largest return makes members try every action."""
-    schedules: Schedules = FrozenMapping()
+    schedules: ScheduleOfLR = FrozenMapping()
     """A factor on lr that depends on the run's progress: {lr: linear}, cosine, or points [[progress, factor], ...]
     joined by lines; in Python any function of progress, too."""
 
@@ -250,10 +250,6 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
     def table(self) -> np.ndarray:
         """A copy of the values, `[states, actions]`; of several categories the last one varies fastest."""
         return self.learner.network.table.weight.detach().cpu().numpy().copy()
-
-    def check(self) -> None:
-        super().check()
-        check_only_lr_is_scheduled(self.schedules)
 
     def _check_memory(self) -> None:
         """Raise ConfigurationError unless the table fits in memory, without allocating anything."""

@@ -20,6 +20,7 @@ from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParamete
 from agilerl_like.hpo.schedules import (
     Schedule,
     check_lr_schedule,
+    check_schedule_of_lr,
     check_schedules,
     schedule_to_json,
     schedules_to_json,
@@ -51,6 +52,11 @@ Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, 
 Schedules = Annotated[
     Mapping[str, Schedule], PlainValidator(check_schedules), PlainSerializer(schedules_to_json, when_used="json")
 ]
+
+ScheduleOfLR = Annotated[
+    Mapping[str, Schedule], PlainValidator(check_schedule_of_lr), PlainSerializer(schedules_to_json, when_used="json")
+]
+"""Of algorithms that schedule lr alone."""
 
 LRSchedule = Annotated[
     Schedule | None, PlainValidator(check_lr_schedule), PlainSerializer(schedule_to_json, when_used="json")
@@ -288,13 +294,6 @@ def check_can_evolve(config: type[Any], name: str, parameter: Parameter, algorit
     elif name in known:
         reason = "it is equal for all members, which are computed together, and cannot be a choice"
     raise ConfigurationError(f"hp_config.{name}: {reason}; allowed are {', '.join(choosable)}")
-
-
-def check_only_lr_is_scheduled(schedules: Iterable[str]) -> None:
-    """Raise ConfigurationError if a setting other than lr has a schedule, for algorithms that schedule no other."""
-    for name in schedules:
-        if name != "lr":
-            raise ConfigurationError(f"schedules={name!r} has no effect here; allowed is 'lr'")
 
 
 def number_range(hp_config: Mapping[str, Parameter], name: str) -> RLParameter | Choice | None:

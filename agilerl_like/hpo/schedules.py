@@ -74,8 +74,8 @@ def factor(name: str, schedule: Schedule, progress: float) -> float:
     return value
 
 
-def check_schedules(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedule]:
-    """Return schedules by hyperparameter, with lists as tuples.
+def check_schedules(schedules: Mapping[str, Any] | None, allowed: Sequence[str] = SCHEDULED) -> FrozenMapping[Schedule]:
+    """Return schedules by hyperparameter, of which `allowed` may have one, with lists as tuples.
 
     Raises:
         ConfigurationError: a hyperparameter cannot have a schedule, a name is unknown, points are not in order or
@@ -83,14 +83,19 @@ def check_schedules(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedu
     """
     if not isinstance(schedules or {}, Mapping):
         raise ConfigurationError(
-            f"schedules={schedules!r:.100}; allowed is a mapping from {', '.join(SCHEDULED)} to schedules"
+            f"schedules={schedules!r:.100}; allowed is a mapping from {', '.join(allowed)} to schedules"
         )
     checked = {}
     for name, schedule in (schedules or {}).items():
-        if name not in SCHEDULED:
-            raise unknown_name("schedules", name, SCHEDULED)
+        if name not in allowed:
+            raise unknown_name("schedules", name, allowed)
         checked[name] = _checked(name, schedule)
     return FrozenMapping(checked)
+
+
+def check_schedule_of_lr(schedules: Mapping[str, Any] | None) -> FrozenMapping[Schedule]:
+    """As `check_schedules`, for algorithms that schedule lr alone."""
+    return check_schedules(schedules, allowed=("lr",))
 
 
 def check_lr_schedule(schedule: Any) -> Schedule | None:

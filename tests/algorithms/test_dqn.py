@@ -365,7 +365,7 @@ def test_members_learn_together_as_alone(per_member):
         ({"n_step": 9, "memory_size": 8, "learning_starts": 1}, "n_step=9 is more than memory_size=8"),
         ({"memory_size": 10**12}, r"memory_size=10{12} needs at least .* allowed are at most \d+ env steps"),
         ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
-        ({"schedules": {"clip_coef": "linear"}}, "schedules='clip_coef' has no effect here; allowed is 'lr'"),
+        ({"schedules": {"clip_coef": "linear"}}, "schedules='clip_coef' is unknown; allowed are: lr"),
         ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
     ],
 )

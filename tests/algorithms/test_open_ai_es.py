@@ -238,11 +238,12 @@ def test_predictions_are_the_policy_without_perturbation(tmp_path):
     [
         ({"num_envs": 1}, "num_envs=1 is too few"),
         ({"num_envs": 5}, "num_envs=5 is odd"),
+        ({"schedules": {"sigma": "linear"}}, "schedules='sigma' is unknown; allowed are: lr$"),
         ({"num_agents": 7}, "num_envs=7 is odd"),
         ({"optimizer": "lion"}, "optimizer='lion'"),
         ({"sigma": 0.0}, r"sigma=0\.0"),
         ({"shaping": "log"}, "shaping='log'"),
-        ({"schedules": {"ent_coef": "linear"}}, "allowed is 'lr'"),
+        ({"schedules": {"ent_coef": "linear"}}, "schedules='ent_coef' is unknown; allowed are: lr"),
         ({"recurrent": True}, "recurrent"),
         ({"net_config": {**SMALL, "critic_config": {"latent_dim": 16}}}, "critic_config is not for OpenAIES"),
         ({"actions": gymnasium.spaces.Box(-np.inf, np.inf, (2,))}, "Box of finite bounds"),
