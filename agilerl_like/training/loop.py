@@ -535,7 +535,7 @@ class TrainingLoop(EvaluatingLoop):
 
     def _plan_offspring(self, selection: Selection, infos: Sequence[MemberInfo]) -> Sequence[Offspring]:
         """Return the offspring of the next generation, one per slot, for the members that `infos` describe."""
-        return next_generation(
+        planned = next_generation(
             self._population_view(infos),
             [info.hp_config for info in infos],
             selection=selection,
@@ -545,6 +545,21 @@ class TrainingLoop(EvaluatingLoop):
             repair=self.population.repair,
             check=self.population.check_hyperparameters,
         )
+        self._check_equal_plans(selection, planned)
+        return planned
+
+    def _check_equal_plans(self, selection: Selection, planned: Sequence[Offspring]) -> None:
+        """Raise ConfigurationError unless all processes have planned the same parents; collective."""
+        own = [[one.uid, one.parent_slot, one.start is not None] for one in planned]
+        for rank, other in enumerate(self.members.process_group.all_gather(own)):
+            for slot, (here, there) in enumerate(zip(own, other, strict=True)):
+                if here != there:
+                    mine = self.members.process_group.rank
+                    raise ConfigurationError(
+                        f"{type(selection).__name__} fills slot {slot} from slot {here[1]} in process {mine} and from "
+                        f"slot {there[1]} in process {rank}; allowed is a plan that depends on view and rng alone, "
+                        "because every process makes it, and the main process alone has callbacks"
+                    )
 
     def _population_view(self, infos: Sequence[MemberInfo]) -> PopulationView:
         """Return what the selection strategy reads of the members that `infos` describe."""

@@ -1,5 +1,6 @@
 """Selection and exploration of a user's own in a run: they read fitness, hyperparameters and history, and resume."""
 
+import multiprocessing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,6 +122,21 @@ def test_an_explorer_that_changes_a_setting_without_a_range_is_named(tmp_path):
     message = r"Wrong proposed gamma=0\.9 \(before: 0\.99\), and gamma has no range .*; allowed are .* a range: lr$"
     with pytest.raises(ConfigurationError, match=message):
         run(tmp_path / "run", 256, WorstLearnsFromBest(), mutation=Wrong())
+
+
+@dataclass(frozen=True)
+class ByProcess(Selection):
+    """Replaces another member in each process, as a plan does that depends on what a callback has noted."""
+
+    def plan(self, view, rng):
+        replaced = 1 if multiprocessing.parent_process() is None else 2
+        return [SlotPlan(0 if slot == replaced else slot, slot, explore=False) for slot in range(len(view))]
+
+
+def test_a_plan_that_differs_between_processes_is_an_error_that_names_the_selection(tmp_path):
+    message = r"ByProcess fills slot 1 from slot 0 in process 0 and from slot 1 in process 1; allowed is a plan that"
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path / "run", 256, ByProcess(), processes=2)
 
 
 @pytest.fixture
