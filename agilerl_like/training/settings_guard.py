@@ -1,4 +1,4 @@
-"""Settings of members that a callback changes: refused where several processes train the members, else checked."""
+"""Settings of members, and their ranges, that a callback changes: refused with several processes, else checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agilerl_like.errors import ConfigurationError
 
 @contextlib.contextmanager
 def settings_guard(agents: Sequence[EvolvableAlgorithm], processes: int) -> Iterator[None]:
-    """Restore settings that were changed inside of the block and cannot stay, so that the run can be saved.
+    """Restore settings and ranges that were changed inside of the block and cannot stay, so that the run can be saved.
 
     Raises:
         ValueError: a setting was changed although there are several processes, or to a value that is not legal.
@@ -22,7 +22,7 @@ def settings_guard(agents: Sequence[EvolvableAlgorithm], processes: int) -> Iter
     before = [(agent, dict(vars(agent))) for agent in agents]
     yield
     for agent, values in before:
-        changed = [name for name in map(_attribute, setting_names(agent.config)) if _differs(agent, values, name)]
+        changed = [name for name in _attributes(agent) if _differs(agent, values, name)]
         if not changed:
             continue
         name = changed[0]
@@ -37,15 +37,16 @@ def settings_guard(agents: Sequence[EvolvableAlgorithm], processes: int) -> Iter
             agent.check()
         except ValueError as error:
             for one, its in before:
-                for attribute in map(_attribute, setting_names(one.config)):
+                for attribute in _attributes(one):
                     if attribute in its:
                         vars(one)[attribute] = its[attribute]
             text = f"member {agent.index}: {error}" if isinstance(error, ConfigurationError) else str(error)
             raise ValueError(text) from error
 
 
-def _attribute(setting: str) -> str:
-    return ATTRIBUTES.get(setting, setting)
+def _attributes(agent: EvolvableAlgorithm) -> list[str]:
+    """Return the names of the attributes that hold settings and their ranges."""
+    return [*(ATTRIBUTES.get(setting, setting) for setting in setting_names(agent.config)), "hp_config"]
 
 
 def _differs(agent: EvolvableAlgorithm, values: dict[str, Any], name: str) -> bool:

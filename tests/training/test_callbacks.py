@@ -283,6 +283,8 @@ class Sets(Callback):
         ("lr", "fast", r"lr='fast': input should be a valid number"),
         ("lr", -1.0, r"lr=-1\.0: input should be greater than 0"),
         ("batch_size", 100_000, r"batch_size=100000 is larger than the rollout"),
+        ("hp_config", None, r"hp_config=None; allowed is a HyperparameterConfig"),
+        ("hp_config", HyperparameterConfig(lr=RLParameter(0.5, 0.6)), r"lr=\S+ lies outside its range \[0\.5, 0\.6\]"),
     ],
 )
 def test_an_illegal_setting_of_a_callback_names_it_and_the_run_is_saved_without(name, value, message, tmp_path):
