@@ -3,7 +3,7 @@
 Populations of 16 start from the bundled configuration of an environment, with every kind of mutation drawn about
 equally often, so that each one is counted. Two measures, both of a member's first generation: its gain, which is its
 fitness less its parent's one generation before and holds a generation of training, and its fitness less that of its
-parent in the same generation, where the parent survived. The intervals resample the births.
+parent in the same generation, where the parent survived. The intervals resample the births, four or more.
 
     python -m benchmarks.mutation_effect                                     # all, into benchmarks/README.md
     python -m benchmarks.mutation_effect --cases cartpole --seeds 1 2        # these alone; others keep their results
@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agilerl_like.cli.train import train
-from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import Estimate, bootstrap, operator_effects, operator_gains
 from agilerl_like.reporting.run_history import read_history
 from benchmarks.tables import ROOT, lines_of, machine, markdown, replace_section, versions
@@ -129,10 +128,7 @@ def table(births: Iterable[Births]) -> list[str]:
 
 def cells(estimate: Estimate) -> tuple[str, str]:
     """Return the number of values and the mean with its interval."""
-    if not estimate.num_values:
-        return "0", ""
-    value, low, high = formatting.returns([estimate.value, estimate.low, estimate.high], signed=True)
-    return str(estimate.num_values), f"{value} [{low}, {high}]" if low else value
+    return str(estimate.num_values), estimate.text(signed=True) if estimate.num_values else ""
 
 
 def read_results() -> list[Births]:

@@ -18,6 +18,7 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.charts import distinct_names
 from agilerl_like.reporting.estimates import (
     FEW,
+    NOTE_ON_FEW,
     Estimate,
     best_at,
     bootstrap,
@@ -63,7 +64,7 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
         if len(envs) == 1:
             _write_methods(best_of, shortest)
             if any(1 < len(its) < FEW for its in best_of.values()):
-                write_line(f"rough: the bootstrap of fewer than {FEW} runs has few values")
+                write_line(NOTE_ON_FEW)
         else:
             write_line(f"no mean over the runs, because they have different envs: {', '.join(envs)}")
     _write_found(opened, names)
@@ -81,10 +82,9 @@ def _pooled(best: Mapping[str, np.ndarray]) -> list[list[str]]:
         if (size := len(values)) > 1:
             pooled = [bootstrap(column if np.isfinite(column).all() else [], interquartile_mean) for column in values.T]
             name = f"{method}: " if len(best) > 1 else ""
-            rows += [
-                [f"{name}{mean_name(size)}", *(formatting.known_fitness(its.value) for its in pooled)],
-                [f"{name}{interval_name(size)}", *map(_interval, pooled)],
-            ]
+            rows.append([f"{name}{mean_name(size)}", *(formatting.known_fitness(its.value) for its in pooled)])
+            if interval := interval_name(size):
+                rows.append([f"{name}{interval}", *map(_interval, pooled)])
     return rows
 
 
@@ -99,11 +99,11 @@ def _write_methods(best: Mapping[str, np.ndarray], env_steps: float) -> None:
     for (one, first), (two, second) in combinations(last.items(), 2):
         gap = bootstrap_difference(first, second, interquartile_mean)
         share = probability_of_improvement(first, second)
-        rows.append([f"{one} less {two}", formatting.known_fitness(gap.value), _interval(gap), f"{share:.0%}"])
+        interval = f"{_interval(gap)}{' rough' if gap.is_rough else ''}"
+        rows.append([f"{one} less {two}", formatting.known_fitness(gap.value), interval, f"{share:.0%}"])
     if rows:
         write_line(f"\nmethods after {formatting.count(env_steps)} training steps: differences of their means")
-        fewest = min(map(len, last.values()))
-        write_table(("methods", "difference", interval_name(fewest), "the first is better"), rows)
+        write_table(("methods", "difference", "95 % interval", "the first is better"), rows)
 
 
 def _write_found(runs: list[Run], run_names: list[str]) -> None:

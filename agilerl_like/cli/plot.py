@@ -15,9 +15,9 @@ from agilerl_like.saved_runs import Run, methods_of
 def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Plot a run: fitness, hyperparameters, network sizes and metrics of learning over generations.
 
-    Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean (below 4
-    runs the mean) with its 95 % interval. Runs that differ in more than the seed and the section `run` are of several
-    methods: each has a colour, a mean and an interval of its own.
+    Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean with its
+    95 % interval (below 4 runs the mean without one). Runs that differ in more than the seed and the section `run` are
+    of several methods: each has a colour, a mean and an interval of its own.
 
     Args:
         runs: Folders of runs.

@@ -10,7 +10,6 @@ from agilerl_like.cli.output import checked_seed, write_line
 from agilerl_like.errors import ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.console import ConsoleReporter
-from agilerl_like.reporting.estimates import Estimate
 from agilerl_like.reporting.formatting import number_of
 from agilerl_like.saved_runs import Run, replay_run
 
@@ -30,7 +29,7 @@ def replay(
 
     Args:
         run: Folder of a run.
-        seeds: Number of agents with the schedule, and of agents without it; an interval needs two.
+        seeds: Number of agents with the schedule, and of agents without it; an interval needs four.
         seed: Seed of the replay; left out: a random one.
         quiet: Print the result alone.
         trust: Import what `environment` of the run names (`id`, `instances`, `wrappers`, `training_wrappers`), and
@@ -46,21 +45,13 @@ def replay(
     error = f" ± {result.standard_error:.1f}" if result.standard_error >= 0 else ""
     write_line(f"best agent of the run      {formatting.fitness(result.found)}{error} (standard error)")
     label = f"replayed on {number_of(seeds, 'seed')}"
-    write_line(f"{label:<26} {describe(result.estimate)}: {_listed(result.replayed)}")
-    write_line(f"initial settings unchanged {describe(result.baseline)}: {_listed(result.unchanged)}")
-    value, low, high = formatting.returns(result.difference[:3], signed=True)
-    interval = f" [{low}, {high}]" if result.difference.num_values > 1 else ""
-    write_line(f"difference                 {value or '-'}{interval}")
+    write_line(f"{label:<26} {result.estimate.text()}: {_listed(result.replayed)}")
+    write_line(f"initial settings unchanged {result.baseline.text()}: {_listed(result.unchanged)}")
+    write_line(f"difference                 {result.difference.text(signed=True)}")
     lineage = f"{number_of(result.generations, 'generation')}, {number_of(result.changes, 'change')}"
     write_line(f"{lineage}; at the end: {result.architecture}")
     write_line(result.verdict)
     return ExitCode.DONE
-
-
-def describe(estimate: Estimate) -> str:
-    """Return an interquartile mean with its interval."""
-    value, low, high = map(formatting.fitness, estimate[:3])
-    return f"{value} [{low}, {high}]" if estimate.num_values > 1 else value
 
 
 def _listed(fitness: list[float]) -> str:

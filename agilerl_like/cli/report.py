@@ -32,8 +32,9 @@ def write_findings(run: RunHistory, name: str = "") -> None:
 def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Write what evolution did to one HTML file: family tree, fitness, schedules, effect of each mutation.
 
-    Several runs are drawn side by side, with their interquartile mean (below 4 runs the mean), or one for each method,
-    whose runs differ in the seed and the section `run` alone. A run that is still running is drawn as far as it is.
+    Several runs are drawn side by side, with their interquartile mean (below 4 runs the mean, without an interval), or
+    one for each method, whose runs differ in the seed and the section `run` alone. A run that is still running is drawn
+    as far as it is.
 
     Args:
         runs: Folders of runs.

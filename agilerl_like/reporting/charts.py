@@ -304,9 +304,8 @@ def comparison(
         band = {"y": {"field": "low"}, "y2": {"field": "high"}}
         line = {"type": "line", "color": its_colour, "strokeWidth": 3, **step}
         area = {"mark": {"type": "area", "color": its_colour, "opacity": 0.18, **step}, "encoding": band}
-        layers += [
-            {"data": {"values": mean}, **part} for part in (area, {"mark": line, "encoding": {"y": {"field": "mean"}}})
-        ]
+        drawn = {"mark": line, "encoding": {"y": {"field": "mean"}}}
+        layers += [{"data": {"values": mean}, **part} for part in ([area] if its.interval_name else []) + [drawn]]
     return {
         "height": 320,
         "encoding": {

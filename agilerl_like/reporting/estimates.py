@@ -8,12 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agilerl_like.reporting import formatting
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 2000
-FEW = 4
-"""Fewest runs of which an interquartile mean leaves out any, and an interval is not called rough."""
+LEAST = 4
+"""Fewest values of which an interquartile mean leaves out any, and which have an interval."""
+FEW = 8
+"""Fewest values of which an interval is not called rough."""
+NOTE_ON_FEW = (
+    f"an interval needs {LEAST} values; of fewer than {FEW} it is rough, because it holds the true value in 86 to 91 % "
+    "of cases"
+)
+"""Coverage of `bootstrap` for normal values."""
 SHRUNK = "shrunk weights"
 """Name of what clones with shrunk and perturbed weights brought, whatever their mutations."""
 
@@ -25,6 +33,17 @@ class Estimate(NamedTuple):
     low: float
     high: float
     num_values: int
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether it has an interval of few values, which is too narrow."""
+        return LEAST <= self.num_values < FEW
+
+    def text(self, *, signed: bool = False) -> str:
+        """Return the statistic with its interval, `12.0 [8.0, 15.5]`; an interval of few values is called rough."""
+        value, low, high = formatting.returns(self[:3], signed=signed)
+        interval = f" [{low}, {high}]{' rough' if self.is_rough else ''}" if low else ""
+        return f"{value or '-'}{interval}"
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
@@ -38,26 +57,26 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def mean_name(num_values: int) -> str:
-    """Return what `interquartile_mean` is of so many values: below `FEW` no quarter is left out."""
-    return "mean" if num_values < FEW else "interquartile mean"
+    """Return what `interquartile_mean` is of so many values: below `LEAST` no quarter is left out."""
+    return "mean" if num_values < LEAST else "interquartile mean"
 
 
 def interval_name(num_values: int) -> str:
-    """Return the name of an interval of so many runs: a bootstrap of fewer than `FEW` has few values."""
-    return f"{'rough ' if num_values < FEW else ''}95 % interval"
+    """Return the name of an interval of so many values: rough below `FEW`; "" below `LEAST`, where there is none."""
+    return "" if num_values < LEAST else f"{'rough ' if num_values < FEW else ''}95 % interval"
 
 
 def bootstrap(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn.mean(-1),
 ) -> Estimate:
-    """Return a statistic of the finite values, with the percentile interval of resampling them."""
+    """Return a statistic of the finite values, with the percentile interval of resampling `LEAST` of them or more."""
     known = _finite(values)
     if not known.size:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(statistic(known))
-    if known.size == 1:
-        return Estimate(value, math.nan, math.nan, 1)
+    if known.size < LEAST:
+        return Estimate(value, math.nan, math.nan, known.size)
     drawn = np.random.default_rng(0).choice(known, (RESAMPLES, known.size))
     low, high = np.quantile(statistic(drawn), [0.025, 0.975])
     return Estimate(value, float(low), float(high), known.size)
@@ -70,12 +89,12 @@ def bootstrap_difference(
 ) -> Estimate:
     """Return the statistic of the first finite values less that of the second, with the percentile interval of both.
 
-    The number of values is that of the side that has fewer.
+    The number of values is that of the side that has fewer; below `LEAST` there is no interval.
     """
     one, two = _finite(first), _finite(second)
     fewest = min(one.size, two.size)
     value = float(statistic(one) - statistic(two)) if fewest else math.nan
-    if fewest < 2:
+    if fewest < LEAST:
         return Estimate(value, math.nan, math.nan, fewest)
     rng = np.random.default_rng(0)
     drawn = [statistic(rng.choice(values, (RESAMPLES, values.size))) for values in (one, two)]
@@ -183,7 +202,7 @@ class Pooled(NamedTuple):
 
     @property
     def interval_name(self) -> str:
-        """What their intervals are."""
+        """What their intervals are; "" if there are none."""
         return interval_name(self.num_runs)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.estimates import Estimate, bootstrap, operator_effects
+from agilerl_like.reporting.estimates import LEAST, Estimate, bootstrap, operator_effects
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 200
@@ -259,11 +259,7 @@ def percent(estimate: Estimate) -> str:
     return f"{value} % [{low}, {high}]"
 
 
-def operator_lines(run: RunHistory, least: int = 5) -> list[str]:
-    """Return the effect of each kind of mutation with its interval, of those with at least so many births."""
-    estimates = {name: bootstrap(own) for name, own in operator_effects(run).items() if len(own) >= least}
-    lines = []
-    for name, estimate in estimates.items():
-        value, low, high = formatting.returns(estimate[:3], signed=True)
-        lines.append(f"{name}: {value} [{low}, {high}] in {estimate.num_values} births")
-    return lines
+def operator_lines(run: RunHistory) -> list[str]:
+    """Return the effect of each kind of mutation with its interval, of those with enough births for one."""
+    estimates = {name: bootstrap(own) for name, own in operator_effects(run).items() if len(own) >= LEAST}
+    return [f"{name}: {its.text(signed=True)} in {its.num_values} births" for name, its in estimates.items()]

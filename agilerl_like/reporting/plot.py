@@ -88,9 +88,9 @@ def _save(drawing: Figure, target: Path) -> Path:
 def figure_of_runs(run_dirs: Sequence[Path | str], *, methods: Sequence[str] = ()) -> Figure:
     """Return the figure of several runs: the best fitness so far of each over env steps, and their mean.
 
-    The mean is the interquartile one (below 4 runs the mean), with its 95 % bootstrap interval, up to the end of the
-    shortest run. `methods` are the names of the runs' methods, as `saved_runs.methods_of` returns them: the runs of
-    each method have one colour and a mean of their own.
+    The mean is the interquartile one (below 4 runs the mean, without an interval), with its 95 % bootstrap interval,
+    up to the end of the shortest run. `methods` are the names of the runs' methods, as `saved_runs.methods_of` returns
+    them: the runs of each method have one colour and a mean of their own.
 
     Raises:
         ConfigurationError: a folder is no run's, or the runs are not of one env.
@@ -117,8 +117,9 @@ def figure_of_runs(run_dirs: Sequence[Path | str], *, methods: Sequence[str] = (
         low, value, high = np.array([(mean.low, mean.value, mean.high) for mean in its.estimates]).T
         label = _label_in_legend(f"{of}{its.mean_name} of {its.num_runs} runs")
         axes.step(its.env_steps, value, where="post", color=colour, linewidth=2.5, label=label)
-        label = f"{its.interval_name} of the mean"
-        axes.fill_between(its.env_steps, low, high, step="post", color=colour, alpha=0.12, linewidth=0, label=label)
+        if its.interval_name:
+            label, shade = f"{its.interval_name} of the mean", {"color": colour, "alpha": 0.12, "linewidth": 0}
+            axes.fill_between(its.env_steps, low, high, step="post", label=label, **shade)
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
     _style_axes(axes, envs[0])

@@ -20,6 +20,8 @@ from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import charts, formatting
 from agilerl_like.reporting.callback import Reporter
 from agilerl_like.reporting.estimates import (
+    LEAST,
+    NOTE_ON_FEW,
     Estimate,
     best_so_far,
     bootstrap,
@@ -107,12 +109,13 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str], methods: Seque
         "" if len(envs) == 1 else f"No mean over the runs, because they have different envs: {', '.join(sorted(envs))}."
     )
     if means:
-        found = {f"{its.mean_name} with a {its.interval_name}": None for its in means.values()}
+        names_of = ((its.mean_name, its.interval_name) for its in means.values())
+        found = {f"{mean} with a {interval} by bootstrap" if interval else mean: None for mean, interval in names_of}
         note = (
-            f"{'Thick lines' if methods else 'Black'}: {' or '.join(found)}, by bootstrap, over the runs"
+            f"{'Thick lines' if methods else 'Black'}: {' or '.join(found)} over the runs"
             f"{' of a method (equal settings)' if methods else ''}, up to the end of the shortest. The interquartile "
-            "mean leaves out the lowest and the highest quarter, rounded down. Below 4 runs it is the mean, and the "
-            "interval is rough."
+            f"mean leaves out the lowest and the highest quarter, rounded down; below {LEAST} runs it is the mean. "
+            f"{NOTE_ON_FEW.capitalize()}."
         )
     rows = [
         [
@@ -276,10 +279,10 @@ def _operators(run: RunHistory) -> str:
     estimates = {name: bootstrap(values) for name, values in gains.items()}
     effects = {name: bootstrap(values) for name, values in operator_effects(run).items()}
     rows = [
-        [name, str(its.num_values), _interval(its), _interval(effects[name]) if name in effects else ""]
-        for name, its in estimates.items()
+        [name, *(cell for its in (gain, effects.get(name, bootstrap(()))) for cell in _births(its))]
+        for name, gain in estimates.items()
     ]
-    table = _table(["mutation", "births", "gain", "beside the parent"], rows, numeric=(1, 2, 3))
+    table = _table(["mutation", "births", "gain", "births", "beside the parent"], rows, numeric=(1, 2, 3, 4))
     return _section(
         "What each mutation brought",
         "Mean gain in fitness with a 95 % bootstrap interval: a member's fitness after its first generation less its "
@@ -287,9 +290,14 @@ def _operators(run: RunHistory) -> str:
         "it was cloned from). This gain also has a generation of training (the row of unchanged clones "
         "shows how much) and regression to the mean, because parents are selected for a high and partly lucky fitness. "
         "Beside the parent: the same member less its parent in the same generation, where that one survived as it was; "
-        "it has neither.",
+        f"it has neither. {NOTE_ON_FEW.capitalize()}.",
         f'<div class="rows">{_chart("gains of mutations", charts.intervals(estimates))}</div>{table}',
     )
+
+
+def _births(estimate: Estimate) -> list[str]:
+    """Return the number of births and their mean with its interval."""
+    return [str(estimate.num_values), estimate.text(signed=True)]
 
 
 def _importance(run: RunHistory) -> str:
@@ -318,11 +326,6 @@ def _importance(run: RunHistory) -> str:
         "best quarter of the gains was made; where the interval reaches 0, the run does not show an effect.",
         f'<div class="rows">{figure}</div>{table}',
     )
-
-
-def _interval(e: Estimate) -> str:
-    value, low, high = formatting.returns([e.value, e.low, e.high], signed=True)
-    return f"{value} [{low}, {high}]" if low else value
 
 
 def _time(run: RunHistory) -> str:

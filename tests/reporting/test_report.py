@@ -203,7 +203,7 @@ def test_names_are_escaped(tmp_path):
 def test_runs_side_by_side_have_a_mean_if_their_env_is_equal(tmp_path):
     folders = [write_run(tmp_path / f"run{n}", last) for n, last in enumerate((30.0, 40.0, 50.0))]
     page = report_html([read_history(folder) for folder in folders])
-    assert "Black: mean with a rough 95 % interval, by bootstrap" in page
+    assert "Black: mean over the runs, up to" in page
     assert page.count("<details><summary><h2") == 3
     (folders[0] / "run.json").write_text('{"env": "Other-v0"}')
     histories = [read_history(folder) for folder in folders]
@@ -238,12 +238,11 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
         ["a", "-", "10.0", "10.0", "20.0"],
         ["b", "-", "-", "30.0", "40.0"],
         ["mean", "-", "-", "20.0", "30.0"],
-        ["rough 95 % interval", "-", "-", "10.0 to 30.0", "20.0 to 40.0"],
     ]
     head = next(row for row in rows if "training steps" in row)
     assert {"evaluation steps", "training steps"} < {*head}
     begin = rows.index(wanted[0])
-    assert rows[begin : begin + 5] == wanted
+    assert rows[begin : begin + 4] == wanted
     (tmp_path / "b" / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
     assert main(["compare", *folders]) == 0
     out = capsys.readouterr().out
@@ -274,8 +273,8 @@ def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsy
     rows = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     last = {row[0]: row[-1] for row in rows}
     assert last["evolution auto: mean"] == "31.5"
-    assert last["selection tournament: rough 95 % interval"] == "61.0 to 62.0"
-    assert ["evolution auto less selection tournament", "-30.0", "-31.0 to -29.0", "0%"] in rows
+    assert "selection tournament: rough 95 % interval" not in last
+    assert ["evolution auto less selection tournament", "-30.0", "-", "0%"] in rows
     assert "mean" not in last
     assert main(["compare", str(folders[0]), str(folders[2])]) == 0
     assert "interval" not in capsys.readouterr().out  # of one run each
@@ -284,11 +283,11 @@ def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsy
 def test_runs_side_by_side_have_a_mean_for_each_method(tmp_path):
     histories = [read_history(run) for run in write_methods(tmp_path, {"a": "", "b": ""})]
     page = report_html(histories, ["A", "A", "B", "B"])
-    assert "Thick lines: mean with a rough 95 % interval, by bootstrap, over the runs of a method" in page
+    assert "Thick lines: mean over the runs of a method" in page
     spec = charts.comparison(histories, pooled_by_method(histories, "AABB"), "AABB")
     curves, *means = spec["layer"]
     assert curves["encoding"]["color"]["scale"]["domain"] == ["A", "B"]
-    assert [layer["data"]["values"][-1]["mean"] for layer in means] == [31.5, 31.5, 61.5, 61.5]
+    assert [layer["data"]["values"][-1]["mean"] for layer in means] == [31.5, 61.5]
 
 
 def test_a_first_value_is_above_a_second_one_with_a_probability():
@@ -318,9 +317,20 @@ def test_interval_holds_the_mean_and_narrows_with_more_values():
     assert bootstrap([])[-1] == 0
 
 
-def test_a_difference_is_that_of_finite_values_and_needs_two_of_each_for_an_interval():
-    found = bootstrap_difference([3.0, math.nan, 5.0], [1.0, 1.0, math.inf, 1.0], interquartile_mean)
-    assert (found.value, found.num_values) == (3.0, 2)  # 4 less 1
+def test_an_interval_needs_four_values_and_is_rough_below_eight():
+    """Percentile intervals of normal values hold the mean in 50, 76, 88 and 93 % of cases for 2, 3, 4 and 8 values."""
+    values = [1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 3.0, 6.0]
+    found = [bootstrap(values[:size]) for size in range(1, 9)]
+    assert [math.isfinite(its.low) for its in found] == [False] * 3 + [True] * 5
+    assert [its.is_rough for its in found] == [False] * 3 + [True] * 4 + [False]
+    assert found[2].text(signed=True) == "+2.33"
+    assert found[3].text().endswith("] rough")
+    assert found[7].text().endswith("]")
+
+
+def test_a_difference_is_that_of_finite_values_and_needs_four_of_each_for_an_interval():
+    found = bootstrap_difference([3.0, math.nan, 5.0, 3.0, 5.0], [1.0, 1.0, math.inf, 1.0, 1.0], interquartile_mean)
+    assert (found.value, found.num_values) == (3.0, 4)  # 4 less 1
     assert 2.0 <= found.low <= found.high <= 4.0
     one = bootstrap_difference([3.0, math.nan], [1.0, 2.0], interquartile_mean)
     assert (one.value, one.num_values) == (1.5, 1)
