@@ -480,22 +480,43 @@ def a_replay(replayed, unchanged, changes=3, found=100.0):
 def test_a_verdict_without_changes_is_of_all_agents_and_needs_more_than_one_of_two() -> None:
     """All have the same settings; a wide interval shows nothing."""
     assert a_replay([59.2, 500.0], [500.0, 60.0], changes=0, found=400.0).verdict.endswith("is within the noise")
-    assert "within the noise" in a_replay([math.nan], [500.0], changes=0, found=400.0).verdict
+    assert a_replay([8.0], [9.0], changes=0).verdict.endswith("is not shown: an interval needs 4 agents")
+
+
+def test_two_seeds_do_not_show_that_a_find_transfers() -> None:
+    """In 1 of 6 trials without any effect both replayed agents are above both others."""
+    assert "is not shown to transfer: an interval needs 4" in a_replay([30, 500], [10, 20], found=500.0).verdict
+
+
+def test_an_agent_that_diverged_counts_as_the_lowest() -> None:
+    result = a_replay([500, 500, math.nan, math.nan, math.nan], [100, 120, 90, 80, 70], found=500.0)
+    assert "is not shown to transfer" in result.verdict
+    assert result.diverged == "3 of 5 replayed agents diverged, and count as the lowest fitness of all agents"
+    assert result.estimate.value == pytest.approx((70 + 70 + 500) / 3)
+    one = a_replay([1, 2, 3, math.nan], [1, math.nan, 2, 3])
+    assert one.diverged.startswith("1 of 4 replayed and 1 of 4 unchanged agents diverged")
+    assert not a_replay([1], [2]).diverged
+    assert "is not shown to transfer" in a_replay([math.nan] * 4, [math.nan] * 4).verdict
+
+
+def test_agents_that_may_be_below_the_best_one_are_not_called_as_good() -> None:
+    result = a_replay([30, 40, 50, 60, 500], [9, 9, 9, 10, 10], found=300.0)
+    assert result.verdict.endswith("the best agent of the run is within the noise")
 
 
 @pytest.mark.parametrize(
     ("result", "verdict"),
     [
-        (a_replay([98, 99, 100, 101], [10, 11, 12, 13]), "transfers: better"),
-        (a_replay([50, 51, 52, 53], [10, 11, 12, 13]), "transfers in part"),
+        (a_replay([98, 99, 100, 101], [10, 11, 12, 13]), "transfers: better than the initial settings (by a rough interval); it reaches"),
+        (a_replay([98, 99, 100, 101] * 2, [10, 11, 12, 13] * 2), "transfers: better than the initial settings; it r"),
+        (a_replay([50, 51, 52, 53], [10, 11, 12, 13]), "transfers: better"),
         (a_replay([98, 99, 100, 101], [97, 99, 100, 102]), "is not shown to transfer"),
         (a_replay([10, 11, 12, 13], [98, 99, 100, 101]), "does not transfer: the replayed agents are worse"),
         (a_replay([98, 99, 100, 101], [98, 99, 100, 101], changes=0), "is one setting without changes"),
         (a_replay([8, 9, 10, 11], [8, 9, 10, 11], changes=0), "is one setting without changes"),
         (a_replay([120], [10]), "is not shown to transfer: an interval needs"),  # one seed has no spread
         (a_replay([1], [10]), "is not shown to transfer: an interval needs"),
-        (a_replay([120, math.nan], [10, 11]), "is not shown to transfer: an interval needs"),
-        (a_replay([98, math.nan, 100, 101], [10, 11, 12, math.nan]), "transfers: better"),
+        (a_replay([98, 99, 100, 101], [10, 11, 12, math.nan]), "transfers: better"),
     ],
 )
 def test_verdict_needs_the_best_agent_and_the_initial_settings(result, verdict):

@@ -48,6 +48,8 @@ def replay(
     write_line(f"{label:<26} {result.estimate.text()}: {_listed(result.replayed)}")
     write_line(f"initial settings unchanged {result.baseline.text()}: {_listed(result.unchanged)}")
     write_line(f"difference                 {result.difference.text(signed=True)}")
+    if result.diverged:
+        write_line(result.diverged)
     lineage = f"{number_of(result.generations, 'generation')}, {number_of(result.changes, 'change')}"
     write_line(f"{lineage}; at the end: {result.architecture}")
     write_line(result.verdict)

@@ -28,6 +28,7 @@ from agilerl_like.networks.multi_agent_spec import MultiAgentSpec, split_operato
 from agilerl_like.networks.network_mutation import UNIT_COUNT_ARGUMENTS, UNLIMITED
 from agilerl_like.reporting.callback import Callback, CallbackList
 from agilerl_like.reporting.estimates import (
+    LEAST,
     Estimate,
     best_so_far,
     bootstrap,
@@ -68,48 +69,63 @@ class Replay:
     @cached_property
     def estimate(self) -> Estimate:
         """The interquartile mean of the replayed agents with its interval."""
-        return bootstrap(self.replayed, interquartile_mean)
+        return bootstrap(self._scores(self.replayed), interquartile_mean)
 
     @cached_property
     def baseline(self) -> Estimate:
         """The interquartile mean of the agents with the initial settings."""
-        return bootstrap(self.unchanged, interquartile_mean)
+        return bootstrap(self._scores(self.unchanged), interquartile_mean)
 
     @cached_property
     def difference(self) -> Estimate:
         """How much better the replayed agents are than those with the initial settings."""
-        return bootstrap_difference(self.replayed, self.unchanged, interquartile_mean)
+        return bootstrap_difference(self._scores(self.replayed), self._scores(self.unchanged), interquartile_mean)
+
+    def _scores(self, fitness: Sequence[float]) -> list[float]:
+        """Return the fitness of agents; one that diverged has failed, and counts as the lowest of all agents."""
+        finite = [its for its in (*self.replayed, *self.unchanged) if math.isfinite(its)]
+        return [its if math.isfinite(its) else min(finite) for its in fitness] if finite else []
+
+    @property
+    def diverged(self) -> str:
+        """How many agents diverged, and what they count as; "" if none did."""
+        groups = {"replayed": self.replayed, "unchanged": self.unchanged}
+        lost = {name: sum(not math.isfinite(value) for value in its) for name, its in groups.items()}
+        if not any(lost.values()):
+            return ""
+        counts = " and ".join(f"{lost[name]} of {len(its)} {name}" for name, its in groups.items() if lost[name])
+        return f"{counts} agents diverged, and count as the lowest fitness of all agents"
 
     @property
     def verdict(self) -> str:
-        """Whether the find transfers to new seeds: as good as the best agent, and better than the initial settings.
+        """Whether the find transfers to new seeds: better than the initial settings, and as good as the best agent.
 
-        The second shows that the schedule matters, and not one good draw or the luck of the best agent's weights.
+        The first shows that the schedule matters, and not one good draw or the luck of the best agent's weights. The
+        second is known where the interval lies on one side of the best agent, less two of its standard errors.
         """
-        slack = 2 * self.standard_error if self.standard_error >= 0 else 0.0
-        reaches = max(self.estimate.value, self.estimate.high) >= self.found - slack
         if not self.changes:
-            return self._verdict_without_changes(self.found - slack)
-        if self.difference.num_values < 2:
-            return "the find is not shown to transfer: an interval needs two finite returns of each kind"
+            both = bootstrap(self._scores([*self.replayed, *self.unchanged]), interquartile_mean)
+            reaches = f"on new seeds {self._reaches(both)}"
+            return f"the find is one setting without changes, so there is no schedule to test: {reaches}"
+        if self.difference.num_values < LEAST:
+            return f"the find is not shown to transfer: an interval needs {LEAST} agents of each kind"
+        rough = " (by a rough interval)" if self.difference.is_rough else ""
         if self.difference.high < 0:
-            return "the find does not transfer: the replayed agents are worse than those with the initial settings"
+            return f"the find does not transfer: the replayed agents are worse than the initial settings{rough}"
         if self.difference.low <= 0:
             return "the find is not shown to transfer: the difference from the initial settings is within the noise"
-        if reaches:
-            return "the find transfers: better than the initial settings, and as good as the best agent of the run"
-        return "the find transfers in part: better than the initial settings, below the best agent of the run"
+        return f"the find transfers: better than the initial settings{rough}; {self._reaches(self.estimate)}"
 
-    def _verdict_without_changes(self, level: float) -> str:
-        """Return whether agents with the settings of the find, as all are, reach a level on new seeds."""
-        all_agents = bootstrap([*self.replayed, *self.unchanged], interquartile_mean)
-        if all_agents.low >= level:
-            result = "on new seeds it reaches the best agent of the run"
-        elif all_agents.high < level:
-            result = "on new seeds it does not reach the best agent of the run"
-        else:
-            result = "whether it reaches the best agent of the run on new seeds is within the noise"
-        return f"the find is one setting without changes, so there is no schedule to test: {result}"
+    def _reaches(self, estimate: Estimate) -> str:
+        """Return whether agents with the settings of the find reach the best agent of the run."""
+        level = self.found - (2 * self.standard_error if self.standard_error >= 0 else 0.0)
+        if estimate.num_values < LEAST:
+            return f"whether it reaches the best agent of the run is not shown: an interval needs {LEAST} agents"
+        if estimate.low >= level:
+            return "it reaches the best agent of the run"
+        if estimate.high < level:
+            return "it does not reach the best agent of the run"
+        return "whether it reaches the best agent of the run is within the noise"
 
 
 @dataclass(frozen=True)
