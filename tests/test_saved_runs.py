@@ -507,7 +507,10 @@ def test_agents_that_may_be_below_the_best_one_are_not_called_as_good() -> None:
 @pytest.mark.parametrize(
     ("result", "verdict"),
     [
-        (a_replay([98, 99, 100, 101], [10, 11, 12, 13]), "transfers: better than the initial settings (by a rough interval); it reaches"),
+        (
+            a_replay([98, 99, 100, 101], [10, 11, 12, 13]),
+            "transfers: better than the initial settings (by a rough interval); it reaches",
+        ),
         (a_replay([98, 99, 100, 101] * 2, [10, 11, 12, 13] * 2), "transfers: better than the initial settings; it r"),
         (a_replay([50, 51, 52, 53], [10, 11, 12, 13]), "transfers: better"),
         (a_replay([98, 99, 100, 101], [97, 99, 100, 102]), "is not shown to transfer"),

@@ -21,8 +21,8 @@ from agilerl_like.reporting.estimates import (
     NOTE_ON_FEW,
     Estimate,
     best_at,
-    bootstrap,
     bootstrap_difference,
+    bootstrap_of_runs,
     interquartile_mean,
     interval_name,
     mean_name,
@@ -80,7 +80,7 @@ def _pooled(best: Mapping[str, np.ndarray]) -> list[list[str]]:
     rows = []
     for method, values in best.items():
         if (size := len(values)) > 1:
-            pooled = [bootstrap(column if np.isfinite(column).all() else [], interquartile_mean) for column in values.T]
+            pooled = [bootstrap_of_runs(column) for column in values.T]
             name = f"{method}: " if len(best) > 1 else ""
             rows.append([f"{name}{mean_name(size)}", *(formatting.known_fitness(its.value) for its in pooled)])
             if interval := interval_name(size):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
@@ -70,16 +71,27 @@ def bootstrap(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn.mean(-1),
 ) -> Estimate:
-    """Return a statistic of the finite values, with the percentile interval of resampling `LEAST` of them or more."""
-    known = _finite(values)
+    """Return a statistic of values, with the percentile interval of resampling `LEAST` of them or more.
+
+    The statistic reduces the last axis of an array.
+
+    Raises:
+        ConfigurationError: a value is not finite, such as nan for a run that failed: the caller leaves it out or gives
+            it a value, because both change the result; or `values` or `statistic` have other dimensions.
+    """
+    known = _checked(values)
     if not known.size:
         return Estimate(math.nan, math.nan, math.nan, 0)
     value = float(statistic(known))
     if known.size < LEAST:
         return Estimate(value, math.nan, math.nan, known.size)
-    drawn = np.random.default_rng(0).choice(known, (RESAMPLES, known.size))
-    low, high = np.quantile(statistic(drawn), [0.025, 0.975])
+    low, high = np.quantile(_resampled(known, statistic, np.random.default_rng(0)), [0.025, 0.975])
     return Estimate(value, float(low), float(high), known.size)
+
+
+def bootstrap_of_runs(values: np.ndarray) -> Estimate:
+    """Return the interquartile mean of one value of each run, with its interval; nan where a run has no value yet."""
+    return bootstrap(values if np.isfinite(values).all() else (), interquartile_mean)
 
 
 def bootstrap_difference(
@@ -87,34 +99,56 @@ def bootstrap_difference(
     second: Sequence[float] | np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
 ) -> Estimate:
-    """Return the statistic of the first finite values less that of the second, with the percentile interval of both.
+    """Return the statistic of the first values less that of the second, with the percentile interval of both.
 
-    The number of values is that of the side that has fewer; below `LEAST` there is no interval.
+    The number of values is that of the side that has fewer; below `LEAST` there is no interval. Arguments and errors
+    are those of `bootstrap`.
     """
-    one, two = _finite(first), _finite(second)
+    one, two = _checked(first), _checked(second)
     fewest = min(one.size, two.size)
     value = float(statistic(one) - statistic(two)) if fewest else math.nan
     if fewest < LEAST:
         return Estimate(value, math.nan, math.nan, fewest)
     rng = np.random.default_rng(0)
-    drawn = [statistic(rng.choice(values, (RESAMPLES, values.size))) for values in (one, two)]
+    drawn = [_resampled(values, statistic, rng) for values in (one, two)]
     low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
     return Estimate(value, float(low), float(high), fewest)
 
 
 def probability_of_improvement(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
-    """Return the probability that one of the first finite values is above one of the second; ties count half.
+    """Return the probability that one of the first values is above one of the second; ties count half.
 
-    Agarwal et al. 2021, as `interquartile_mean`; nan without values.
+    Agarwal et al. 2021, as `interquartile_mean`; nan without values. A value that is not finite is an error, as in
+    `bootstrap`.
     """
-    one, two = _finite(first), _finite(second)
+    one, two = _checked(first), _checked(second)
     gaps = one[:, None] - two
     return float(((gaps > 0) + (gaps == 0) / 2).mean()) if gaps.size else math.nan
 
 
-def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    known = np.asarray(values, dtype=float)
-    return known[np.isfinite(known)]
+def _checked(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    given = np.asarray(values, dtype=float)
+    if given.ndim != 1:
+        raise ConfigurationError(f"values have the shape {given.shape}; allowed is one number for each run")
+    if lost := int((~np.isfinite(given)).sum()):
+        raise ConfigurationError(
+            f"values={given.tolist()!r}: {lost} of them are not finite; allowed are finite numbers, so that a run that "
+            "failed is left out or has a value by intention"
+        )
+    return given
+
+
+def _resampled(
+    values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    shape = RESAMPLES, values.size
+    found = statistic(rng.choice(values, shape))
+    if np.shape(found) != shape[:1]:
+        raise ConfigurationError(
+            f"statistic returns the shape {np.shape(found)} for an array of shape {shape}; allowed is a function that "
+            "reduces the last axis, such as lambda drawn: np.mean(drawn, axis=-1)"
+        )
+    return found
 
 
 def operator_gains(history: RunHistory) -> dict[str, list[float]]:
@@ -218,7 +252,7 @@ def pooled(histories: Sequence[RunHistory], points: int = 100) -> Pooled | None:
         return None
     grid = np.linspace(begin, end, points)
     values = np.array([_at(grid, steps, best) for steps, best in curves])
-    return Pooled(grid, [bootstrap(values[:, n], interquartile_mean) for n in range(points)], len(curves))
+    return Pooled(grid, [bootstrap_of_runs(values[:, n]) for n in range(points)], len(curves))
 
 
 def pooled_by_method(histories: Sequence[RunHistory], methods: Sequence[str] = ()) -> dict[str, Pooled]:

@@ -98,7 +98,7 @@ class Replay:
 
     @property
     def verdict(self) -> str:
-        """Whether the find transfers to new seeds: better than the initial settings, and as good as the best agent.
+        """Whether the find transfers to new seeds: better than the initial settings; and whether it reaches the best.
 
         The first shows that the schedule matters, and not one good draw or the luck of the best agent's weights. The
         second is known where the interval lies on one side of the best agent, less two of its standard errors.

@@ -292,7 +292,7 @@ def test_runs_side_by_side_have_a_mean_for_each_method(tmp_path):
 
 def test_a_first_value_is_above_a_second_one_with_a_probability():
     assert probability_of_improvement([1, 3], [2, 3]) == (0 + 0 + 1 + 0.5) / 4
-    assert math.isnan(probability_of_improvement([math.nan], [1]))
+    assert math.isnan(probability_of_improvement([], [1]))
 
 
 def test_the_number_of_members_is_that_of_the_first_and_the_last_generation():
@@ -313,7 +313,6 @@ def test_interval_holds_the_mean_and_narrows_with_more_values():
     few, many = bootstrap(rng.normal(3, 1, 10)), bootstrap(rng.normal(3, 1, 1000))
     assert few.low < few.value < few.high
     assert many.high - many.low < 0.2 < few.high - few.low
-    assert bootstrap([2.0, math.nan])[:1] == (2.0,)
     assert bootstrap([])[-1] == 0
 
 
@@ -328,11 +327,36 @@ def test_an_interval_needs_four_values_and_is_rough_below_eight():
     assert found[7].text().endswith("]")
 
 
-def test_a_difference_is_that_of_finite_values_and_needs_four_of_each_for_an_interval():
-    found = bootstrap_difference([3.0, math.nan, 5.0, 3.0, 5.0], [1.0, 1.0, math.inf, 1.0, 1.0], interquartile_mean)
+@pytest.mark.parametrize("values", [[500.0, math.nan], [-math.inf, 1.0], [500.0, None]])
+def test_values_of_failed_runs_are_refused(values):
+    """Left out without an error, they would make the runs look better."""
+    for call in (lambda: bootstrap(values), lambda: probability_of_improvement([1.0], values)):
+        with pytest.raises(ConfigurationError, match="1 of them are not finite; allowed are finite numbers"):
+            call()
+
+
+def test_values_of_several_dimensions_and_statistics_of_the_whole_array_are_refused():
+    """The episodes of a run are no independent runs; a statistic of all resamples has an interval of width 0."""
+    with pytest.raises(ConfigurationError, match=r"values have the shape \(3, 100\); allowed is one number for each"):
+        bootstrap(np.zeros((3, 100)))
+    values = [1.0, 2.0, 3.0, 4.0]
+    for call in (lambda: bootstrap(values, np.mean), lambda: bootstrap_difference(values, values, np.mean)):
+        with pytest.raises(ConfigurationError, match=r"statistic returns the shape \(\) for .* reduces the last axis"):
+            call()
+
+
+def test_a_mean_of_runs_needs_the_value_of_each(tmp_path):
+    histories = [read_history(write_run(tmp_path / str(n), 30.0 + 10 * n)) for n in range(2)]
+    for row in histories[0].rows[:2]:
+        row["population/best_ever"] = math.nan
+    assert [math.isfinite(its.value) for its in pooled(histories, points=2).estimates] == [False, True]
+
+
+def test_a_difference_needs_four_of_each_for_an_interval():
+    found = bootstrap_difference([3.0, 5.0, 3.0, 5.0], [1.0] * 4, interquartile_mean)
     assert (found.value, found.num_values) == (3.0, 4)  # 4 less 1
     assert 2.0 <= found.low <= found.high <= 4.0
-    one = bootstrap_difference([3.0, math.nan], [1.0, 2.0], interquartile_mean)
+    one = bootstrap_difference([3.0], [1.0, 2.0], interquartile_mean)
     assert (one.value, one.num_values) == (1.5, 1)
     assert all(map(math.isnan, one[1:3]))
     assert math.isnan(bootstrap_difference([], [1.0, 2.0], interquartile_mean).value)
