@@ -623,8 +623,17 @@ class TestCommands:
             ["hyperparameters.clip_coef", "-", "0.1 to 0.3, log", "-"],
             ["hyperparameters.lr.grow_factor", str(growth), str(growth), "2.0"],
         ]
-        assert main(["compare", original, original]) == 0
-        assert capsys.readouterr().out.endswith("settings: equal\n")
+        assert main(["compare", original, changed("copy", lambda config: None)]) == 0
+        captured = capsys.readouterr()
+        assert captured.out.endswith("settings: equal\n")
+        assert "s3, copy are of one method and have seed=3: they are one run and its copies" in captured.err
+
+    @pytest.mark.parametrize("command", ["compare", "plot", "report"])
+    def test_a_run_that_is_given_twice_is_refused(self, runs, tmp_path, capsys, command):
+        (tmp_path / "link").symlink_to(runs / "s3")
+        for second in (f"{runs}/s3/", str(tmp_path / "link")):
+            assert main([command, str(runs / "s3"), second]) == 2
+            assert "is given twice; allowed is each folder once" in capsys.readouterr().err
 
     def test_compare_takes_a_setting_that_is_left_out_for_its_default(self, runs, tmp_path, capsys):
         config = yaml.safe_load((runs / "s3" / "config.yaml").read_text())

@@ -12,7 +12,7 @@ import numpy as np
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line, write_table
-from agilerl_like.cli.runs import HEAD, row
+from agilerl_like.cli.runs import HEAD, open_together, row
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.charts import distinct_names
@@ -28,7 +28,7 @@ from agilerl_like.reporting.estimates import (
     mean_name,
     probability_of_improvement,
 )
-from agilerl_like.saved_runs import Run, configs_of, differing_settings, methods_of
+from agilerl_like.saved_runs import Run, configs_of, differing_settings
 from agilerl_like.saved_runs.differences import MISSING
 
 POINTS = 4
@@ -46,7 +46,7 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     """
     if len(runs) < 2:
         raise ConfigurationError(f"runs={len(runs)}; allowed are the folders of two runs or more")
-    opened = [Run.open(folder) for folder in runs]
+    opened, methods = open_together(runs)
     write_table(HEAD, [row(run) for run in opened])
     records, names = [run.records for run in opened], distinct_names([run.name for run in opened])
     shortest = min(float(one.per_generation("time/total_timesteps")[-1]) for one in records)
@@ -56,7 +56,6 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
         )
         at = [shortest * (n + 1) / POINTS for n in range(POINTS)]
         best = [best_at(one, at) for one in records]
-        methods = methods_of(opened)
         best_of = {its: np.array([one for one, of in zip(best, methods, strict=True) if of == its]) for its in methods}
         table = [[name, *map(formatting.known_fitness, values)] for name, values in zip(names, best, strict=True)]
         envs = sorted({str(one.document.get("env", "")) for one in records})

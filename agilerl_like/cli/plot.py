@@ -7,9 +7,9 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line
+from agilerl_like.cli.runs import open_together
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.plot import RUNS_PLOT, plot_run, plot_runs
-from agilerl_like.saved_runs import Run, methods_of
 
 
 def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
@@ -29,6 +29,7 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     if len(runs) == 1:
         path = plot_run(runs[0], out)
     else:
-        path = plot_runs(runs, out or RUNS_PLOT, methods=methods_of([Run.open(folder) for folder in runs]))
+        _, methods = open_together(runs)
+        path = plot_runs(runs, out or RUNS_PLOT, methods=methods)
     write_line(str(path))
     return ExitCode.DONE

@@ -7,11 +7,11 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import write_line
+from agilerl_like.cli.runs import open_together
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects, operator_lines
 from agilerl_like.reporting.report import REPORT, write_report
 from agilerl_like.reporting.run_history import RunHistory
-from agilerl_like.saved_runs import Run, methods_of
 
 EFFECTS = (
     "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation\n"
@@ -43,12 +43,12 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
     if not runs:
         raise ConfigurationError("runs are missing; allowed is the folder of a run, or several")
     target = out or (runs[0] if len(runs) == 1 else Path()) / REPORT
-    given = [Run.open(folder) for folder in runs]
+    given, methods = open_together(runs)
     opened = [run.records for run in given]
     for run in opened:
         for note in run.notes:
             write_line(f"{run.name}: {note}")
-    write_line(str(write_report(opened, target, methods_of(given))))
+    write_line(str(write_report(opened, target, methods)))
     for run in opened:
         write_findings(run, run.name if len(opened) > 1 else "")
     return ExitCode.DONE

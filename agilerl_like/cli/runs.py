@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import write_line, write_table
+from agilerl_like.cli.output import write_line, write_note, write_table
 from agilerl_like.errors import CheckpointError, ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import best_so_far
-from agilerl_like.saved_runs import Run, find_runs
+from agilerl_like.saved_runs import Run, find_runs, methods_of, runs_of_equal_seeds
 
 HEAD = ("run", "env", "ended", "generations", "members", "training steps", "evaluation steps", "best", "time", "begun")
 
@@ -30,6 +31,26 @@ def runs(folder: Positional[Path] = Path("runs"), /) -> int:
     else:
         write_table(HEAD, rows)
     return ExitCode.DONE
+
+
+def open_together(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Open several runs; return them and the name of each one's method, with a note on runs of equal seeds.
+
+    Raises:
+        ConfigurationError: a folder has no files of a run, or is given twice, also under another path.
+    """
+    places = [folder.resolve() for folder in folders]
+    for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
+        if place in places[:number]:
+            raise ConfigurationError(f"runs={str(folder)!r} is given twice; allowed is each folder once")
+    opened = [Run.open(folder) for folder in folders]
+    methods = methods_of(opened)
+    for seed, names in runs_of_equal_seeds(opened, methods):
+        write_note(
+            f"{', '.join(names)} are of one method and have seed={seed}: they are one run and its copies, or runs that "
+            "depend on each other, so a mean and its interval count too many; leave all but one out"
+        )
+    return opened, methods
 
 
 def row(run: Run, folder: Path = Path()) -> list[str]:

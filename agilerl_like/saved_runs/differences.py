@@ -49,6 +49,16 @@ def methods_of(runs: Sequence[Run]) -> list[str]:
     return [known[first] for first in firsts]
 
 
+def runs_of_equal_seeds(runs: Sequence[Run], methods: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Return each seed that several runs of one method have, with the names of these runs."""
+    names_of: dict[tuple[str, int], list[str]] = {}
+    for run, method in zip(runs, methods, strict=True):
+        seed = run.records.document.get("seed")
+        if isinstance(seed, int):
+            names_of.setdefault((method, seed), []).append(run.name)
+    return [(seed, names) for (_, seed), names in names_of.items() if len(names) > 1]
+
+
 def _of_method(config: Mapping[str, Any]) -> dict[str, Any]:
     unused = ("selection", "mutation") if config.get("evolution") else ("evolution",)  # auto replaces both
     kept = {name: its for name, its in config.items() if name not in ("seed", "run", *unused)}
