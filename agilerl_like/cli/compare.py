@@ -27,6 +27,7 @@ from agilerl_like.reporting.estimates import (
     interval_name,
     mean_name,
     probability_of_improvement,
+    why_not_comparable,
 )
 from agilerl_like.saved_runs import Run, configs_of, differing_settings
 from agilerl_like.saved_runs.differences import MISSING
@@ -58,14 +59,14 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
         best = [best_at(one, at) for one in records]
         best_of = {its: np.array([one for one, of in zip(best, methods, strict=True) if of == its]) for its in methods}
         table = [[name, *map(formatting.known_fitness, values)] for name, values in zip(names, best, strict=True)]
-        envs = sorted({str(one.document.get("env", "")) for one in records})
-        write_table(("run", *map(formatting.count, at)), table + (_pooled(best_of) if len(envs) == 1 else []))
-        if len(envs) == 1:
+        reason = why_not_comparable(records)
+        write_table(("run", *map(formatting.count, at)), table + ([] if reason else _pooled(best_of)))
+        if not reason:
             _write_methods(best_of, shortest)
             if any(1 < len(its) < FEW for its in best_of.values()):
                 write_line(NOTE_ON_FEW)
         else:
-            write_line(f"no mean over the runs, because they have different envs: {', '.join(envs)}")
+            write_line(f"no mean over the runs, because {reason}")
     _write_found(opened, names)
     _write_differences(opened, names)
     return ExitCode.DONE

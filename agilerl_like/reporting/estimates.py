@@ -240,6 +240,17 @@ class Pooled(NamedTuple):
         return interval_name(self.num_runs)
 
 
+def why_not_comparable(histories: Sequence[RunHistory]) -> str:
+    """Return why the fitness of runs has no common mean; "" if it has one."""
+    envs = sorted({str(run.document.get("env", "")) for run in histories})
+    kinds = sorted({run.fitness for run in histories})
+    if len(envs) > 1:
+        return f"they have different envs: {', '.join(envs)}"
+    if len(kinds) > 1:
+        return f"they have different fitness: {', '.join(kinds)}"
+    return "their fitness is a rating, which depends on the opponents of each run" if kinds == ["rating"] else ""
+
+
 def pooled(histories: Sequence[RunHistory], points: int = 100) -> Pooled | None:
     """Return the interquartile mean of the best fitness so far, with its interval, up to the end of the shortest run.
 

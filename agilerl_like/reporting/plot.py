@@ -26,7 +26,7 @@ from agilerl_like.reporting.charts import (
     distinct_names,
     fitness_range,
 )
-from agilerl_like.reporting.estimates import best_so_far, pooled_by_method
+from agilerl_like.reporting.estimates import best_so_far, pooled_by_method, why_not_comparable
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.storage.durable_io import replace_file
@@ -93,13 +93,14 @@ def figure_of_runs(run_dirs: Sequence[Path | str], *, methods: Sequence[str] = (
     them: the runs of each method have one colour and a mean of their own.
 
     Raises:
-        ConfigurationError: a folder is no run's, or the runs are not of one env.
+        ConfigurationError: a folder is no run's, or the runs have no common fitness: other envs, other kinds, ratings.
     """
     drawing = _new_figure(figsize=(8, 4))
     runs = [read_history(run_dir) for run_dir in run_dirs]
-    envs = sorted({str(run.document.get("env", "")) for run in runs})
-    if len(envs) != 1:
-        raise ConfigurationError(f"runs are of several envs ({', '.join(envs)}); allowed are runs of one env")
+    if reason := why_not_comparable(runs):
+        raise ConfigurationError(
+            f"runs have no common axis, because {reason}; allowed are runs of one env and fitness, without ratings"
+        )
     axes = drawing.add_subplot()
     one_method = len({*methods}) < 2
     means = pooled_by_method(runs, () if one_method else methods)
@@ -122,7 +123,7 @@ def figure_of_runs(run_dirs: Sequence[Path | str], *, methods: Sequence[str] = (
             axes.fill_between(its.env_steps, low, high, step="post", label=label, **shade)
     axes.set(xlabel="env steps of all members", ylabel="best fitness so far")
     axes.xaxis.set_major_formatter(lambda value, _: formatting.count(value))
-    _style_axes(axes, envs[0])
+    _style_axes(axes, str(runs[0].document.get("env", "")))
     legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -28,6 +28,7 @@ from agilerl_like.reporting.estimates import (
     operator_effects,
     operator_gains,
     pooled_by_method,
+    why_not_comparable,
 )
 from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import SummaryRecord
@@ -103,11 +104,9 @@ def report_html(runs: Sequence[RunHistory], methods: Sequence[str] = ()) -> str:
 
 
 def _comparison(runs: Sequence[RunHistory], names: Sequence[str], methods: Sequence[str]) -> str:
-    envs = {str(run.document.get("env", "")) for run in runs}
-    means = pooled_by_method(runs, methods) if len(envs) == 1 else {}
-    note = (
-        "" if len(envs) == 1 else f"No mean over the runs, because they have different envs: {', '.join(sorted(envs))}."
-    )
+    reason = why_not_comparable(runs)
+    means = {} if reason else pooled_by_method(runs, methods)
+    note = f"No mean over the runs, because {reason}." if reason else ""
     if means:
         names_of = ((its.mean_name, its.interval_name) for its in means.values())
         found = {f"{mean} with a {interval} by bootstrap" if interval else mean: None for mean, interval in names_of}

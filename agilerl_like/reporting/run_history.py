@@ -97,7 +97,13 @@ class RunHistory:
     @property
     def is_rated(self) -> bool:
         """Whether the fitness is a rating, of which `eval/std_reward` is the standard error."""
-        return re.search(r"^ +fitness: rating$", self.config, re.MULTILINE) is not None
+        return self.fitness == "rating"
+
+    @property
+    def fitness(self) -> str:
+        """The setting `training.fitness`."""
+        found = re.search(r"^ +fitness: (\S+)$", self.config, re.MULTILINE)
+        return found[1] if found else "return"
 
     def is_birth(self, row: int) -> bool:
         """Whether a row is the first of a member that has a parent."""

@@ -289,8 +289,11 @@ def test_formats_for_papers(three_runs, tmp_path, name, begins):
 def test_other_formats_and_runs_of_several_envs_are_refused(three_runs, tmp_path):
     with pytest.raises(ConfigurationError, match=r"file='a.jpg'; allowed is a name that ends in .png, .pdf, .svg"):
         plot_runs(three_runs, "a.jpg")
+    (three_runs[1] / "config.yaml").write_text("training:\n  fitness: info.angle\n")
+    with pytest.raises(ConfigurationError, match=r"have different fitness: info\.angle, return; allowed"):
+        plot_runs(three_runs, tmp_path / "a.png")
     (three_runs[0] / "run.json").write_text(json.dumps({"env": "CartPole-v1"}))
-    with pytest.raises(ConfigurationError, match=r"of several envs \(CartPole-v1, LunarLander-v3\)"):
+    with pytest.raises(ConfigurationError, match="have different envs: CartPole-v1, LunarLander-v3; allowed"):
         plot_runs(three_runs, tmp_path / "a.png")
 
 

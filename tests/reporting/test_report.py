@@ -250,6 +250,24 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
     assert "interval" not in out
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"a": "info.angle", "b": "return"}, "they have different fitness: info.angle, return"),
+        ({"a": "rating"}, "their fitness is a rating, which depends on the opponents of each run"),
+    ],
+)
+def test_fitness_of_different_kinds_has_no_mean_and_no_difference(tmp_path, capsys, settings, reason):
+    texts = {name: f"training:\n  fitness: {fitness}" for name, fitness in settings.items()}
+    folders = [*write_methods(tmp_path, texts)]
+    assert main(["compare", *map(str, folders)]) == 0
+    out = capsys.readouterr().out
+    assert f"no mean over the runs, because {reason}" in out
+    assert "less" not in out
+    page = report_html([read_history(folder) for folder in folders])
+    assert f"No mean over the runs, because {reason}." in page
+
+
 def write_methods(folder, settings):
     """Write a run for each seed 1, 2 of each method, whose settings are in `settings`; the second earns 30 more."""
     for number, (name, setting) in enumerate(settings.items()):
