@@ -591,7 +591,7 @@ class TestCommands:
     def test_compare_names_the_settings_that_differ(self, runs, capsys):
         assert main(["compare", str(runs / "s3"), str(runs / "s4")]) == 0
         out = capsys.readouterr().out
-        assert re.search(r"\nmean +\d", out)
+        assert re.search(r"\nmean of 2 runs +\d", out)
         assert re.search(r"hyperparameters and architecture of each run's best agent\nbest agent +s3 +s4\n", out)
         assert re.search(r"\narchitecture +16 .*\nweights +[\d,]+ +[\d,]+\n", out)
         assert re.search(r"settings: those that differ\nsetting +s3 +s4\nseed +3 +4\n$", out)
@@ -660,6 +660,7 @@ class TestCommands:
         config["algorithm"] |= {"learn_step": 128, "update_epochs": 2, "gamma": 0.8}
         (tmp_path / "fast" / "config.yaml").write_text(yaml.safe_dump(config))
         assert methods_of(opened[2:]) == ["slow", "fast"]
+        assert methods_of([*opened[:2], opened[3]]) == ["as s3", "as s3", "fast"]
         config["algorithm"]["gamma"], config["run"]["callbacks"] = 0.9, ["patience"]
         (tmp_path / "slow" / "config.yaml").write_text(yaml.safe_dump(config))
         assert methods_of(opened[2:])[0].endswith("run.callbacks ['patience']")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from agilerl_like.reporting.estimates import (
     probability_of_improvement,
     why_not_comparable,
 )
+from agilerl_like.reporting.run_history import RunHistory
 from agilerl_like.saved_runs import Run, configs_of, differing_settings
 from agilerl_like.saved_runs.differences import MISSING
 
@@ -50,11 +51,10 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     opened, methods = open_together(runs)
     write_table(HEAD, [row(run) for run in opened])
     records, names = [run.records for run in opened], distinct_names([run.name for run in opened])
-    shortest = min(float(one.per_generation("time/total_timesteps")[-1]) for one in records)
+    ends = [float(one.per_generation("time/total_timesteps")[-1]) for one in records]
+    shortest = min(ends)
     if math.isfinite(shortest):
-        write_line(
-            f"\nbest fitness so far at equal training steps (up to {formatting.count(shortest)}, the shortest run)"
-        )
+        write_line(f"\nbest fitness so far at equal training steps (up to {_end(records, names, ends)})")
         at = [shortest * (n + 1) / POINTS for n in range(POINTS)]
         best = [best_at(one, at) for one in records]
         best_of = {its: np.array([one for one, of in zip(best, methods, strict=True) if of == its]) for its in methods}
@@ -65,11 +65,29 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             _write_methods(best_of, shortest)
             if any(1 < len(its) < FEW for its in best_of.values()):
                 write_line(NOTE_ON_FEW)
+            if "" not in best_of and (alone := [its for its, values in best_of.items() if len(values) == 1]):
+                write_line(f"without a mean, because of one run each: {'; '.join(alone)}")
         else:
             write_line(f"no mean over the runs, because {reason}")
     _write_found(opened, names)
     _write_differences(opened, names)
     return ExitCode.DONE
+
+
+def _end(runs: Sequence[RunHistory], names: Sequence[str], ends: Sequence[float]) -> str:
+    """Return where the comparison ends, and which runs are the cause if others are longer."""
+    shortest, longer = min(ends), [end for end in ends if end > min(ends)]
+    if not longer:
+        return formatting.count(shortest)
+    cause = (
+        f"{name}, {formatting.outcome(run.outcome)}"
+        for name, run, end in zip(names, runs, ends, strict=True)
+        if end == shortest
+    )
+    return (
+        f"{formatting.count(shortest)}, the end of {'; '.join(cause)}; left out or resumed, it would be up to "
+        f"{formatting.count(min(longer))}"
+    )
 
 
 def _pooled(best: Mapping[str, np.ndarray]) -> list[list[str]]:
@@ -82,7 +100,9 @@ def _pooled(best: Mapping[str, np.ndarray]) -> list[list[str]]:
         if (size := len(values)) > 1:
             pooled = [bootstrap_of_runs(column) for column in values.T]
             name = f"{method}: " if len(best) > 1 else ""
-            rows.append([f"{name}{mean_name(size)}", *(formatting.known_fitness(its.value) for its in pooled)])
+            rows.append(
+                [f"{name}{mean_name(size)} of {size} runs", *(formatting.known_fitness(its.value) for its in pooled)]
+            )
             if interval := interval_name(size):
                 rows.append([f"{name}{interval}", *map(_interval, pooled)])
     return rows

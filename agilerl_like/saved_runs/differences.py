@@ -13,7 +13,7 @@ from agilerl_like.saved_runs.run import Run
 SHOWN = 2
 """Entries that are shown of a mapping that another run does not have."""
 LABELLED = 3
-"""Settings that differ in the name of a method; a method that differs in more has the name of its first run."""
+"""Settings that differ in the name of a method; one that differs in more has the name of its first run: "as NAME"."""
 MISSING = "-"
 """The value of a setting that a run does not have."""
 
@@ -39,7 +39,7 @@ def methods_of(runs: Sequence[Run]) -> list[str]:
     if len(methods) == 1:
         return [""] * len(runs)
     rows = list(differing_settings([configs[first] for first in methods]))
-    names = [runs[first].name for first in methods]
+    names = [f"{'as ' if firsts.count(first) > 1 else ''}{runs[first].name}" for first in methods]
     if len(rows) <= LABELLED:
         settings = [row[0] for row in rows]
         for number, column in enumerate(zip(*(row[1:] for row in rows), strict=True)):

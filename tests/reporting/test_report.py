@@ -237,7 +237,7 @@ def test_compare_has_a_mean_where_all_runs_have_a_fitness_in_one_env(tmp_path, c
         ["run", "50k", "100k", "150k", "200k"],
         ["a", "-", "10.0", "10.0", "20.0"],
         ["b", "-", "-", "30.0", "40.0"],
-        ["mean", "-", "-", "20.0", "30.0"],
+        ["mean of 2 runs", "-", "-", "20.0", "30.0"],
     ]
     head = next(row for row in rows if "training steps" in row)
     assert {"evaluation steps", "training steps"} < {*head}
@@ -290,12 +290,28 @@ def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsy
     assert main(["compare", *map(str, folders)]) == 0
     rows = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     last = {row[0]: row[-1] for row in rows}
-    assert last["evolution auto: mean"] == "31.5"
+    assert last["evolution auto: mean of 2 runs"] == "31.5"
     assert "selection tournament: rough 95 % interval" not in last
     assert ["evolution auto less selection tournament", "-30.0", "-", "0%"] in rows
-    assert "mean" not in last
+    assert "mean of 4 runs" not in last
     assert main(["compare", str(folders[0]), str(folders[2])]) == 0
-    assert "interval" not in capsys.readouterr().out  # of one run each
+    out = capsys.readouterr().out
+    assert "interval" not in out  # of one run each
+    assert "without a mean, because of one run each: evolution auto; selection tournament" in out
+    assert "equal training steps (up to 300k)" in out
+
+
+def test_compare_names_the_run_that_ends_the_comparison(tmp_path, capsys):
+    for name, generations in (("short", 1), ("long", 2), ("longest", 3)):
+        reporter = CsvReporter(tmp_path / name)
+        reporter.start(a_run())
+        for number in range(1, generations + 1):
+            reporter.generation(a_generation(a_member(), number=number))
+        outcome = "interrupted" if name == "short" else "budget spent"
+        (tmp_path / name / "run.json").write_text(json.dumps({"env": "LunarLander-v3", "outcome": outcome}))
+    assert main(["compare", *(str(tmp_path / name) for name in ("short", "long", "longest"))]) == 0
+    expected = "(up to 100k, the end of short, interrupted; left out or resumed, it would be up to 200k)"
+    assert f"best fitness so far at equal training steps {expected}\n" in capsys.readouterr().out
 
 
 def test_runs_side_by_side_have_a_mean_for_each_method(tmp_path):
