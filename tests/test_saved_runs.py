@@ -26,7 +26,7 @@ from agilerl_like.modules import MLPSpec
 from agilerl_like.networks import network_mutation
 from agilerl_like.networks.architecture import NetworkSpec
 from agilerl_like.registry import registered
-from agilerl_like.reporting import Callback
+from agilerl_like.reporting import Callback, formatting
 from agilerl_like.saved_runs import (
     Replay,
     marl_eval,
@@ -544,10 +544,16 @@ class TestCommands:
             "evaluation",
             "steps",
             "best",
+            "±",
+            "standard",
+            "error",
             "time",
             "begun",
         ]
         assert first.split()[:4] == ["s3", "CartPole-v1", "budget", "spent"]
+        last = Run.open(runs / "s3").records.rows[-1]
+        best, error = (last[f"population/best_ever{name}"] for name in ("", "_standard_error"))
+        assert f"  {formatting.with_error(best, error)}  " in first
         assert second.startswith("s4 ")
 
     def test_run_without_an_evaluation_has_no_fitness(self, run_dir, capsys):

@@ -11,10 +11,21 @@ from tyro.conf import Positional
 from agilerl_like.cli.output import write_line, write_note, write_table
 from agilerl_like.errors import CheckpointError, ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.estimates import best_so_far
+from agilerl_like.reporting.estimates import best_with_error
 from agilerl_like.saved_runs import Run, find_runs, methods_of, runs_of_equal_seeds
 
-HEAD = ("run", "env", "ended", "generations", "members", "training steps", "evaluation steps", "best", "time", "begun")
+HEAD = (
+    "run",
+    "env",
+    "ended",
+    "generations",
+    "members",
+    "training steps",
+    "evaluation steps",
+    "best ± standard error",
+    "time",
+    "begun",
+)
 
 
 def runs(folder: Positional[Path] = Path("runs"), /) -> int:
@@ -71,7 +82,7 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
         records.sizes,
         formatting.count(last.get("time/total_timesteps", math.nan)),
         formatting.count(last.get("time/evaluation_timesteps", math.nan)),
-        formatting.known_fitness(best_so_far(records)[-1]),
+        best_with_error(records),
         formatting.duration(last.get("time/time_elapsed", math.nan)),
         str(document.get("begun", "")).removesuffix(" UTC")[:16],
     ]

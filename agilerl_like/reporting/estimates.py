@@ -283,6 +283,12 @@ def _at(grid: np.ndarray, steps: np.ndarray, best: np.ndarray) -> np.ndarray:
     return np.where(ended > 0, best[ended - 1], np.nan)
 
 
+def best_with_error(history: RunHistory) -> str:
+    """Return the fitness of a run's best agent with its standard error, if that is known, as text."""
+    error = history.rows[-1].get("population/best_ever_standard_error", math.nan)
+    return formatting.with_error(float(best_so_far(history)[-1]), error)
+
+
 def best_so_far(history: RunHistory) -> np.ndarray:
     """Return the fitness of the best agent so far, by generation; without confirmed ones, of the evaluations."""
     confirmed = history.per_generation("population/best_ever")

@@ -75,6 +75,12 @@ def known_fitness(value: float) -> str:
     return fitness(value) if math.isfinite(value) else "-"
 
 
+def with_error(value: float, error: float) -> str:
+    """Return a fitness with its standard error, if that is known: `146.8 ± 32.0`; `-` if there is none."""
+    shown, its = returns([value, error])
+    return f"{shown or '-'}{f' ± {its}' if shown and its else ''}"
+
+
 def count(value: float) -> str:
     """Return a large number in three digits: `950`, `12.4k`, `3M`."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):

@@ -23,7 +23,7 @@ from agilerl_like.reporting.estimates import (
     LEAST,
     NOTE_ON_FEW,
     Estimate,
-    best_so_far,
+    best_with_error,
     bootstrap,
     operator_effects,
     operator_gains,
@@ -124,7 +124,7 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str], methods: Seque
             f"{len(run.generations)}",
             formatting.count(run.per_generation("time/total_timesteps")[-1]),
             formatting.count(run.per_generation("time/evaluation_timesteps")[-1]),
-            formatting.known_fitness(best_so_far(run)[-1]),
+            best_with_error(run),
             formatting.duration(run.per_generation("time/time_elapsed")[-1]),
             _genome(run, run.best_row),
         ]
@@ -137,7 +137,7 @@ def _comparison(runs: Sequence[RunHistory], names: Sequence[str], methods: Seque
         "generations",
         "training steps",
         "evaluation steps",
-        "best fitness",
+        "best fitness ± standard error",
         "time",
         "best agent",
     ]
@@ -162,8 +162,8 @@ def _facts(run: RunHistory) -> str:
     of_lineage = sum(map(run.is_birth, run.lineage))
     facts = [
         (
-            formatting.known_fitness(best_so_far(run)[-1]),
-            f"best fitness, {'' if run.best_is_confirmed else 'not yet '}on fresh episodes",
+            best_with_error(run),
+            f"best fitness{' ± standard error,' if run.best_is_confirmed else ', not yet'} on fresh episodes",
         ),
         (f"{best['uid']:.0f}", f"best member, generation {best['generation']:.0f}"),
         (f"{of_lineage} of {births}", "births in its lineage"),
