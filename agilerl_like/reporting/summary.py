@@ -63,11 +63,10 @@ def summary_panel(summary: SummaryRecord, unconfirmed: str = "") -> RenderableTy
 
 def _fitness(summary: SummaryRecord) -> str:
     best = summary.best
-    mean, std = formatting.returns([best.fitness, best.fitness_std])
-    text = mean or "nan"
+    text = formatting.with_error(best.fitness, best.standard_error)
     if best.episodes > 1:
-        kind = "standard error" if best.fitness_std == best.standard_error else "standard deviation"
-        text += f" ± {std} ({kind}) over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
+        kind = " (standard error)" if best.is_confirmed else ""
+        text += f"{kind} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
     return f"{text}  (member {best.uid}, generation {best.generation})"
 
 

@@ -448,7 +448,7 @@ def test_summary_has_fitness_genome_lineage_and_path(tmp_path):
     assert written(console).splitlines() == [
         "",
         "target reached",
-        "  best fitness    205.0 ± 10.0 (standard deviation) over 20 fresh episodes  (member 2, generation 1)",
+        "  best fitness    205.0 ± 2.0 (standard error) over 20 fresh episodes  (member 2, generation 1)",
         "  hyperparameters lr 1.2e-3, batch_size 64",
         "  architecture    enc 64 | head 64 Tanh  (12,345 weights)",
         "  lineage         gen   0  member 0                 initial member",
@@ -479,9 +479,14 @@ def test_an_evaluation_within_the_error_of_the_confirmed_fitness_needs_no_note()
     assert "confirmed" not in written(console)
 
 
-def test_the_spread_of_a_rating_is_its_standard_error():
-    best = dataclasses.replace(a_summary().best, fitness_std=2.0)
-    assert summary_facts(a_summary(best=best))["best fitness"][0].startswith("205.0 ± 2.0 (standard error) over 20 ")
+def test_the_error_of_the_best_fitness_is_the_standard_error_whatever_the_deviation():
+    """Also where every episode has the same return, so that both are 0, and for a rating, where both are equal."""
+    for deviation, error in ((0.0, 0.0), (2.0, 2.0), (10.0, 2.0)):
+        best = dataclasses.replace(a_summary().best, fitness_std=deviation, standard_error=error)
+        text = summary_facts(a_summary(best=best))["best fitness"][0]
+        assert text.startswith(f"205.0 ± {error:.1f} (standard error) over 20 fresh episodes")
+    best = dataclasses.replace(a_summary().best, standard_error=math.nan, episodes=5)
+    assert summary_facts(a_summary(best=best))["best fitness"][0].startswith("205.0 over 5 episodes")
 
 
 def test_the_summary_explains_an_evaluation_above_the_confirmed_fitness():
@@ -570,7 +575,7 @@ def test_ascii_console_gets_ascii_arrows():
     text = written(console)
     assert "PPO on K?se-v0" in text
     assert "lr 1e-3 -> 1.2e-3" in text
-    assert "205.0 +- 10.0 (standard deviation) over 20 fresh episodes" in text
+    assert "205.0 +- 2.0 (standard error) over 20 fresh episodes" in text
 
 
 def test_console_is_dropped_if_it_cannot_write():
