@@ -80,7 +80,7 @@ class ConsoleReporter(Reporter):
     def _clear(self) -> None:
         self._record: GenerationRecord | None = None
         self._previous: dict[int, float] = {}
-        self._bests: list[float] = []
+        self._tops: list[_Top] = []
         self._env_steps = 0
         self._rendered = _RenderedMembers(None, self._canvas.size, Segments([]))
         self._started = self._last_output = self._clock()
@@ -150,7 +150,7 @@ class ConsoleReporter(Reporter):
         self._record = record
         self._count_steps(record.env_steps)
         self._ends.append(_StepCount(self._clock(), record.env_steps))
-        self._bests.append(best.fitness)
+        self._tops.append(_Top(best.fitness, best.uid, record.generation))
         if not self.verbose or self._run is None:
             return
         if is_first and best.legend:
@@ -200,15 +200,20 @@ class ConsoleReporter(Reporter):
             self._print(Text(self._after_interrupt))
 
     def _unconfirmed(self, summary: SummaryRecord) -> str:
-        """Return the best evaluation that was printed, if fresh episodes are below it by more than their error."""
-        known, best = [fitness for fitness in self._bests if not math.isnan(fitness)], summary.best
+        """Return the best evaluation of another agent, if the best one's fresh episodes are below it by their error."""
+        known, best = [top for top in self._tops if not math.isnan(top.fitness)], summary.best
         if self._record is None or not best.is_confirmed or not known:
             return ""
-        if max(known) <= best.fitness + best.standard_error:
+        top = max(known, key=lambda its: its.fitness)
+        if (top.uid, top.generation) == (
+            best.uid,
+            best.generation,
+        ) or top.fitness <= best.fitness + best.standard_error:
             return ""
-        top, confirmed = formatting.returns([max(known), summary.best.fitness])
-        generation = self._record.generation - len(self._bests) + 1 + self._bests.index(max(known))
-        return "" if top == confirmed else f"{top} of generation {generation} was not confirmed on fresh episodes"
+        printed, confirmed = formatting.returns([top.fitness, best.fitness])
+        is_last = summary.reason == "interrupted" and top.generation == self._record.generation
+        verdict = "has played no fresh episodes" if is_last else "was not confirmed on fresh episodes"
+        return "" if printed == confirmed else f"{printed} of generation {top.generation} {verdict}"
 
     def close(self) -> None:
         """Stop the live display."""
@@ -263,11 +268,11 @@ class ConsoleReporter(Reporter):
         record = self._record
         reached = record.target is not None and record.best.fitness >= record.target
         ever = formatting.fitness(record.best.fitness)
-        text = Text.assemble("best ", (formatting.fitness(self._bests[-1]), "bold green" if reached else "bold"))
+        text = Text.assemble("best ", (formatting.fitness(self._tops[-1].fitness), "bold green" if reached else "bold"))
         text.append(
             f"   ever {ever}" + ("" if record.target is None else f"   target {formatting.fitness(record.target)}")
         )
-        return text.append(f"   {formatting.sparkline(self._bests, _SPARKS)}", style="cyan")
+        return text.append(f"   {formatting.sparkline([top.fitness for top in self._tops], _SPARKS)}", style="cyan")
 
     def _share(self, run: RunRecord) -> float:
         return min(1.0, self._env_steps / run.max_env_steps)
@@ -328,6 +333,14 @@ class _RenderedMembers(NamedTuple):
     record: GenerationRecord | None
     size: ConsoleDimensions
     segments: Segments
+
+
+class _Top(NamedTuple):
+    """The highest fitness of a generation."""
+
+    fitness: float
+    uid: int
+    generation: int
 
 
 class _StepCount(NamedTuple):

@@ -479,6 +479,26 @@ def test_an_evaluation_within_the_error_of_the_confirmed_fitness_needs_no_note()
     assert "confirmed" not in written(console)
 
 
+def test_the_best_agent_is_not_noted_as_unconfirmed_itself():
+    """Its evaluation was lucky, and its fitness on fresh episodes is what the summary has."""
+    console = a_console(terminal=False, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    reporter.generation(a_generation(a_member(uid=2, fitness=300.0), number=1))
+    reporter.finish(a_summary())  # member 2 of generation 1
+    assert "confirmed" not in written(console)
+
+
+def test_after_an_interrupt_the_last_evaluation_has_played_no_fresh_episodes():
+    console = a_console(terminal=False, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    for number, fitness in enumerate((205.0, 300.0), 1):
+        reporter.generation(a_generation(a_member(uid=2, fitness=fitness), number=number))
+    reporter.finish(a_summary(reason="interrupted"))
+    assert "(300.0 of generation 2 has played no fresh episodes)" in written(console)
+
+
 def test_the_error_of_the_best_fitness_is_the_standard_error_whatever_the_deviation():
     """Also where every episode has the same return, so that both are 0, and for a rating, where both are equal."""
     for deviation, error in ((0.0, 0.0), (2.0, 2.0), (10.0, 2.0)):
