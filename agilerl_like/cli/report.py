@@ -14,8 +14,8 @@ from agilerl_like.reporting.report import REPORT, write_report
 from agilerl_like.reporting.run_history import RunHistory
 
 EFFECTS = (
-    "mean effect of mutations: a clone's fitness less its parent's after the clone's first generation\n"
-    "(parents are chosen for a high fitness, so that of unchanged clones falls, too)"
+    "mean effect of mutations: a clone's fitness less its parent's, both after the clone's first generation\n"
+    "(where the parent survived as it was; report.html has the gain over the generation before, too)"
 )
 
 

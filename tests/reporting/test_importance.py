@@ -1,12 +1,14 @@
 """Importance of hyperparameters: known shares are found, noise is not called an effect."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from reporting_examples import a_birth
 
+from agilerl_like.cli.report import write_findings
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import operator_effects, operator_gains
 from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects
@@ -237,6 +239,14 @@ def test_a_parent_that_was_changed_at_the_birth_of_its_clone_is_no_comparison():
     parent, clone = a_birth(slot=0, uid=0, survives=True, mutations=LR), a_birth(slot=1, uid=2, mutations=())
     assert operator_effects(RunHistory(Path("run"), rows, (parent, clone))) == {}
     assert operator_effects(RunHistory(Path("run"), rows, (clone,))) == {"clone, unchanged": [-48.0]}
+
+
+def test_the_terminal_describes_the_effect_that_it_prints(capsys):
+    rows = rows_of([(0, -1, 10.0)], [(0, -1, 7.0), (1, 0, 9.0), (2, 0, 8.0), (3, 0, 10.0), (4, 0, 9.0)])
+    write_findings(RunHistory(Path("run"), rows))
+    out = capsys.readouterr().out
+    assert "a clone's fitness less its parent's, both after the clone's first generation\n" in out
+    assert re.search(r"clone, unchanged: \+2\.00 \[\S+ \S+\] rough in 4 births\n", out)
 
 
 def test_what_shrinking_brought_is_not_that_of_a_mutation():
