@@ -11,6 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like.algorithms.episode_summary import summary
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli.evaluate import _write_result, _write_returns_by_agent
 from agilerl_like.errors import EnvStepError
@@ -175,6 +176,14 @@ class TestEvaluate:
             evaluate([], "CartPole-v1")
         with pytest.raises(ConfigurationError, match="all agents need the same"):
             evaluate([agents[0], population("Acrobot-v1")[0]], "CartPole-v1")
+
+
+def test_a_single_episode_has_no_deviation(capsys):
+    alone = Episodes(np.array([[5.0]]), np.array([[4]]), np.array([[False]]))
+    assert np.isnan(alone.std).all()
+    assert math.isnan(summary([5.0]).spread)
+    _write_result("", alone, seed=7)
+    assert capsys.readouterr().out.startswith("mean return 5.00 over 1 episode (from 5.00 to 5.00")
 
 
 def test_lost_episodes_are_not_in_the_printed_mean(capsys):

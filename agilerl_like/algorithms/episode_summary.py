@@ -14,7 +14,7 @@ from agilerl_like.envs.factory import env_config_or_none
 
 
 class Summary(NamedTuple):
-    """Mean, standard deviation and standard error of episodes."""
+    """Mean, standard deviation (`ddof` 0) and standard error of episodes; both nan of fewer than two."""
 
     mean: float
     spread: float
@@ -29,9 +29,10 @@ def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean"
     """
     if aggregate == "mean" or instances == 1:
         played = np.array([score for score in scores if math.isfinite(score)])
-        mean, spread = (float(played.mean()), float(played.std())) if len(played) else (math.nan, math.nan)
-        error = float(played.std(ddof=1) / math.sqrt(len(played))) if len(played) > 1 else math.nan
-        return Summary(mean, spread, error)
+        mean = float(played.mean()) if len(played) else math.nan
+        if len(played) < 2:
+            return Summary(mean, math.nan, math.nan)
+        return Summary(mean, float(played.std()), float(played.std(ddof=1) / math.sqrt(len(played))))
     by_instance = [summary(scores[i::instances]) for i in range(instances)]
     if any(math.isnan(one.mean) for one in by_instance):
         return Summary(math.nan, math.nan, math.nan)

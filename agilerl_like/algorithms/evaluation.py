@@ -109,9 +109,12 @@ class Episodes(NamedTuple):
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of each member's returns `[P]` over the episodes that were not lost; nan if all were."""
+        """Standard deviation of each member's returns `[P]`; nan where fewer than two episodes were not lost.
+
+        It is that of these episodes (`ddof` 0): the squares are divided by their number.
+        """
         count = (~self.lost).sum(axis=1)
-        return np.sqrt(np.divide(self._squares, count, out=np.full(len(count), np.nan), where=count > 0))
+        return np.sqrt(np.divide(self._squares, count, out=np.full(len(count), np.nan), where=count > 1))
 
     @property
     def _squares(self) -> np.ndarray:

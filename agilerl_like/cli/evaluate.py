@@ -23,6 +23,7 @@ from agilerl_like.evaluation.film import display_episodes
 from agilerl_like.evaluation.games import Games, Player, play_games
 from agilerl_like.evaluation.returns import evaluate as evaluate_agents
 from agilerl_like.networks.sampling import Sampling
+from agilerl_like.reporting import formatting
 from agilerl_like.resources import check_memory
 from agilerl_like.saved_runs.run import eval_steps_of
 from agilerl_like.seeding import fresh_seed
@@ -149,8 +150,9 @@ def _write_result(label: str, played: Episodes, seed: int) -> None:
     if not counts.any():
         raise EnvStepError(f"all {counts.size} episodes were lost with their worker processes; the environment fails")
     scores, lost = played.returns[0][counts], int(played.lost[0].sum())
+    deviation = f" ± {scores.std():.2f} (standard deviation)" if len(scores) > 1 else ""
     write_line(
-        f"{label}mean return {scores.mean():.2f} ± {scores.std():.2f} (standard deviation) over {len(scores)} episodes "
+        f"{label}mean return {scores.mean():.2f}{deviation} over {formatting.number_of(len(scores), 'episode')} "
         f"(from {scores.min():.2f} to {scores.max():.2f}, {played.lengths[0][counts].mean():.0f} steps on average, "
         f"seed {seed}{f', {lost} more were lost with their worker processes' if lost else ''})"
     )

@@ -178,7 +178,7 @@ class ScriptedOpponentEvaluator(Evaluator):
             return self._with_measures(Episodes(returns, lengths, lost, infos))
         returns = np.where(played.lost.any(axis=0), np.nan, played.mine.mean(axis=0))
         counts = (~np.isnan(returns)).sum(axis=1)
-        spread = [float(np.nanstd(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)]
+        spread = [float(np.nanstd(its)) if count > 1 else np.nan for its, count in zip(returns, counts, strict=True)]
         return EvalResult(
             [float(np.nanmean(its)) if count else np.nan for its, count in zip(returns, counts, strict=True)],
             spread,
