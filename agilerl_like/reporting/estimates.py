@@ -251,19 +251,22 @@ def why_not_comparable(histories: Sequence[RunHistory]) -> str:
     return "their fitness is a rating, which depends on the opponents of each run" if kinds == ["rating"] else ""
 
 
-def pooled(histories: Sequence[RunHistory], points: int = 100) -> Pooled | None:
+def pooled(histories: Sequence[RunHistory], points: int = 500) -> Pooled | None:
     """Return the interquartile mean of the best fitness so far, with its interval, up to the end of the shortest run.
 
-    It is None for fewer than two runs, and if one ended before another had its first generation.
+    It is computed where a generation of any run ends, of many such ends at `points` of them. It is None for fewer than
+    two runs, and if one ended before another had its first generation.
     """
     curves = [(h.per_generation("time/total_timesteps"), best_so_far(h)) for h in histories]
     curves = [(steps, best) for steps, best in curves if np.isfinite(steps).all()]
     begin, end = max([steps[0] for steps, _ in curves], default=0), min([steps[-1] for steps, _ in curves], default=0)
     if len(curves) < 2 or begin > end:
         return None
-    grid = np.linspace(begin, end, points)
+    grid = np.unique(np.concatenate([steps for steps, _ in curves]))
+    grid = grid[(grid >= begin) & (grid <= end)]
+    grid = grid[np.unique(np.linspace(0, len(grid) - 1, min(points, len(grid))).round().astype(int))]
     values = np.array([_at(grid, steps, best) for steps, best in curves])
-    return Pooled(grid, [bootstrap_of_runs(values[:, n]) for n in range(points)], len(curves))
+    return Pooled(grid, [bootstrap_of_runs(column) for column in values.T], len(curves))
 
 
 def pooled_by_method(histories: Sequence[RunHistory], methods: Sequence[str] = ()) -> dict[str, Pooled]:

@@ -254,8 +254,9 @@ def effects_lines(found: Effects) -> list[str]:
 
 
 def percent(estimate: Estimate) -> str:
-    """Return a share with its interval, `31 % [12, 47]`."""
-    value, low, high = (f"{100 * max(0.0, end):.0f}" for end in estimate[:3])
+    """Return a share with its interval, `31 % [12, 47]`; 0 is at most 0, and a smaller share has a digit."""
+    value, low, high = (100 * max(0.0, end) for end in estimate[:3])
+    value, low, high = (f"{end:.1g}" if 0 < end < 0.5 else f"{end:.0f}" for end in (value, low, high))
     return f"{value} % [{low}, {high}]"
 
 

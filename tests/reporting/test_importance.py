@@ -10,8 +10,8 @@ from reporting_examples import a_birth
 
 from agilerl_like.cli.report import write_findings
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.estimates import operator_effects, operator_gains
-from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects
+from agilerl_like.reporting.estimates import Estimate, operator_effects, operator_gains
+from agilerl_like.reporting.importance import FOLDS, _moments, _shares, effects_lines, hyperparameter_effects, percent
 from agilerl_like.reporting.run_history import RunHistory, split_arrays
 
 
@@ -239,6 +239,11 @@ def test_a_parent_that_was_changed_at_the_birth_of_its_clone_is_no_comparison():
     parent, clone = a_birth(slot=0, uid=0, survives=True, mutations=LR), a_birth(slot=1, uid=2, mutations=())
     assert operator_effects(RunHistory(Path("run"), rows, (parent, clone))) == {}
     assert operator_effects(RunHistory(Path("run"), rows, (clone,))) == {"clone, unchanged": [-48.0]}
+
+
+def test_an_interval_above_0_is_not_printed_as_one_that_reaches_it():
+    assert percent(Estimate(0.31, 0.003, 0.47, 20)) == "31 % [0.3, 47]"
+    assert percent(Estimate(0.31, -0.003, 0.47, 20)) == "31 % [0, 47]"
 
 
 def test_the_terminal_describes_the_effect_that_it_prints(capsys):

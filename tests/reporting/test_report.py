@@ -214,6 +214,12 @@ def test_runs_side_by_side_have_a_mean_if_their_env_is_equal(tmp_path):
     assert "have different envs" in report_html([read_history(folder) for folder in folders])
 
 
+def test_the_mean_of_runs_steps_where_a_run_does(tmp_path):
+    histories = [read_history(write_run(tmp_path / str(n), 30.0 + n)) for n in range(2)]
+    assert pooled(histories).env_steps.tolist() == [100_000, 200_000, 300_000]
+    assert pooled(histories, points=2).env_steps.tolist() == [100_000, 300_000]
+
+
 def test_pooled_runs_end_with_the_interquartile_mean(tmp_path):
     histories = [read_history(write_run(tmp_path / str(n), 30.0 + 10 * n)) for n in range(5)]
     grid, estimates, num_runs = pooled(histories)
