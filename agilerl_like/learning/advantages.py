@@ -275,8 +275,10 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
     last = rollout.final_observations
     if last.time.shape[1]:
         member, place = (last.time >= 0).nonzero().unbind(1)
+        if not len(place):  # all are those of members of other stacks
+            return result
         time, env = last.time[member, place], last.env[member, place]
-        rows = norm(last.observations[:, : int(place.max()) + 1 if len(place) else 0])
+        rows = norm(last.observations[:, : int(place.max()) + 1])
         if recurrent:
             state = states.beginning.new_zeros(*rows.shape[:2], *states.beginning.shape[-3:])
             state[member, place] = states.after(member, env, time)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from learner_examples import member, rollout_of
+from recurrent_examples import network_of, spec_of, world_of
 
 from agilerl_like.learning.advantages import AdvantageEstimator, compute_advantages, standardised
-from agilerl_like.learning.sequences import SINGLE_STEP
+from agilerl_like.learning.rollout_buffer import FinalObservations
+from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules import ParamStack
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE
 
@@ -49,3 +51,21 @@ def test_old_values_are_the_outputs_of_the_critic_although_its_statistics_change
         assert not torch.allclose(before, module.value_norm.scale, rtol=0.1)
         _, values = module.evaluate(batch.observations.flatten(1, 2), NO_SEQUENCE)
         torch.testing.assert_close(batch.old_values.flatten(1), values)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cell", ["LSTM", "transformer"])
+def test_a_stack_may_be_without_truncated_episodes_where_another_has_them(cell):
+    network = network_of(spec_of(cell), 0)
+    module = ParamStack.of([network]).module
+    rollout = world_of(0, 1, 2, 6, "next step", network.state_shape).rollout
+    index = torch.full((1, 2), -1)
+    padding = FinalObservations(
+        time=index, env=torch.zeros_like(index), observations=torch.zeros(1, 2, 3).double(), batch_size=[1]
+    )
+    estimator = AdvantageEstimator(torch.full((1,), 0.9).double(), torch.full((1,), 0.8).double())
+    found, expected = (
+        compute_advantages(module, its, estimator, cut=SequenceSplit(6, 6))[0].returns
+        for its in (rollout.replace(final_observations=padding), rollout)
+    )
+    assert torch.equal(found, expected)
