@@ -150,14 +150,18 @@ class PPOLearner(Learner):
         stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
         return torch.randperm(samples, generator=stream)
 
-    def _state_before_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
-        """Return the hidden state `[E, M, K, H]` before a rollout, zero where `starts` `[E]` is 1."""
+    def _begin_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
+        """Clear the running returns of envs where `starts` `[E]` is 1, and return the hidden state `[E, M, K, H]`.
+
+        Both are those before the rollout of a hand-written loop; the hidden state is zero where `starts` is 1.
+        """
         if self.recurrent and hidden_state is None and not bool(starts.all()):
             warnings.warn(
                 "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
                 "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
                 stacklevel=6,
             )
+        self.return_statistics = self.return_statistics.of_new_episodes(starts)
         state = self._one_step(hidden_state, len(starts)).state.detach()
         if not bool(torch.isfinite(state).all()):
             raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
@@ -174,14 +178,14 @@ class PPOLearner(Learner):
         host = self.algorithm
         validated(host.config, host.settings())  # attributes may have been set since the last update
         if isinstance(experiences, RolloutBuilder):
-            rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._state_before_rollout)
+            rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
             experiences.clear()
         else:
             rollout, precomputed = as_rollout(
                 experiences,
                 self.encode,
                 self.raw_actions,
-                hidden_state_before=lambda starts: self._state_before_rollout(hidden_state, starts),
+                hidden_state_before=lambda starts: self._begin_rollout(hidden_state, starts),
                 action_masks=action_masks,
                 acting=acting,
             )

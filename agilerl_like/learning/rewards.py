@@ -108,9 +108,11 @@ class ReturnStatistics(NamedTuple):
         """Return the statistics of no rewards."""
         return cls(torch.zeros(3, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
 
-    def of_new_episodes(self) -> ReturnStatistics:
-        """Return the same statistics with no rewards in the running episodes: all envs were reset."""
-        return self._replace(returns=torch.zeros(0, dtype=torch.float64))
+    def of_new_episodes(self, starts: Tensor | None = None) -> ReturnStatistics:
+        """Return the same statistics with no rewards in episodes that begin: where `starts` `[E]` is 1; None: all."""
+        if starts is None or len(starts) != len(self.returns):
+            return self._replace(returns=torch.zeros(0, dtype=torch.float64))
+        return self._replace(returns=torch.where(starts.cpu() > 0, 0.0, self.returns))
 
     def updated(self, rewards: Tensor, continues: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.

@@ -426,7 +426,7 @@ def test_hand_written_loops_and_updates_compute_equal_log_probs_and_values(kind,
         experiences,
         agent.learner.encode,
         agent.learner.raw_actions,
-        hidden_state_before=lambda begins: agent.learner._state_before_rollout(hidden_state_before, begins),
+        hidden_state_before=lambda begins: agent.learner._begin_rollout(hidden_state_before, begins),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)
     batch, _ = compute_advantages(
@@ -449,7 +449,7 @@ def test_a_rollout_that_begins_while_agents_wait_continues_their_hidden_states()
         (*(list(column) for column in zip(*rows, strict=True)), obs, np.zeros(ENVS)),
         agent.learner.encode,
         agent.learner.raw_actions,
-        hidden_state_before=lambda begins: agent.learner._state_before_rollout(before, begins),
+        hidden_state_before=lambda begins: agent.learner._begin_rollout(before, begins),
         acting=list(acting),
     )
     network, one = ParamStack.of([agent.clone().network]).module, torch.ones(1)

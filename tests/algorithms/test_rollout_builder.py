@@ -184,7 +184,7 @@ def test_an_episode_may_end_while_its_agent_waits(autoreset):
             builder.add(obs, [0], [9.0], [True], [True], obs, acting=[True])
         acts, following = not (terminated or truncated), last if truncated and autoreset != "SameStep" else obs
         builder.add(obs, [0], [-1.0], [terminated], [truncated], following, {"final_obs": last}, acting=[acts])
-    rollout, _ = builder.rollout(own.encode, own.raw_actions, own._state_before_rollout)
+    rollout, _ = builder.rollout(own.encode, own.raw_actions, own._begin_rollout)
     keep = [0, 1, 3, 4] if autoreset == "NextStep" else [0, 1, 2, 3]
     assert rollout.valid[0, keep, 0].tolist() == [1, 0, 1, 0]
     assert rollout.valid.sum() == 2
@@ -193,3 +193,20 @@ def test_an_episode_may_end_while_its_agent_waits(autoreset):
     assert rollout.ended[0, keep, 0].tolist() == [0, 1, 0, 1]
     assert rollout.final_observations.observations.tolist() == [[[0.5] * 4]]
     assert builder._starts_next.tolist() == [True]
+
+
+@pytest.mark.parametrize("form", ["tuple", "builder"])
+def test_normalised_rewards_of_a_hand_written_loop_do_not_continue_those_before_a_reset(form):
+    """The second of two envs is reset before each rollout of 4 steps that pay 1, the first one never ends."""
+    settings = {**SETTINGS, "learn_step": 8, "batch_size": 8, "gamma": 1.0, "normalize_reward": True}
+    agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **settings)
+    obs, ones, zeros, starts = np.zeros((2, 4), np.float32), np.ones(2), np.zeros(2), np.array([0.0, 1.0])
+    experience = ([obs] * 4, [[0, 0]] * 4, [zeros] * 4, [ones] * 4, [starts, *[zeros] * 3], [zeros] * 4, obs, zeros)
+    for rollout in range(1, 4):
+        if form == "builder":
+            experience = RolloutBuilder(agent, autoreset="Disabled")
+            for _ in range(4):
+                experience.add(obs, [0, 0], ones, zeros, zeros, obs)
+            experience._starts = starts > 0
+        agent.learn(experience)
+        assert agent.learner.return_statistics.returns.tolist() == [4.0 * rollout, 4.0]
