@@ -434,7 +434,9 @@ class GroupCollector:
         return reports
 
     def reset_member(self, place: int) -> None:
-        """Reset the hidden state and discard the rollout of a member that was replaced."""
+        """Reset hidden state and running returns, and discard the rollout, of a member that was replaced."""
+        learner = self.population[place]
+        learner.return_statistics = learner.return_statistics.of_new_episodes()
         self.resize_hidden_states()
         self.state[place] = 0.0
         self._start_rollouts([place])

@@ -569,7 +569,8 @@ def test_random_actions_of_a_hand_written_loop_are_known_to_the_update(normalize
     assert uniform == [True] * 24 + [False] * 8
 
 
-def test_normalised_rewards_of_new_episodes_do_not_continue_those_before():
+@pytest.mark.parametrize("event", ["reset", "replacement"])
+def test_normalised_rewards_of_new_episodes_do_not_continue_those_before(event):
     env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
     population = population_of(env, learn_step=4 * ENVS, batch_size=16, normalize_reward=True)
     collector = collector_of(env, population)
@@ -578,7 +579,10 @@ def test_normalised_rewards_of_new_episodes_do_not_continue_those_before():
     learned_rewards([learner], collector.groups[""].experience([0], 4))
     moments = learner.return_statistics.moments
     assert len(learner.return_statistics.returns) == ENVS
-    collector.reset([0])
+    if event == "reset":
+        collector.reset([0])
+    else:  # the running episodes are those of the member that was replaced
+        collector.reset_member(0)
     assert len(learner.return_statistics.returns) == 0
     assert torch.equal(learner.return_statistics.moments, moments)
     loaded = PPO.from_documents(*population[0].to_documents(), device="cpu", where="memory")
