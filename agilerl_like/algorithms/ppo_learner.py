@@ -283,7 +283,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
         """Update some members; `experience(places, steps)` returns their rollouts.
 
         Members with rollouts and minibatches of equal size learn together; with `per_member` each learns separately.
-        Rollouts before `learning_starts` are not reported.
+        Rollouts before `learning_starts` are not reported, nor those in which no agent acted.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -301,11 +301,12 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             metrics = self.cohort.learn(together, update).cpu()
             for name in {name for learner in learners for name in learner.scheduled}:
                 metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
+            acted = rollout.valid.flatten(1).any(1).tolist()
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout, i)
                 if learner.algorithm.lr_schedule == ADAPTIVE:
                     metrics["lr"][i] = learner.adapted_lr
-                if learns:
+                if learns and acted[i]:
                     reports[place] = metrics[i : i + 1]
         return reports
 

@@ -106,16 +106,22 @@ class Adam:
         return cls(torch.zeros_like(flat), torch.zeros_like(flat), steps, epsilon=epsilon)
 
     @torch.no_grad()
-    def prepare_steps(self, lr: Tensor, count: int, rule: StepRule | None = None) -> list[AdamStep]:
-        """Return the next `count` steps at learning rates `lr` `[P]`, and add them to the step counts."""
+    def prepare_steps(
+        self, lr: Tensor, count: int, rule: StepRule | None = None, taken: Tensor | None = None
+    ) -> list[AdamStep]:
+        """Return the next `count` steps at learning rates `lr` `[P]`, and add them to the step counts.
+
+        `taken` `[count, P]` is True where a row takes the step; None: everywhere.
+        """
         rule = StepRule([RowRule(epsilon=self.epsilon)] * len(lr)) if rule is None else rule
         for moments in (self.exp_avg, self.exp_avg_sq):
             moments.copy_(hardshrink(moments, MIN_MOMENT))
         columns = [(slice(None), lr)]
         if rule.lr_critic is not None:
             columns = [(slice(rule.critic_at), lr), (slice(rule.critic_at, None), rule.lr_critic)]
-        steps = self.steps + torch.arange(1, count + 1, device=lr.device).unsqueeze(1)  # [count, P]
-        self.steps += count
+        done = torch.arange(1, count + 1, device=lr.device).unsqueeze(1) if taken is None else taken.cumsum(0)
+        steps = self.steps + done  # [count, P]
+        self.steps += done[-1]
         numbers = rule.numbers
         if numbers is None:
             numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]

@@ -155,9 +155,10 @@ class PPOUpdate:
         self.row_numbers = rows.to(hyperparams.lr.dtype)
         self.has_lr_critic = bool((hyperparams.lr_critic != hyperparams.lr).any())
 
-    def healthy(self, metrics: Mapping[str, Tensor]) -> Tensor:
-        """Return whether metrics and weights are finite, `[P]`."""
-        return torch.isfinite(torch.stack([*metrics.values()])).all(0) & self.stacked.is_finite
+    def healthy(self, metrics: Mapping[str, Tensor], has_samples: Tensor) -> Tensor:
+        """Return whether metrics and weights are finite, `[P]`; members without a sample have no metrics."""
+        values = torch.stack([*metrics.values()])
+        return (torch.isfinite(values).all(0) | ~has_samples) & self.stacked.is_finite
 
     def compute_advantages(
         self, rollout: Rollout, cut: SequenceSplit, precomputed: Precomputed | None
@@ -273,8 +274,8 @@ class PPOUpdate:
         adapted = (its.lr * self.stacked.optimizer.lr_scale).clamp(its.lr_min, its.lr_max)
         return torch.where(self.is_adaptive, adapted, its.lr)
 
-    def prepare_steps(self, count: int) -> list[AdamStep]:
-        """Return the next `count` steps of the optimizer."""
+    def prepare_steps(self, count: int, taken: Tensor | None = None) -> list[AdamStep]:
+        """Return the next `count` steps of the optimizer, of which members take those `taken` `[count, P]`."""
         lr, lr_critic, stacked = self.hyperparams.lr, self.hyperparams.lr_critic, self.stacked
         if self.any_adaptive:
             adapted = lr_critic * (self.adapted_lr / lr)
@@ -286,41 +287,48 @@ class PPOUpdate:
             stacked.critic_at,
             self.row_numbers,
         )
-        return stacked.optimizer.prepare_steps(lr, count, rule)
+        return stacked.optimizer.prepare_steps(lr, count, rule, taken)
 
     def epoch(self, batch: TrainingBatch, minibatches: Minibatches, order: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Take a step on every minibatch of the sequences in an order `[P, S]`.
+        """Take a step on every minibatch of the sequences in an order `[P, S]` in which a member has samples.
 
-        Returns the mean of each metric, and flags `[P]` of the members that took all of their steps.
+        Returns the mean of each metric, and flags `[P]` of the members that took all of their steps. The metrics of
+        members without samples are nan.
         """
-        slices, samples, targets = self._shuffled(batch, minibatches, order)
-        taken = StepsTaken([], [], [], [])
+        slices, samples, targets, has_samples = self._shuffled(batch, minibatches, order)
+        taken, done = StepsTaken([], [], [], []), []
         learns, optimizer = torch.ones_like(self.hyperparams.lr, dtype=torch.bool), self.stacked.optimizer
         stops_between_steps = self.any_kl_limit and self.modes.kl_stop != "epoch"
-        for minibatch, adam_step in zip(slices, self.prepare_steps(len(slices)), strict=True):
+        all_have_samples, steps_before = bool(has_samples.all()), optimizer.steps.clone()
+        adam_steps = self.prepare_steps(len(slices), None if all_have_samples else has_samples)
+        for minibatch, here, adam_step in zip(slices, has_samples, adam_steps, strict=True):
             own = self.gradient_sync.local_slice(minibatch)
             its_targets = targets[:, :, own].flatten(2)
             evaluation, norms = self.write_gradient_(
                 self.gradient, [x if x is None else x[:, own] for x in samples], its_targets
             )
             taken.add(its_targets, evaluation, norms)
-            if not stops_between_steps:
+            if all_have_samples and not stops_between_steps:
                 self._take_step(adam_step)
                 continue
-            taken.counts.append(learns)
-            learns = learns & self._is_near(evaluation, its_targets)
-            self._step_of_some(learns, adam_step)
+            taken.counts.append(learns & here)
+            if stops_between_steps:
+                learns = learns & self._is_near(evaluation, its_targets)
+            done.append(learns & here)
+            self._step_of_some(done[-1], adam_step)
             if not bool(learns.any()):
-                optimizer.steps -= len(slices) - len(taken.counts)
                 break
+        if done:
+            optimizer.steps.copy_(steps_before + torch.stack(done).sum(0))
         return self._metrics(taken), learns
 
     def _shuffled(
         self, batch: TrainingBatch, minibatches: Minibatches, order: Tensor
-    ) -> tuple[list[slice], list[Tensor | None], Tensor]:
+    ) -> tuple[list[slice], list[Tensor | None], Tensor, Tensor]:
         """Return the columns of each minibatch, and `Samples` and `Targets` `[5, P, S, L]` of all, in this order.
 
-        They are plain tensors, since TensorClasses would take 5 % of the time with small networks.
+        They are plain tensors, since TensorClasses would take 5 % of the time with small networks. The last result has
+        flags `[minibatches, P]` of the members with samples in a minibatch.
         """
         targets = torch.stack(
             [batch.old_log_probs, batch.advantages, batch.returns, batch.old_values, batch.weight], -1
@@ -331,12 +339,14 @@ class PPOUpdate:
         if padding is not None:
             cast(Tensor, targets)[..., -1].masked_fill_(padding.unsqueeze(-1), 0.0)
         ddof = self.modes.advantage_ddof if self.modes.normalize_advantage == "minibatch" else None
-        return slices, samples, _with_shares(cast(Tensor, targets), slices, ddof)
+        return slices, samples, *_with_shares(cast(Tensor, targets), slices, ddof)
 
     def _metrics(self, steps: StepsTaken) -> dict[str, Tensor]:
         """Return the mean of each metric over the steps of an epoch, `[P]`."""
         targets, norms, taken = steps.targets, steps.norms, len(steps.norms)
-        if counts := steps.counts:  # minibatches that a member was evaluated on after it had stopped do not count
+        if (
+            counts := steps.counts
+        ):  # minibatches without a step of a member do not count, unless its KL stopped it there
             for target, counted in zip(targets, counts, strict=True):
                 target[-1].mul_(counted.unsqueeze(1))
             norms = [norm * counted for norm, counted in zip(norms, counts, strict=True)]
@@ -377,13 +387,12 @@ class PPOUpdate:
             parameter.copy_(before)
 
     def _step_of_some(self, learns: Tensor, adam_step: AdamStep) -> None:
-        """Take a step with the members flagged in `learns` `[P]`; weights, moments and counts of the others stay."""
+        """Take a step with the members flagged in `learns` `[P]`; weights and moments of the others stay."""
         adam, stopped = self.stacked.optimizer, (~learns).nonzero().squeeze(1)
         before = [x[stopped] for x in (self.stacked.flat, adam.exp_avg, adam.exp_avg_sq)]
         self._take_step(adam_step)
         for rows, its in zip((self.stacked.flat, adam.exp_avg, adam.exp_avg_sq), before, strict=True):
             rows[stopped] = its
-        adam.steps[stopped] -= 1
 
 
 class StepsTaken(NamedTuple):
@@ -396,7 +405,7 @@ class StepsTaken(NamedTuple):
     norms: list[Tensor]
     """Norms `[2, P]` of the gradient's halves before the clip."""
     counts: list[Tensor]
-    """Flags `[P]` of the members that had not stopped before; empty if members do not stop between steps."""
+    """Flags `[P]` of the members with samples that had not stopped before; empty if all members take all steps."""
 
     def add(self, targets: Tensor, evaluation: list[Tensor], norms: Tensor) -> None:
         """Add a step."""
@@ -412,22 +421,23 @@ def _reordered(x: Tensor, order: Tensor) -> Tensor:
     return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, order.shape)
 
 
-def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None = None) -> Tensor:
-    """Return `Targets` `[5, P, S, L]` of targets `[P, S, L, 5]`; the weights of each minibatch sum to 1.
+def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return `Targets` `[5, P, S, L]` of targets `[P, S, L, 5]`, and flags `[minibatches, P]`.
 
-    `ddof` is that of the standard deviation by which the advantages of each minibatch are normalised; None: they are
-    not.
+    The weights of each minibatch sum to 1, or to 0 for members without samples in it, whose flag is False. `ddof` is
+    that of the standard deviation by which the advantages of each minibatch are normalised; None: they are not.
     """
     columns = targets.movedim(-1, 0).contiguous()
-    weight = columns[-1]
+    weight, sums = columns[-1], []
     for minibatch in minibatches:
         if ddof is not None:
             advantages = columns[1, :, minibatch]
             flat = advantages.flatten(1), weight[:, minibatch].flatten(1)
             advantages.copy_(standardised(*flat, ddof).view_as(advantages))
         its = weight[:, minibatch]
-        its.div_(its.sum((1, 2), keepdim=True).clamp_(min=1.0))
-    return columns
+        sums.append(its.sum((1, 2), keepdim=True))
+        its.div_(sums[-1].clamp(min=1.0))
+    return columns, torch.stack(sums).flatten(1) > 0
 
 
 @dataclass(frozen=True)
@@ -468,7 +478,7 @@ class RolloutUpdate:
         """Estimate advantages, take epochs of minibatch steps, and return `METRICS` `[P]`.
 
         Weights, moments and normalisers change in place. Without `learns` only the normalisers do, and all metrics but
-        the explained variance are nan.
+        the explained variance are nan; so it is with members none of whose agents acted.
         """
         update = PPOUpdate(
             stacked, self.hyperparams, execution, gradient_sync, self.modes, self.loss, detailed=self.detailed
@@ -486,7 +496,7 @@ class RolloutUpdate:
             stack.module.advance_fades_(1 / FADE_UPDATES)
         metrics = {name: sums / epochs for name, sums in total.items()}
         metrics |= {
-            "healthy": update.healthy(metrics).float(),
+            "healthy": update.healthy(metrics, (batch.weight > 0).flatten(1).any(1)).float(),
             "entropy_loss": -metrics["entropy"],
             "explained_variance": explained_variance,
             "epochs": epochs,

@@ -1,5 +1,6 @@
 """Minibatches leave out the steps in which agents wait; a member's own division does not depend on the others."""
 
+import math
 from itertools import chain
 
 import pytest
@@ -8,7 +9,7 @@ from learner_examples import ENVS, STEPS, member, only, rollout_of, shuffle_of, 
 
 from agilerl_like.learning.minibatches import Minibatches, sequences_in_use
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.ppo_update import RolloutUpdate
+from agilerl_like.learning.ppo_update import RolloutUpdate, UpdateModes
 
 
 def rows_of(slices, order, padding, member):
@@ -69,6 +70,16 @@ def in_turns(members):
     return rollout.replace(**flags, waiting=waits)
 
 
+def acting_in(steps):
+    """A rollout of two members, the first of which acts in its first `steps` of an env only."""
+    rollout, inside = rollout_of(2), torch.ones(2, STEPS, ENVS, dtype=torch.float64)
+    inside[0] = 0.0
+    inside[0, :steps, 0] = 1.0
+    waits = torch.stack([1 - inside, torch.zeros_like(inside)], 1)
+    flags = {name: getattr(rollout, name) * inside for name in ("rewards", "terminated", "ended", "valid")}
+    return rollout.replace(**flags, waiting=waits)
+
+
 def learned(members, rollout, *, batch_size):
     cohort = PopulationLearner(*zip(*(member(place) for place in members), strict=True))
     update = RolloutUpdate(rollout, values_of(len(members)), batch_size, shuffle_of(members))
@@ -93,3 +104,41 @@ def test_a_minibatch_of_the_whole_rollout_is_that_with_rows_of_weight_0(monkeypa
     torch.testing.assert_close(weights, plain_weights, rtol=1e-10, atol=1e-10)
     for name in ("loss", "entropy_loss", "approx_kl", "grad_norm"):
         torch.testing.assert_close(report[name], plain[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("target_kl", [math.inf, 1e9])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_members_none_of_whose_agents_acted_take_no_step(target_kl, decay):
+    rollout, weights = acting_in(0), {}
+    for places in ((0, 1), (1,)):
+        cohort = PopulationLearner(*zip(*(member(place) for place in places), strict=True))
+        adam, before = cohort.stacked.optimizer, cohort.stacked.flat.clone()
+        adam.exp_avg.fill_(1e-3)
+        adam.exp_avg_sq.fill_(1e-6)
+        values = values_of(len(places), target_kl=[target_kl] * len(places), weight_decay=[decay] * len(places))
+        its = rollout if len(places) == 2 else only(rollout, 1)
+        modes = UpdateModes(kl_stop="minibatch")
+        report = cohort.learn(
+            range(len(places)), RolloutUpdate(its, values, 10, shuffle_of(places), detailed=True, modes=modes)
+        )
+        weights[places] = cohort.stacked.flat
+        assert report["gradient_steps"].tolist() == [0, 15][-len(places) :]
+        if len(places) == 2:
+            assert torch.equal(cohort.stacked.flat[0], before[0])
+            assert adam.exp_avg[0].tolist() == [1e-3] * adam.exp_avg.shape[1]
+            assert adam.steps.tolist() == [0, 15]
+            assert report["healthy"].tolist() == [1, 1]
+            assert report["loss"].isnan().tolist() == [True, False]
+    torch.testing.assert_close(weights[0, 1][1], weights[(1,)][0], rtol=1e-10, atol=1e-10)
+
+
+def test_minibatches_without_a_sample_are_no_steps():
+    """Of 24 minibatches of 2 samples, the 3 samples of a member fill 3."""
+    found = []
+    for parts in (3, 24):
+        cohort = PopulationLearner(*zip(member(0), strict=True))
+        update = RolloutUpdate(only(acting_in(3), 0), values_of(1), 2, shuffle_of([0]), num_minibatches=parts)
+        report = cohort.learn([0], update)
+        assert cohort.stacked.optimizer.steps.tolist() == [9]
+        found.append((cohort.stacked.flat, report["loss"], report["grad_norm"]))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)

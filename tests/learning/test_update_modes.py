@@ -167,7 +167,7 @@ def test_advantages_are_normalised_over_the_minibatch_or_the_rollout():
     targets = torch.zeros(1, 4, 1, 5)  # [P, S, L, 5]
     targets[..., 1], targets[..., 4] = advantages.unsqueeze(-1), 1.0
     for ddof, size in ((0, 1.0), (1, math.sqrt(0.5))):
-        found = _with_shares(targets, [slice(0, 2), slice(2, 4)], ddof)[1].flatten().tolist()
+        found = _with_shares(targets, [slice(0, 2), slice(2, 4)], ddof)[0][1].flatten().tolist()
         assert found == pytest.approx([-size, size, -size, size])
 
 

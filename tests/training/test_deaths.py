@@ -66,6 +66,20 @@ def test_fitness_counts_every_reward():
     assert team_of(env).test(env, loop=2) == 3.0 * STEPS
 
 
+def test_a_group_learns_nothing_from_a_rollout_after_its_end():
+    env = make_multi_agent_vect_envs(lives, 1, backend="sync")
+    team = team_of(env, groups={agent: agent for agent in LIVES}, learn_step=3, batch_size=3)
+    collector, learner = collector_of(team, env), team.learners["a_1"]
+    weights, reports = [], []
+    for _ in range(2):  # of one episode, in the first two steps of which the agent acts
+        collector.collect(3)
+        reports.append(collector.learn()[0])
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.network.parameters()]))
+    assert torch.equal(*weights)
+    assert learner.moments.steps.item() == 4
+    assert [bool(torch.isfinite(report["loss"])) for report in reports] == [True, True]  # the mean of the others
+
+
 @pytest.mark.parametrize(("seed", "rewards"), [*zip(range(5), ["sum", "mean", "sum", "mean", "sum"], strict=True)])
 def test_an_agent_ends_itself_for_what_its_team_earns_afterwards(seed, rewards):
     env = make_multi_agent_vect_envs(games.Sacrifice, 8, backend="sync")
