@@ -313,8 +313,12 @@ class Gaussian(ActionDistribution):
 
     def raw_of_unit(self, unit: Tensor) -> Tensor:
         """Return raw actions for actions in half-widths of the space, from -1 to 1."""
+        return self.before_tanh(unit) if self.squash else unit
+
+    def before_tanh(self, unit: Tensor) -> Tensor:
+        """Return the numbers whose tanh is `unit` `[…, size]`; of the last float before a bound where it is one."""
         border = torch.as_tensor(self.border, dtype=unit.dtype, device=unit.device)
-        return torch.atanh(unit.clamp(-border, border)) if self.squash else unit
+        return torch.atanh(unit.clamp(-border, border))
 
     def uniform_log_prob(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         density = -self.size * math.log(2) - self.log_width

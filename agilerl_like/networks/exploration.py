@@ -108,7 +108,7 @@ class SquashedGaussian(_Squashed):
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(outputs)
-        before = torch.atanh(raw.clamp(-1 + 1e-6, 1 - 1e-6))
+        before = self.before_tanh(raw)
         z = (before - mean) * (-log_std).exp()
         density = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi) - tanh_log_det_jacobian(before)
         entropy = log_std + 0.5 + 0.5 * math.log(2 * math.pi) + mean_log_det_jacobian(mean, log_std.exp())

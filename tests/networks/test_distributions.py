@@ -495,3 +495,11 @@ def test_the_initial_standard_deviation_is_the_setting():
 def test_other_spaces_are_refused():
     with pytest.raises(ConfigurationError, match="allowed are Discrete, MultiDiscrete, MultiBinary and Box"):
         make_distribution(gymnasium.spaces.Text(3))
+
+
+@pytest.mark.parametrize(("mean", "log_std", "error"), [(6.0, -1.0, 0.01), (8.0, -1.0, 0.5), (8.0, -2.3, 0.5)])
+def test_the_density_of_a_squashed_action_near_a_bound_is_that_of_its_draw(mean, log_std, error):
+    distribution = SquashedGaussian(Box(-1.0, 1.0, (1,)))
+    outputs, noise = torch.tensor([[mean, log_std]]).repeat(2000, 1), torch.linspace(-3, 3, 2000).unsqueeze(1)
+    raw, density = distribution.reparametrized(outputs, noise)
+    assert abs(float((distribution.evaluate(outputs, raw)[0] - density).mean())) < error
