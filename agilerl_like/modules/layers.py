@@ -298,10 +298,13 @@ class RunningNorm(nn.Module):
 
     The statistics are buffers, cloned and saved with the member. Only `update_` changes them, so they are constant
     while a policy acts, learns or is evaluated. They are merged as by Chan et al. (1979), in the module's dtype.
-    Normalised values are clipped to +-`clip`; `epsilon` is added to the variance.
+    Normalised values are clipped to +-`clip`; `epsilon` is added to the variance. A constant normalises to about 0,
+    however large it is: a variance below that of rounding is raised to it.
     """
 
     MAX_SCALE = 1e4
+    ROUNDING = 1e-6
+    """Standard deviation, as a share of the mean, below which a variance is that of rounding in float32."""
 
     def __init__(self, size: int, *, clip: float = math.inf, epsilon: float = 1e-8) -> None:
         super().__init__()
@@ -348,15 +351,16 @@ class RunningNorm(nn.Module):
         added = weight.sum(-2)  # [*M, 1]
         safe = torch.where(added > 0, added, 1.0)
         mean = (x * weight).sum(-2) / safe  # [*M, size]
-        var = ((x - mean.unsqueeze(-2)).square() * weight).sum(-2) / safe
+        spread = ((x - mean.unsqueeze(-2)).square() * weight).sum(-2) / safe
         total = self.count + added
         share = added / torch.where(total > 0, total, 1.0)
         delta = mean - self.mean
-        merged = (1 - share) * self.var + share * var + (1 - share) * share * delta.square()
+        merged = (1 - share) * self.var + share * spread + (1 - share) * share * delta.square()
         self.var.copy_(torch.where(added > 0, merged, self.var))
         self.mean.add_(delta * share)
         self.count.add_(added)
-        self.scale.copy_((self.var + self.epsilon).rsqrt().clamp(max=self.MAX_SCALE))
+        var = torch.maximum(self.var, (self.ROUNDING * self.mean).square())
+        self.scale.copy_((var + self.epsilon).rsqrt().clamp(max=self.MAX_SCALE))
         self.shift.copy_(-self.mean * self.scale)
 
 

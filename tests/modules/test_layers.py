@@ -199,7 +199,7 @@ def test_running_norm_equals_mean_and_variance_of_weighted_rows(sizes, seed, sha
     np.testing.assert_allclose(norm.var, var, atol=1e-12, rtol=1e-10)
 
     probe = rng.normal(2.0, 5.0, (4, 3))
-    scale = np.minimum(1 / np.sqrt(var + 1e-8), 1e4)
+    scale = np.minimum(1 / np.sqrt(np.maximum(var, (1e-6 * mean) ** 2) + 1e-8), 1e4)
     expected = (probe - mean) * scale
     np.testing.assert_allclose(norm(torch.tensor(probe)), expected.clip(-clip, clip), atol=1e-9, rtol=1e-9)
     np.testing.assert_allclose(norm.invert(torch.tensor(expected)), probe, atol=1e-9, rtol=1e-9)
@@ -229,6 +229,15 @@ def test_running_norm_of_a_constant_is_zero_and_stays_finite():
     norm.update_(torch.full((32, 1), 7.0), torch.ones(32))
     assert norm(torch.tensor([[7.0]])).abs().item() < 0.05  # 7e4 - 7e4 in float32
     assert norm(torch.tensor([[8.0]])).item() == 10.0  # clipped
+
+
+@pytest.mark.parametrize("value", [10.1, 320.7, 1e4 + 0.3, 101325.3, -3.3e7, 1e12])
+def test_running_norm_of_a_large_constant_is_near_zero(value):
+    """The mean of its float32 differs from it by rounding, by which the variance is not 0."""
+    norm = RunningNorm(1, clip=10.0)
+    for _ in range(5):
+        norm.update_(torch.full((2048, 1), value), torch.ones(2048))
+        assert norm(torch.tensor([[value]])).abs().item() < 0.25
 
 
 def test_running_norm_clips_only_if_clip_is_set():
