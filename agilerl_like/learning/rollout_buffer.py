@@ -420,6 +420,8 @@ def _check_finite(
         if len(bad):
             place = tuple(int(i) for i in bad[0])
             step, member, env = place[:3]
+            if name == "observation ":  # after the last step
+                step = rollout.rewards.shape[1]
             if name == "last observation":
                 member, which = place[:2]
                 step, env = int(last.time[member, which]), int(last.env[member, which])

@@ -141,6 +141,14 @@ def test_a_non_finite_entry_of_a_dict_is_named():
         buffer.last_steps([2], 2, NOW, NOTHING)
 
 
+def test_a_non_finite_observation_after_the_last_step_has_the_number_of_the_next_step():
+    buffer, following = buffer_of(3), NOW.clone()
+    fill(buffer, 2)
+    following[2, 1, 0] = torch.nan
+    with pytest.raises(EnvStepError, match="observation=nan is not finite: member 2, env 1 of its own, step 2 of the"):
+        buffer.last_steps([2], 2, following, NOTHING)
+
+
 def test_non_finite_values_raise_with_their_place():
     buffer = buffer_of(3)
     fill(buffer, 2)
