@@ -132,11 +132,11 @@ def _remove_within_limits(
     amount = next((name for name in UNIT_COUNT_ARGUMENTS if name in arguments), "")
     consumers = dict(parent.network.unit_change(operator, arguments).consumers)  # they do not depend on the amount
     recorded = {reader: RecordedLinear.of(parent.network, reader, parent.refit_observations) for reader in consumers}
-    before = _policy_and_values(parent.network, parent.held_out)
+    before = policy_and_values(parent.network, parent.held_out)
     while True:
         unit_change = parent.network.unit_change(operator, attempt)
         child = build(attempt, unit_change, recorded=recorded)
-        kl, value_error = _shift_from(parent.network, before, child.network, parent.held_out)
+        kl, value_error = policy_value_shift(parent.network, before, child.network, parent.held_out)
         if not is_limited or (kl <= KL_LIMIT and value_error <= VALUE_LIMIT):
             child.arguments.update(kl=kl, value_error=value_error)
             return child
@@ -148,21 +148,20 @@ def _remove_within_limits(
 
 
 @torch.no_grad()
-def policy_value_shift(parent: ActorCritic, child: ActorCritic, observations: Tensor) -> tuple[float, float]:
-    """Return the mean KL(parent || child) in nats and the value's RMSE relative to its standard deviation."""
-    return _shift_from(parent, _policy_and_values(parent, observations), child, observations)
-
-
-def _policy_and_values(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
+def policy_and_values(network: ActorCritic, observations: Tensor) -> tuple[Tensor, Tensor]:
     """Return the policy's outputs and the values for observations, or for sequences of them."""
     return network.evaluate(observations.reshape(-1, observations.shape[-1]), network.sequence_info_of(observations))
 
 
-def _shift_from(
+@torch.no_grad()
+def policy_value_shift(
     parent: ActorCritic, before: tuple[Tensor, Tensor], child: ActorCritic, observations: Tensor
 ) -> tuple[float, float]:
-    """Return `policy_value_shift` from the parent's policy and values, which are known."""
-    (policy, value), (child_policy, child_value) = before, _policy_and_values(child, observations)
+    """Return the mean KL(parent || child) in nats and the value's RMSE relative to its standard deviation.
+
+    `before` are the parent's `policy_and_values`, which are the same for all children.
+    """
+    (policy, value), (child_policy, child_value) = before, policy_and_values(child, observations)
     kl = parent.actor.distribution.kl_from(policy)(child.actor.distribution, child_policy).mean()
     error = (value - child_value).square().mean().sqrt() / value.std(unbiased=False).clamp(min=1e-6)
     return float(kl), float(error)

@@ -16,7 +16,12 @@ from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.modules.param_stack import layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.network_mutation import MutatedNetwork, MutationSource
+from agilerl_like.networks.network_mutation import (
+    MutatedNetwork,
+    MutationSource,
+    policy_and_values,
+    policy_value_shift,
+)
 
 INPUTS = 4
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (INPUTS,))
@@ -140,3 +145,9 @@ def outputs_of(network: ActorCritic, x: Tensor) -> Tensor:
     with torch.no_grad():
         outputs, value = network.evaluate(x)
     return torch.cat([outputs, value.unsqueeze(-1)], -1)
+
+
+def shift_of(parent: MutationSource, child: ActorCritic) -> tuple[float, float]:
+    """KL of the policy, and error of the value, on the parent's observations."""
+    before = policy_and_values(parent.network, parent.observations)
+    return policy_value_shift(parent.network, before, child, parent.observations)

@@ -15,6 +15,7 @@ from network_examples import (
     fitted_spec,
     outputs_of,
     random_parent,
+    shift_of,
     states,
     stream,
     tensors,
@@ -32,7 +33,6 @@ from agilerl_like.networks.network_mutation import (
     VALUE_LIMIT,
     MutationSource,
     mutate_network,
-    policy_value_shift,
 )
 
 REMOVALS = [
@@ -231,9 +231,9 @@ def test_the_removal_of_a_layer_is_not_halved():
 
 def test_policy_value_shift_is_zero_for_the_same_network_only():
     parent = fitted_parent()
-    assert policy_value_shift(parent.network, parent.network, parent.observations) == (0.0, 0.0)
+    assert shift_of(parent, parent.network) == (0.0, 0.0)
     other = fitted_parent(fitted_spec(activation="ReLU"))
-    got = policy_value_shift(parent.network, other.network, parent.observations)
+    got = shift_of(parent, other.network)
     np.testing.assert_allclose(got, measured(parent.network, other.network, parent.observations), rtol=1e-4)
 
 
