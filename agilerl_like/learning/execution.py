@@ -1,8 +1,8 @@
 """Execution options that change results by rounding alone: compilation, precision, members computed separately.
 
 `compile` turns forward pass, loss, backward pass and clip of a minibatch into one function of a few fused kernels (on a
-GPU one CUDA graph, without the clip). Adam, which is one kernel on a CPU already, stays outside. Compiling takes 10 to
-30 seconds for every new combination of shapes, and on a CPU needs a C++ compiler, so it is for long runs of fixed
+GPU one CUDA graph, without the clip). Adam, which is one kernel on a CPU already, stays outside. Compiling takes 5 to
+25 seconds for every new combination of shapes, and on a CPU needs a C++ compiler, so it is for long runs of fixed
 architectures. New shapes run uncompiled once torch's limit on recompilations is reached.
 """
 
