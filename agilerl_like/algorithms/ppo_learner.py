@@ -103,7 +103,7 @@ class PPOLearner(Learner):
             x = self.normalize(obs)
             sequence_info = self._one_step(hidden_state, len(x))
             mask = self._mask(action_mask, len(x))
-            outputs, _ = self.network.evaluate(x, sequence_info)
+            outputs, values = self.network.evaluate(x, sequence_info)
             noise = self.next_noise(len(x)) if self.algorithm.training else None
             taken = self.env_steps + self._random_steps_taken
             if noise is not None and taken < self.algorithm.random_steps:
@@ -118,7 +118,7 @@ class PPOLearner(Learner):
                     else self.distribution.sample(outputs, noise, mask)
                 )
                 log_prob, entropy = self.distribution.evaluate(outputs, raw, mask)
-            value = self.network.value(x, sequence_info)
+            value = self.network.environment_value(values)
             arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             result = self.distribution.unbounded(raw), *arrays
             return (*result, self._named(self.network.step(x, sequence_info.state)[1])) if self.recurrent else result
@@ -133,10 +133,10 @@ class PPOLearner(Learner):
         """
         x = self.normalize(obs)
         sequence_info = self._one_step(hidden_state, len(x))
-        outputs, _ = self.network.evaluate(x, sequence_info)
+        outputs, values = self.network.evaluate(x, sequence_info)
         raw = self.raw_actions("actions", actions, len(x))
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
-        return log_prob, entropy, self.network.value(x, sequence_info)
+        return log_prob, entropy, self.network.environment_value(values)
 
     def value(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the critic's value `[B]` of observations."""

@@ -230,7 +230,7 @@ def behavior_policy(
         log_probs.append(distribution.evaluate(outputs, actions[:, here], its_masks)[0])
         all_values.append(values)
     log_prob = torch.cat(log_probs, 1)
-    value = network.value_norm.invert(torch.cat(all_values, 1).unsqueeze(-1)).squeeze(-1)
+    value = network.environment_value(torch.cat(all_values, 1))
     if precomputed is not None:
         is_first = torch.as_tensor(first, device=x.device) > 0
         log_prob = torch.where(is_first, log_prob, precomputed.old_log_probs.flatten(1, 2))

@@ -248,7 +248,11 @@ class ActorCritic(CompositeModule[NetworkSpec]):
     def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
         """Return the value `[…]` of normalised observations, in the environment's units of reward."""
         own = self.branch_input("critic", x)
-        return self.value_norm.invert(self.critic(own, sequence_info, CRITIC).to(self.dtype)).squeeze(-1)
+        return self.environment_value(self.critic(own, sequence_info, CRITIC).to(self.dtype).squeeze(-1))
+
+    def environment_value(self, values: Tensor) -> Tensor:
+        """Return normalised values `[…]`, as those of `evaluate`, in the environment's units of reward."""
+        return self.value_norm.invert(values.unsqueeze(-1)).squeeze(-1)
 
     def some_of(self, observations: Tensor) -> Tensor:
         """Return evenly spaced observations, or sequences, whose evaluation takes at most `MOST_WORK` multiplications.

@@ -65,6 +65,14 @@ SPACES = {
 }
 
 
+def test_a_step_of_a_hand_written_loop_computes_the_critic_once():
+    agent, calls = agent_of(), []
+    agent.learner.network.critic.head.register_forward_hook(lambda *_: calls.append(1))
+    _, _, _, value = agent.get_action(np.zeros((4, 4), np.float32))
+    assert len(calls) == 1
+    assert value.tolist() == agent.learner.value(np.zeros((4, 4), np.float32)).tolist()
+
+
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 def test_get_action_and_evaluate_actions_agree(space):
     agent = agent_of(space)
