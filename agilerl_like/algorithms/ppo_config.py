@@ -138,8 +138,8 @@ class PPOConfig:
     num_steps: Count | None = None
     """Steps of each env between updates, in place of learn_step; None: learn_step / num_envs (structural)."""
     num_minibatches: Count | None = None
-    """Minibatches of an epoch, in place of batch_size; all samples are in one, so sizes differ by up to one sample, or
-    with recurrent by one sequence (structural)."""
+    """Minibatches of an epoch, in place of batch_size; all samples are in one, so sizes differ by up to one sample.
+    With recurrent they hold whole sequences: sizes differ by one, and there are no more than sequences (structural)."""
     random_steps: Steps = 0
     """Env steps of a member at its beginning with uniformly random actions (value)."""
     learning_starts: Steps = 0
