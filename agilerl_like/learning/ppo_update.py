@@ -344,9 +344,8 @@ class PPOUpdate:
     def _metrics(self, steps: StepsTaken) -> dict[str, Tensor]:
         """Return the mean of each metric over the steps of an epoch, `[P]`."""
         targets, norms, taken = steps.targets, steps.norms, len(steps.norms)
-        if (
-            counts := steps.counts
-        ):  # minibatches without a step of a member do not count, unless its KL stopped it there
+        # minibatches without a step of a member do not count, unless its KL stopped it there
+        if counts := steps.counts:
             for target, counted in zip(targets, counts, strict=True):
                 target[-1].mul_(counted.unsqueeze(1))
             norms = [norm * counted for norm, counted in zip(norms, counts, strict=True)]
