@@ -81,7 +81,7 @@ class TrainingLoop(EvaluatingLoop):
 
     def run(self, stop_requests: StopRequests) -> RunResult:
         """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""
-        self.callbacks.guard = lambda: settings_guard(self.population.agents, self.members.process_group.size)
+        self.callbacks.guard = lambda: settings_guard(self.population, self.members.process_group.size)
         try:
             return self._run(stop_requests)
         except PopulationDivergedError:  # the run restarts from its checkpoint

@@ -1,54 +1,71 @@
-"""Settings of members, and their ranges, that a callback changes: refused with several processes, else checked."""
+"""Settings of members that a callback changes: refused where several processes train the members, else checked."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner_host import ATTRIBUTES
+from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.settings import setting_names
 from agilerl_like.errors import ConfigurationError
 
+KEPT = (
+    *("index", "seed", "num_envs"),
+    *("rewards", "death", "agent_id_one_hot", "frozen_groups", "state_space"),
+)
+"""Attributes that cannot be set in a run, because its records, envs and networks were made for their values."""
+WATCHED = (*KEPT, "hp_config", "group_factors")
+"""Attributes besides the settings that are checked; single agents do not have all of them."""
+
 
 @contextlib.contextmanager
-def settings_guard(agents: Sequence[EvolvableAlgorithm], processes: int) -> Iterator[None]:
+def settings_guard(population: BasePopulation, processes: int) -> Iterator[None]:
     """Restore settings and ranges that were changed inside of the block and cannot stay, so that the run can be saved.
 
     Raises:
-        ValueError: a setting was changed although there are several processes, or to a value that is not legal.
+        ValueError: a setting was changed although there are several processes, to a value that is not legal for the
+            member or the population, or although a run keeps it.
     """
-    before = [(agent, dict(vars(agent))) for agent in agents]
+    before = [(agent, _values(agent)) for agent in population]
     yield
     for agent, values in before:
-        changed = [name for name in _attributes(agent) if _differs(agent, values, name)]
+        now = _values(agent)
+        changed = [name for name in now if _differs(now[name], values[name])]
         if not changed:
             continue
         name = changed[0]
-        change = f"member {agent.index}: {name}={getattr(agent, name)!r:.100} (before: {values.get(name)!r:.100})"
+        change = f"{name}={now[name]!r:.100} (before: {values[name]!r:.100})"
         try:
+            if name in KEPT:
+                raise ConfigurationError(
+                    f"{change} cannot be set in a run; allowed are hp_config and the settings of {agent.algo}"
+                )
             if processes > 1:
-                raise ValueError(
+                raise ConfigurationError(
                     f"{change}: with processes={processes} a callback has the members of the main process alone, so "
                     "the result would depend on the number of processes; allowed are schedules, an explorer of your "
                     "own, and processes=1"
                 )
             agent.check()
-        except ValueError as error:
+            population.check_settings()
+        except (AttributeError, TypeError, ValueError) as error:  # the first two for a value of another type
             for one, its in before:
-                for attribute in _attributes(one):
-                    if attribute in its:
-                        vars(one)[attribute] = its[attribute]
-            text = f"member {agent.index}: {error}" if isinstance(error, ConfigurationError) else str(error)
-            raise ValueError(text) from error
+                for attribute, value in its.items():
+                    if getattr(one, attribute) is not value:
+                        setattr(one, attribute, value)
+            kind = f"{name}={now[name]!r:.100}; allowed is another {type(values[name]).__name__}"
+            text = f"{error}" if isinstance(error, ConfigurationError) else kind
+            raise ValueError(f"member {values['index']}: {text}") from error
 
 
-def _attributes(agent: EvolvableAlgorithm) -> list[str]:
-    """Return the names of the attributes that hold settings and their ranges."""
-    return [*(ATTRIBUTES.get(setting, setting) for setting in setting_names(agent.config)), "hp_config"]
+def _values(agent: EvolvableAlgorithm) -> dict[str, Any]:
+    """Return the attributes of an agent that are checked, those that a run keeps first."""
+    names = (*WATCHED, *(ATTRIBUTES.get(name, name) for name in setting_names(agent.config)))
+    return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
 
 
-def _differs(agent: EvolvableAlgorithm, values: dict[str, Any], name: str) -> bool:
-    new, old = vars(agent).get(name), values.get(name)
+def _differs(new: Any, old: Any) -> bool:
     return new is not old and (type(new) is not type(old) or bool(new != old))

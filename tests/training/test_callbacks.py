@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from small_runs import SMALL
 
 from agilerl_like import (
+    IPPO,
     PPO,
     HyperparameterConfig,
     Mutations,
@@ -266,14 +267,14 @@ def test_an_error_of_a_callback_is_raised_after_the_run_was_saved(whole, tmp_pat
 
 
 class Sets(Callback):
-    """Sets an attribute of all members in the second generation."""
+    """Sets an attribute of some members, by default of all, in the second generation."""
 
-    def __init__(self, name, value):
-        self.name, self.value = name, value
+    def __init__(self, name, value, members=slice(None)):
+        self.name, self.value, self.members = name, value, members
 
     def on_generation(self, run, record):
         if record.generation == 2:
-            for agent in run.population:
+            for agent in run.population[self.members]:
                 setattr(agent, self.name, self.value)
 
 
@@ -294,6 +295,46 @@ def test_an_illegal_setting_of_a_callback_names_it_and_the_run_is_saved_without(
     assert all(getattr(agent, name) != value for agent in saved)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("normalize_advantage", "minibatch", r"normalize_advantage=\[.*\] must be the same for all agents"),
+        (
+            "index",
+            99,
+            r"index=99 \(before: \d+\) cannot be set in a run; allowed are hp_config and the settings of PPO",
+        ),
+        ("seed", 7, r"seed=7 \(before: 3\) cannot be set in a run"),
+        ("hp_config", HyperparameterConfig(lr=RLParameter(0.5, 0.9)), r"lr=.* lies outside its range \[0\.5, 0\.9\]"),
+        ("hp_config", {"lr": RLParameter(1e-4, 0.9)}, r"hp_config=\{.*; allowed is another HyperparameterConfig"),
+    ],
+)
+def test_an_attribute_by_which_a_population_could_not_be_loaded_is_refused_and_not_saved(
+    name, value, message, tmp_path
+):
+    with pytest.raises(CallbackError, match=rf"callback Sets\.on_generation raised ValueError: member \d+: {message}"):
+        train([Sets(name, value, slice(1, 2))], folder=tmp_path / "run")
+    saved = Population.load(tmp_path / "run" / "population")
+    assert all(getattr(agent, name) != value for agent in saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rewards", "sum", "rewards='sum' .* cannot be set in a run"),
+        ("agent_id_one_hot", True, "agent_id_one_hot=True .* cannot be set in a run"),
+        ("group_factors", {"lr": {"a": 0.5}}, "group_factors=.* must be equal for all teams"),
+    ],
+)
+def test_an_attribute_of_one_team_is_refused_and_restored(name, value, message):
+    spaces, actions = {"a_0": Box(-1, 1, (2,)), "b_0": Box(-1, 1, (2,))}, {"a_0": Discrete(2), "b_0": Discrete(2)}
+    population = IPPO.population(2, spaces, actions, seed=0, net_config=SMALL)
+    before = getattr(population[1], name)
+    with pytest.raises(ValueError, match=f"member 1: {message}"), settings_guard(population, 1):
+        setattr(population[1], name, value)
+    assert getattr(population[1], name) == before
+
+
 def test_a_legal_setting_of_a_callback_stays():
     population, _ = train([Sets("gamma", 0.9)], generations=2)
     assert {agent.gamma for agent in population} == {0.9}
@@ -304,13 +345,13 @@ def test_a_setting_of_a_callback_is_refused_where_several_processes_train_the_me
     message = (
         r"member 1: lr=0\.002 \(before: 0\.001\): with processes=2 a callback .*; allowed are schedules, an explorer"
     )
-    with pytest.raises(ValueError, match=message), settings_guard(population.agents, 2):
+    with pytest.raises(ValueError, match=message), settings_guard(population, 2):
         population[1].lr = 2e-3
     assert population[1].lr == 1e-3
-    with settings_guard(population.agents, 2):
+    with settings_guard(population, 2):
         population[1].lr *= 1.0
         population[1].note = "an attribute of the script's own"
-    with settings_guard(population.agents, 1):
+    with settings_guard(population, 1):
         population[1].lr = 2e-3
     assert population[1].lr == 2e-3
 
