@@ -333,6 +333,7 @@ class ProcessRun:
         if not restarts:
             unsaved = _unsaved_state(self.population)
             seed_is_drawn = unsaved is not None and unsaved.seed_is_drawn
+            identity = with_initial_size(identity, checkpoint)
             check_identity(saved, identity, str(self.output_paths.display_path), seed_is_drawn=seed_is_drawn)
             before = saved.get(SELECTION)
             if before is not None and before != selection:
@@ -513,6 +514,18 @@ def worker_main(rank: int, job: WorkerJob) -> None:
 
 def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:
     return None if population is None else UnsavedState.of(population[0])
+
+
+def with_initial_size(identity: Mapping[str, Any], checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Return the settings of a resumed run with the size of its population at the start.
+
+    The population that a run returns has only the members that selection has left, as its checkpoint does.
+    """
+    run = checkpoint.documents["run"]
+    if identity.get("population") != {"size": len(run["fitness"])}:
+        return identity
+    removed = Progress.from_json(run["progress"]).removed
+    return {**identity, "population": {"size": len(run["fitness"]) + removed}}
 
 
 def limits_reached(

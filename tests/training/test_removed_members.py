@@ -60,7 +60,7 @@ class Watch(Callback):
         self.summary = summary
 
 
-def train(selection, *, size=4, generations=4, env=None, resume=None, **options):
+def train(selection, *, size=4, generations=4, env=None, resume=None, members=None, **options):
     with contextlib.closing(env or make_vect_envs("CartPole-v1", num_envs=ENVS, backend="sync")) as env:
         spaces = env.single_observation_space, env.single_action_space
         pop = PPO.population(
@@ -68,7 +68,7 @@ def train(selection, *, size=4, generations=4, env=None, resume=None, **options)
             per_member=True, normalize_reward=True,
         )  # fmt: skip
         return train_on_policy(
-            env, pop=None if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS,
+            env, pop=members if resume else pop, max_steps=STEPS * generations, evo_steps=STEPS,
             eval_loop=2, eval_steps=60, selection_strategy=selection, mutation=AutoExplorer(),
             resume=resume, verbose=False, **options,
         )  # fmt: skip
@@ -102,6 +102,15 @@ def test_the_worse_half_leaves_and_the_others_train_on(tmp_path):
     assert [entry.share for entry in entries] == [0, 0.25, 0.5, 0.75, 1.0]
     of_all = [entry.env_steps * len(entry.population()) + entry.moment.steps_of_removed for entry in entries]
     assert of_all == [0, *watch.steps]
+
+
+def test_a_run_is_continued_with_the_population_that_it_returned(tmp_path):
+    pop, _ = train(WorseHalfRemoved(least=2), generations=2, run_dir=tmp_path / "run")
+    assert len(pop) == 2
+    pop, _ = train(WorseHalfRemoved(least=2), generations=3, resume=tmp_path / "run", members=pop)
+    assert len(pop) == 2
+    with pytest.raises(ConfigurationError, match=r"population\.size=1 is 4 in this run"):
+        train(WorseHalfRemoved(least=2), generations=4, resume=tmp_path / "run", members=type(pop)([pop[0]]))
 
 
 def test_the_last_generation_is_in_the_history_where_the_steps_left_cannot_be_divided(tmp_path):
