@@ -72,6 +72,8 @@ class AutoSelection(GatedSelection):
     The learning rate of members without a schedule of their own falls from the share `anneal_from` of `max_steps` on,
     whatever other limit ends the run, in a straight line to a twentieth; 1 leaves it constant. It is a factor on each
     member's hyperparameter `lr`, which evolution changes as before.
+
+    In a run of members that were trained before none starts again with initial weights, by whichever rule.
     """
 
     final_share: float = 0.5
@@ -190,11 +192,12 @@ class AutoSelection(GatedSelection):
     def _rows_of_warm_up(self, view: PopulationView, *, is_due: bool) -> list[SlotPlan]:
         """Return a row for every slot in the warm-up: all stay, but the worse half starts again where it is due.
 
-        A member stays, too, if it earns more in training than the best does in the evaluation.
+        A member stays, too, if it earns more in training than the best does in the evaluation, and all do if they were
+        trained before the run.
         """
         by_rank = ranking(view.fitness, view.uids).tolist()
         best, num_better = by_rank[0], len(view) - len(view) // 2
-        worse = by_rank[num_better:] if is_due else []
+        worse = by_rank[num_better:] if is_due and not view.trained_before else []
         if view.train_returns is not None:
             worse = [slot for slot in worse if not view.train_returns[slot] > view.fitness[best]]
         return self._rows_of_restart(view, [slot for slot in worse if self.differs(view, best, slot)])
@@ -222,7 +225,7 @@ class AutoSelection(GatedSelection):
         replaced, in turn by clones of members that earn more in training and by fresh members: a higher training return
         may be luck, and the networks of that member may be saturated, so that no clone learns. Where none earns more in
         training, fresh members alone replace them, after every tenth of the budget (`PATIENCE`). Fresh members explore
-        more, and have a fifth of it to learn (`GRACE`).
+        more, and have a fifth of it to learn (`GRACE`). They replace no member that was trained before the run.
         """
         rows, finders = self._rows_without_selection(view), finders_of(view)
         patience = share_of_generations(view, PATIENCE_SHARE, PATIENCE)
@@ -234,7 +237,7 @@ class AutoSelection(GatedSelection):
         for number, slot in enumerate(cloned):
             source = finders[number % len(finders)]
             rows[slot] = SlotPlan(source, source, explore=True)
-        fresh = [slot for slot in oldest if slot not in cloned]
+        fresh = [] if view.trained_before else [slot for slot in oldest if slot not in cloned]
         for slot in fresh:
             rows[slot] = SlotPlan(slot, slot, explore=True, start=WeightMix(), wider=True)
         self.begin_grace(view, fresh)

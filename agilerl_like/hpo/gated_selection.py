@@ -51,8 +51,9 @@ class GatedSelection(Selection):
     others for a fifth of the budget, at least four generations (`restart_stalled`): clones of one parent that learns
     nothing cannot leave its values by small steps. None starts again from `gentle_from` of the budget on, because it
     would not have time to learn. In a population whose members have all the same hyperparameters there is nothing to
-    select, so all but the best quarter start again after the first generation (`spread_equals`). With `blend_training`
-    the fitness is a weighted mean of the evaluation and the training return (see `blended_fitness`).
+    select, so all but the best quarter start again after the first generation (`spread_equals`). None starts again in a
+    run of members that were trained before, because it would lose that training. With `blend_training` the fitness is a
+    weighted mean of the evaluation and the training return (see `blended_fitness`).
     """
 
     title: ClassVar[str] = "selection 'gated'"
@@ -191,18 +192,22 @@ class GatedSelection(Selection):
     def equals_to_restart(self, view: PopulationView) -> list[int]:
         """Return the slots of equal members that start again after the first generation: all but the best quarter.
 
-        There are none where other values do not exist, and in runs too short for members to learn after it.
+        There are none where other values do not exist, where members were trained before the run, and in runs too short
+        for members to learn after it.
         """
         is_short = 0 < view.generations <= GRACE
-        if not self.spread_equals or is_short or not are_equal(view):
+        if not self.spread_equals or is_short or view.trained_before or not are_equal(view):
             return []
         kept = ranking(view.fitness, view.uids)[: max(1, len(view) // 4)].tolist()
         return [slot for slot in range(len(view)) if slot not in kept]
 
     def _may_restart(self, view: PopulationView) -> bool:
-        """Whether members of a stalled search may start again: with time to learn, and none that has just done so."""
+        """Whether members of a stalled search may start again.
+
+        They may where there is time to learn, none has just done so, and none was trained before the run.
+        """
         has_time = not view.generations or view.progress < self.gentle_from
-        return self.restart_stalled and has_time and not view.state["restarted"]
+        return self.restart_stalled and has_time and not view.trained_before and not view.state["restarted"]
 
     def _has_stalled(self, view: PopulationView) -> bool:
         """Whether the best fitness has not risen by more than the gate for `STALLED_GENERATIONS`."""

@@ -59,6 +59,8 @@ class PopulationView:
     best_returns: np.ndarray | None = None
     """Returns of the best agent of the run on the env seeds of the first columns of `returns`; None if it did not play
     them, because a member leads it, or if fitness is not a mean return."""
+    trained_before: bool = False
+    """Whether members were trained before the run, so that one with initial weights would lack more than the others."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitness", np.asarray(self.fitness, dtype=float))

@@ -577,6 +577,7 @@ class TrainingLoop(EvaluatingLoop):
             state=self.search.state,
             least_members=self._least_members(),
             best_returns=None if best_returns is None else best_returns[0],
+            trained_before=self.progress.updates_before > 0,
         )
 
     def _least_members(self) -> int:

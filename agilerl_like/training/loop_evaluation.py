@@ -181,6 +181,7 @@ class EvaluatingLoop(LoopState):
             hp_configs=[info.hp_config for info in infos],
             train_returns=self._train_returns_for_selection(train_returns),
             state=self.search.state,
+            trained_before=self.progress.updates_before > 0,
         )
         doubtful = [*selection.in_doubt(view)]  # which may be an array
         # a seed is played on each instance, on each kind of env, and from each side where those are apart

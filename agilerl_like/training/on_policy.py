@@ -99,7 +99,8 @@ def train_on_policy(
     """Train a population, and evolve it if a selection strategy is given; return it and the fitness of its members.
 
     The names are AgileRL's. `max_steps`, `evo_steps` and `checkpoint` are env steps of each member (see
-    `TrainingArguments`) in this run: members that were trained before are trained for `max_steps` more. Without
+    `TrainingArguments`) in this run: members that were trained before are trained for `max_steps` more, and keep their
+    weights: neither `evolution="auto"` nor `GatedSelection` starts one of them again with initial weights. Without
     `mutation` offspring are clones; without `selection_strategy` (or `tournament`, the same) there is no evolution;
     `evolution="auto"` stands for both and adapts to the population and the budget (see `hpo/auto.py`): in runs of at
     least ten generations it removes members, and those that stay train longer, and in the second half of the budget the

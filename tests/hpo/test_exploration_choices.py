@@ -148,6 +148,18 @@ def test_a_copy_of_what_stands_still_is_not_made() -> None:
     assert [row.weights_from for row in AutoSelection().plan(view, np.random.default_rng(0))] == [*range(8)]
 
 
+def test_members_that_were_trained_before_keep_their_weights_although_none_earns_more_than_a_constant_policy() -> None:
+    state = {"baseline": [0.0, 99.9]}
+    views = [
+        replace(view_of(STANDING, state, generation=generation), trained_before=True) for generation in range(5, 9)
+    ]
+    assert [restarted(view) for view in views] == [[]] * 4
+    lucky = replace(views[-1], train_returns=np.array([50.0, *[0.0] * 7]))
+    rows = AutoSelection().plan(lucky, np.random.default_rng(0))
+    assert {row.start for row in rows} == {None}
+    assert [row.weights_from for row in rows].count(0) > 1  # clones of the member that earns more in training
+
+
 def test_equal_returns_of_all_constant_policies_are_a_failure_too() -> None:
     # MountainCar: -200 whatever is done
     state = {"baseline": [-200.0, 0.0]}

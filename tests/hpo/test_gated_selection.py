@@ -112,14 +112,15 @@ def test_fewer_are_replaced_late(generation, replaced):
     assert sum(slot != source for slot, source in enumerate(found)) == replaced
 
 
-def restarted_slots(selection, fitness_by_generation, state=None, generations=0):
+def restarted_slots(selection, fitness_by_generation, state=None, generations=0, **more):
     """Return the slots that start again in each generation."""
     state, found = {} if state is None else state, []
     for generation, fitness in enumerate(fitness_by_generation, 1):
         returns = np.repeat(np.array(fitness, float)[:, None], 5, axis=1)
         view = PopulationView(
-            np.array(fitness, float), range(8), (), generation, returns=returns, state=state, generations=generations
-        )
+            np.array(fitness, float), range(8), (), generation, returns=returns, state=state, generations=generations,
+            **more,
+        )  # fmt: skip
         found.append([slot for slot, row in enumerate(plan(view, selection)) if row.start == WeightMix()])
     return found
 
@@ -133,13 +134,14 @@ def test_without_a_rise_for_three_generations_the_worst_quarter_starts_again():
     lucky = [np.arange(8.0)] * 4
     assert restarted_slots(GatedSelection(), lucky) == [[], [], [], [0, 1]]
     assert restarted_slots(GatedSelection(restart_stalled=False), lucky) == [[], [], [], []]
+    assert restarted_slots(GatedSelection(), lucky, trained_before=True) == [[], [], [], []]
 
 
 def test_all_but_the_best_quarter_of_equal_members_start_again_after_the_first_generation(layers):
-    def found(rates, generation=1, highest=1e-2, generations=0, **settings):
+    def found(rates, generation=1, highest=1e-2, generations=0, trained_before=False, **settings):
         members = [Genome({"lr": rate}, layers()) for rate in rates]
         ranges = [HyperparameterConfig(lr=RLParameter(min=1e-5, max=highest))] * len(rates)
-        more = {"hp_configs": ranges, "generations": generations}
+        more = {"hp_configs": ranges, "generations": generations, "trained_before": trained_before}
         view = PopulationView(np.arange(4.0), range(4), members, generation, **more)
         return [slot for slot, row in enumerate(plan(view, GatedSelection(**settings))) if row.start is not None]
 
@@ -147,6 +149,7 @@ def test_all_but_the_best_quarter_of_equal_members_start_again_after_the_first_g
     assert found([1e-4, 1e-4, 1e-4, 1e-3]) == []
     assert found([1e-4] * 4, generation=2) == []
     assert found([1e-4] * 4, spread_equals=False) == []
+    assert found([1e-4] * 4, trained_before=True) == []  # they would lose that training
     assert found([1e-5] * 4, highest=1e-5) == []  # there is no other value
     assert found([1e-4] * 4, generations=4) == []  # too short for members that start again
     assert found([1e-4] * 4, generations=5) == [0, 1, 2]

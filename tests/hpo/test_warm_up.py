@@ -99,6 +99,16 @@ def test_a_diverged_member_becomes_a_clone_of_the_best_during_the_warm_up() -> N
     ]
 
 
+@pytest.mark.parametrize(("trained_before", "started"), [(False, [2, 4]), (True, [])])
+def test_the_worse_half_of_members_that_were_trained_before_does_not_start_again(trained_before, started) -> None:
+    state, found = {}, []
+    for generation in range(1, 9):
+        view = view_of(generation, state, fitness=FITNESS + 10 * generation, generations=20)
+        rows = AutoSelection().plan(replace(view, trained_before=trained_before), np.random.default_rng(0))
+        found += [generation for row in rows[:1] if row.start is not None]
+    assert found == started
+
+
 def test_no_further_episodes_are_played_during_the_warm_up() -> None:
     state, selection = {}, AutoSelection(gentle_from=1.0)
     selection.plan(view_of(1, state), np.random.default_rng(0))

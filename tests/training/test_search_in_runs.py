@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from gymnasium.spaces import Box, Discrete
+from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, NumberArray, RLParameter, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
@@ -301,6 +302,20 @@ def returns_of(folder):
 
 def counts(folder):
     return np.isfinite(returns_of(folder)).sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize("evolution", [{"evolution": "auto"}, {"selection_strategy": GatedSelection()}])
+def test_a_second_run_of_the_same_members_does_not_start_them_again(tmp_path, evolution):
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as env:
+        pop = PPO.population(
+            4, env.single_observation_space, env.single_action_space, seed=1, num_envs=2, learn_step=32, batch_size=32,
+            net_config=SMALL, hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-1)),
+        )  # fmt: skip
+        more = {"evo_steps": 64, "eval_loop": 1, "eval_steps": 5, "verbose": False}
+        pop, _ = train_on_policy(env, pop=pop, max_steps=64, **more)
+        train_on_policy(env, pop=pop, max_steps=64 * 5, run_dir=tmp_path / "run", **evolution, **more)
+    fresh = [one for one in read_lineage(tmp_path / "run") if one.generation > 0 and one.parent_uid < 0]
+    assert fresh == []
 
 
 @dataclass(frozen=True)
