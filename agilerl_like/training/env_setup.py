@@ -95,7 +95,9 @@ class EnvSetup(ABC):
         if opponents != "self":
             raise ConfigurationError(f"opponents={opponents!r} is for teams; allowed is 'self'")
 
-    def sample_opponents(self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int) -> Any:
+    def sample_opponents(
+        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int, initial_size: int
+    ) -> Any:
         """Return an opponent for each member of this process in a generation, or functions; collective."""
         raise NotImplementedError
 

@@ -252,7 +252,9 @@ class TrainingLoop(EvaluatingLoop):
         kind, progress = self.training_args.opponents, self.progress
         if kind != "self":
             pool = self.evaluator.opponent_pool
-            opponents = self.env_setup.sample_opponents(kind, self.members, pool, progress.generation)
+            opponents = self.env_setup.sample_opponents(
+                kind, self.members, pool, progress.generation, self.initial_size
+            )
             self.collector.set_opponents(opponents, progress.generation, everywhere=kind in OF_SCRIPTS)
 
     def _after_step(self) -> bool:

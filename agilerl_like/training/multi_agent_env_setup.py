@@ -143,10 +143,12 @@ class MultiAgentEnvSetup(EnvSetup):
         elif self.opponent is not None:
             check_opponent(cast(IPPO, self.opponent), first)
 
-    def sample_opponents(self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int) -> Any:
+    def sample_opponents(
+        self, kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int, initial_size: int
+    ) -> Any:
         if kind == "scripted":
             return self.opponent
-        return sample_opponents(kind, members, pool, generation, cast(IPPO, self.opponent))
+        return sample_opponents(kind, members, pool, generation, initial_size, cast(IPPO, self.opponent))
 
     def make_evaluator(self, fitness: str, env: MultiAgentVecEnvAdapter, max_steps: int | None) -> Evaluator:
         if fitness == "rating":

@@ -43,11 +43,17 @@ Scripts = ScriptedPolicy | Mapping[str, ScriptedPolicy]
 
 
 def sample_opponents(
-    kind: str, members: ShardedPopulation, pool: Sequence[Opponent], generation: int, team: IPPO | None = None
+    kind: str,
+    members: ShardedPopulation,
+    pool: Sequence[Opponent],
+    generation: int,
+    initial_size: int,
+    team: IPPO | None = None,
 ) -> MultiAgentPopulation:
     """Return a clone of an opponent for each member of this process; collective.
 
-    `kind` is "past" (of the pool), "population" (another member as it is now) or "team".
+    `kind` is "past" (of the pool), "population" (another member as it is now) or "team". No two clones of a run, which
+    began with `initial_size` members, have the same index, and so the same action noise.
     """
     everyone: Sequence[EvolvableAlgorithm] = list(members.gather_all()) if kind == "population" else ()
     device = members.first.device
@@ -65,7 +71,7 @@ def sample_opponents(
         else:
             newest = rng.random() < NEWEST_SHARE
             player = pool[-1 if newest else int(rng.integers(len(pool)))].player
-        clone = cast(IPPO, player).clone(index=FIRST_INDEX + generation * members.size + slot)
+        clone = cast(IPPO, player).clone(index=FIRST_INDEX + generation * initial_size + slot)
         clone.set_training_mode(True)
         chosen.append(clone)
     return MultiAgentPopulation(chosen)

@@ -262,9 +262,20 @@ def test_a_team_on_another_device_plays_on_that_of_the_members():
     (team,) = population(env, 1, seed=9)
     weights = [*team.learners["red"].network.parameters()]
     team.device = torch.device("meta")
-    for opponent in sample_opponents("team", members, [], 1, team):
+    for opponent in sample_opponents("team", members, [], 1, len(members.population), team):
         assert opponent.device == members.first.device
         assert all(map(torch.equal, opponent.learners["red"].network.parameters(), weights))
+
+
+def test_no_two_opponents_of_a_run_have_the_same_index_where_members_are_removed():
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    (team,) = population(env, 1, seed=9)
+    indices = []
+    for size, generations in ((4, range(1, 5)), (2, range(5, 9))):
+        members = ShardedPopulation.of(SingleProcess(), MultiAgentPopulation, population(env, size), None)
+        for generation in generations:
+            indices += [one.index for one in sample_opponents("team", members, [], generation, 4, team)]
+    assert len({*indices}) == len(indices) == 4 * 4 + 4 * 2
 
 
 def test_opponents_that_cannot_play_are_refused():
