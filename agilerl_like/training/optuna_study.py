@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from agilerl_like.errors import ConfigurationError, unknown_name
@@ -16,6 +17,7 @@ from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.optuna_steps import as_trial, distribution, from_optuna, label, library
 from agilerl_like.reporting.callback import Callback, RunContext
 from agilerl_like.reporting.records import GenerationRecord, MemberRecord, SummaryRecord
+from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
 
 optuna = library()
 
@@ -102,12 +104,13 @@ class StudyCallback(Callback):
     def _add(self, run: RunContext, observed: _Observed) -> None:
         """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint.
 
-        A resumed run has the folder of the run that was stopped, which several runs of one name do not share. A run
-        without a folder cannot be resumed.
+        A resumed run has the folder of the run that was stopped, and the time at which it began, which another run in
+        that folder does not have. A run without a folder cannot be resumed.
         """
-        member = observed.member
-        origin = {"run": run.record.name, "run_dir": self._folder, "seed": run.record.seed, "uid": member.uid}
-        if self._folder is not None and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
+        member, folder = observed.member, self._folder
+        begun = None if folder is None else run_document(Path(folder) / RUN_DOCUMENT).get("begun")
+        origin = {"run": run.record.name, "run_dir": folder, "begun": begun, "seed": run.record.seed, "uid": member.uid}
+        if folder is not None and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
             return
         facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}

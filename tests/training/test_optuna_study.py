@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,7 +162,7 @@ def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_pa
     assert parts == whole
 
 
-def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run():
+def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run(tmp_path):
     ranges, study = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), optuna.create_study(direction="maximize")
 
     def generations(run_dir):
@@ -185,6 +186,10 @@ def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by
     assert len(study.trials) == 2
     generations(None), generations(None)  # runs without a folder cannot be resumed
     assert len(study.trials) == 4
+    for begun in ("2026-11-30 10:00:00 UTC", "2026-11-30 11:00:00 UTC"):  # a second run in the folder of the first
+        (tmp_path / "run.json").write_text(json.dumps({"begun": begun}))
+        generations(tmp_path), generations(tmp_path)
+    assert [trial.user_attrs["begun"][11:13] for trial in study.trials[4:]] == ["10", "11"]
 
 
 def test_the_params_of_a_trial_become_settings_again():
