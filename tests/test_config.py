@@ -286,6 +286,7 @@ class TestRefusing:
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
             ("run: {dir: none}", "run.dir=None; allowed is a path (none is YAML's null, and 'none' in quotes a name)"),
+            ("run: {dir: ''}", "run.dir='' is no path; allowed is a path ('.' for the current folder)"),
             ("training: {fitness: rating}", "training.fitness='rating' is for multi-agent runs; allowed are 'return'"),
             (
                 "training: {fitness: min}",

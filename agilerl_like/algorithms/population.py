@@ -160,13 +160,14 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         return len(self.agents)
 
     def _refuse_change(self, *_: Any) -> NoReturn:
-        """Refuse operators of lists, because learners, fitness and the best agent belong to the present members."""
+        """Refuse what lists have, because learners, fitness and the best agent belong to the present members."""
         raise TypeError(
             "the members of a population cannot be replaced, removed or added; allowed is a list of agents in its "
             "place, such as [*pop, *others], each with another index (agent.index = …)"
         )
 
     __setitem__ = __delitem__ = __add__ = __radd__ = _refuse_change
+    append = extend = insert = remove = _refuse_change
 
     def __iter__(self) -> Iterator[AlgorithmT]:
         return iter(self.agents)

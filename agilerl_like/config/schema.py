@@ -502,12 +502,19 @@ Threads: TypeAlias = Annotated[
 ]
 
 
+def _not_empty(path: Any) -> Any:
+    """Return a path; ConfigurationError for an empty one, which `Path` takes for the current folder."""
+    if path == "":
+        raise ConfigurationError("dir='' is no path; allowed is a path ('.' for the current folder)")
+    return path
+
+
 class RunConfig(Section, frozen=True):
     """Output and execution of a run."""
 
     name: Annotated[str, BeforeValidator(lambda name: "" if name is None else name)] = ""
     """Folder of this run in `dir`; none: a new one, named after env, algorithm and time."""
-    dir: Path = Path("runs")
+    dir: Annotated[Path, BeforeValidator(_not_empty)] = Path("runs")
     """Parent folder of all runs."""
     overwrite: bool = False
     """Remove the files of an earlier run in this folder; false: such a folder is an error."""

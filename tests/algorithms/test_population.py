@@ -102,6 +102,8 @@ def test_operators_of_lists_are_refused_with_the_list_that_is_allowed():
         lambda: operator.add([first[0]], other),
         lambda: operator.setitem(first, 0, other[0]),
         lambda: operator.delitem(first, 0),
+        lambda: first.append(other[0]),
+        lambda: first.remove(first[0]),
     ):
         with pytest.raises(TypeError, match=r"allowed is a list of agents .*\[\*pop, \*others\]"):
             change()
