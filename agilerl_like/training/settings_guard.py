@@ -1,4 +1,4 @@
-"""Settings of members that a callback changes: refused where several processes train the members, else checked."""
+"""Settings of members, and their ranges, that a callback changes: refused with several processes, else checked."""
 
 from __future__ import annotations
 
