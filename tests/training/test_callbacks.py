@@ -306,7 +306,7 @@ def test_an_illegal_setting_of_a_callback_names_it_and_the_run_is_saved_without(
         ),
         ("seed", 7, r"seed=7 \(before: 3\) cannot be set in a run"),
         ("hp_config", HyperparameterConfig(lr=RLParameter(0.5, 0.9)), r"lr=.* lies outside its range \[0\.5, 0\.9\]"),
-        ("hp_config", {"lr": RLParameter(1e-4, 0.9)}, r"hp_config=\{.*; allowed is another HyperparameterConfig"),
+        ("hp_config", {"lr": RLParameter(1e-4, 0.9)}, r"hp_config=\{.*; allowed is a HyperparameterConfig"),
     ],
 )
 def test_an_attribute_by_which_a_population_could_not_be_loaded_is_refused_and_not_saved(
