@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         QLearning,
         RolloutBuilder,
         Teams,
+        TransitionBuffer,
     )
     from agilerl_like.envs import make_multi_agent_vect_envs, make_vect_envs
     from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, PopulationDivergedError
@@ -73,6 +74,7 @@ __all__ = [
     "Run",
     "Teams",
     "TournamentSelection",
+    "TransitionBuffer",
     "TruncationSelection",
     "evaluate",
     "export_trajectories",

@@ -29,6 +29,13 @@ def test_the_hand_written_loop(tmp_path):
     assert "loaded again it scores" in printed.splitlines()[-1]
 
 
+def test_the_hand_written_loop_with_a_replay(tmp_path):
+    budget = ["--max-steps", "68", "--random-steps", "60"]
+    printed = run_script(TUTORIALS / "hand_written_off_policy_loop.py", tmp_path, *budget)
+    assert printed.startswith("8 gradient steps; saved to")
+    assert "loaded again it scores" in printed.splitlines()[-1]
+
+
 @pytest.mark.slow
 def test_a_selection_of_a_script_is_named_in_yaml(tmp_path, monkeypatch):
     budget = {"training.max-steps": 1536, "training.evo-steps": 512, "training.eval-loop": 2, "run.plot": "false"}

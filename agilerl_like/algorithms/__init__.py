@@ -18,6 +18,7 @@ from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.sac import SAC
 from agilerl_like.algorithms.td3 import DDPG, TD3
+from agilerl_like.algorithms.transition_buffer import TransitionBuffer
 from agilerl_like.learning.sequences import BPTTSequenceType
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "QLearning",
     "RolloutBuilder",
     "Teams",
+    "TransitionBuffer",
 ]
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, ("ippo",))

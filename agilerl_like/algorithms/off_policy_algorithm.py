@@ -75,8 +75,9 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
 
         `experiences` has `obs`, `action`, `reward`, `next_obs` and `done`, a row for each transition, as AgileRL's
         replay samples them; `done` is 1 where the episode terminated, not at a time limit. `next_action_mask`
-        `[B, choices]` may be given. The setting `n_step` has no effect here: each transition is one step, so
-        the value of its `next_obs` is discounted by `gamma`.
+        `[B, choices]` may be given. A `TransitionBuffer` samples them: `tutorials/hand_written_off_policy_loop.py`. The
+        setting `n_step` has no effect here: each transition is one step, so the value of its `next_obs` is discounted
+        by `gamma`.
 
         Raises:
             ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.

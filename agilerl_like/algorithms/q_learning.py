@@ -277,6 +277,7 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
 
         `experiences` has `obs`, `action`, `reward`, `next_obs` and `done`, a row for each transition; `done` is 1 where
         the episode terminated, not at a time limit. `next_action_mask` `[B, choices]` may be given.
+        `TransitionBuffer.newest` returns those of a step.
 
         Raises:
             ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.

@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout
+from agilerl_like.algorithms.episode_ends import EpisodeEnds, host
 from agilerl_like.envs.pytree import tree_map
-from agilerl_like.errors import ConfigurationError, unknown_name
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
@@ -52,17 +53,7 @@ class RolloutBuilder:
     ) -> None:
         if not hasattr(agent, "learner"):
             raise ConfigurationError(f"agent={agent!r:.100}; allowed is an agent of one policy, such as PPO")
-        modes = [mode.value for mode in AutoresetMode]
-        given = (getattr(env, "metadata", None) or {}).get("autoreset_mode") if autoreset is None else autoreset
-        try:
-            self._mode = AutoresetMode(given)
-        except ValueError:
-            if given is None:
-                raise ConfigurationError(
-                    f"autoreset is missing, and env={env!r:.100} has no metadata['autoreset_mode']; allowed are {modes}"
-                ) from None
-            raise unknown_name("autoreset", given, modes) from None
-        self._ended: np.ndarray | None = None
+        self._ends = EpisodeEnds(env, autoreset)
         self._starts_next: np.ndarray | None = None
         self.clear()
 
@@ -104,49 +95,26 @@ class RolloutBuilder:
         Raises:
             ConfigurationError: the last observation of a truncated episode is missing.
         """
-        action = _host(action)
-        shape = action.shape[:1]
-        ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
-        skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
-        acts = ~skipped if acting is None else np.broadcast_to(np.asarray(acting, np.bool_), shape) & ~skipped
-        terminated, truncated = (  # an episode may end while its agent waits
-            np.array(_host(flag), np.bool_).reshape(shape) & ~skipped for flag in (terminated, truncated)
-        )
-        ended, cut = terminated | truncated, np.flatnonzero(truncated & ~terminated)
+        action = host(action)
+        ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
+        shape = ends.ended.shape
         if not self._steps:
             self._hidden_state = hidden_state
         self._steps.append(
             _Step(
-                tree_map(lambda part: np.array(_host(part)), obs),
+                tree_map(lambda part: np.array(host(part)), obs),
                 np.array(action),
-                np.array(_host(reward), np.float32).reshape(shape),
-                terminated,
-                truncated,
-                acts,
-                None if log_prob is None else np.array(_host(log_prob), np.float32).reshape(shape),
-                None if value is None else np.array(_host(value), np.float32).reshape(shape),
-                None if action_mask is None else np.array(_host(action_mask), np.bool_),
-                (cut, self._last_observations(cut, next_obs, infos or {})),
+                np.array(host(reward), np.float32).reshape(shape),
+                ends.terminated,
+                ends.truncated,
+                ends.acting,
+                None if log_prob is None else np.array(host(log_prob), np.float32).reshape(shape),
+                None if value is None else np.array(host(value), np.float32).reshape(shape),
+                None if action_mask is None else np.array(host(action_mask), np.bool_),
+                (ends.cut, ends.last),
             )
         )
-        self._next_obs, self._ended = tree_map(lambda part: np.array(_host(part)), next_obs), ended
-        self._starts_next = ended | skipped  # an episode begins behind the step whose action was ignored, too
-
-    def _last_observations(self, rows: np.ndarray, next_obs: Any, infos: Mapping[str, Any]) -> Any:
-        """Return the last observations `[K, …]` of truncated episodes; None without any."""
-        if not len(rows):
-            return None
-        if self._mode is not AutoresetMode.SAME_STEP:
-            return tree_map(lambda part: np.array(_host(part))[rows], next_obs)
-        final = infos.get("final_obs")
-        if final is None:
-            raise ConfigurationError(
-                "infos has no final_obs, although an episode was truncated and the envs reset in the same step; "
-                "allowed are the infos of env.step, which have the last observations of ended episodes"
-            )
-        if isinstance(final, np.ndarray) and final.dtype == object:
-            return tree_map(lambda *parts: np.stack(parts), *final[rows])
-        return tree_map(lambda part: np.array(_host(part))[rows], final)
+        self._next_obs, self._starts_next = tree_map(lambda part: np.array(host(part)), next_obs), ends.starts_next
 
     def rollout(
         self, encode: Encode, raw_actions: RawActions, state_before: Callable[[Any, Tensor], Tensor]
@@ -203,7 +171,3 @@ def _with_limits(rollout: Rollout, final: list[tuple[np.ndarray, Any]], encode: 
     observations = torch.cat([encode(last) for *_, last in places])
     final_observations = FinalObservations.of(time, torch.zeros_like(time), env, observations, members=1)
     return rollout.replace(terminated=terminated, final_observations=final_observations)
-
-
-def _host(values: Any) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
