@@ -551,6 +551,18 @@ def test_settings_of_another_algorithm_are_refused(tmp_path, text, system, name,
         converted(tmp_path, text, system, name=name)
 
 
+@pytest.mark.parametrize("name", ["sac.yml", "rl_zoo_A2C.yaml"])
+def test_a_file_named_after_another_algorithm_is_refused(tmp_path, name):
+    text = "Pendulum-v1: {policy: MlpPolicy, n_timesteps: 20000, learning_rate: 0.001}"
+    with pytest.raises(ConfigurationError, match=f"file='{name}' is named after (SAC|A2C), and only settings of PPO"):
+        converted(tmp_path, text, "sb3", name=name)
+    with pytest.raises(ConfigurationError, match="entry='td3-Pendulum-v1' is named after TD3"):
+        converted(tmp_path, text.replace("Pend", "td3-Pend"), "sb3", name="zoo.yml")
+    assumed = "# the file does not name its algorithm; PPO is assumed"
+    assert assumed in converted(tmp_path, text, "sb3", name="pendulum.yml").to_yaml()
+    assert assumed not in converted(tmp_path, text, "sb3", name="ppo.yml").to_yaml()
+
+
 def test_arguments_of_the_environment_and_a_missing_number_of_environments(tmp_path):
     entry = "MyEnv-v0: {n_timesteps: 100, policy: MlpPolicy, env_kwargs: {size: 3, render: false}, clip_range_vf: 0.1}"
     made = converted(tmp_path, entry, "sb3")

@@ -5,6 +5,7 @@ Files are YAML, JSON, Python (see `foreign_scripts`) or command lines.
 
 from __future__ import annotations
 
+import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,9 @@ SECTIONS = (
 """The order of sections in a converted configuration."""
 OF_REPLAYS = {"buffer_size", "train_freq", "exploration_fraction", "replay_buffer_class"}
 """Names that only algorithms with a replay have."""
+OTHER_ALGORITHMS = {"a2c", "ars", "c51", "crossq", "ddpg", "dqn", "maddpg", "matd3", "qrdqn", "rainbow", "sac", "td3"}
+OTHER_ALGORITHMS |= {"tqc", "trpo"}
+"""Words by which the name of a file or entry is that of another algorithm."""
 ANY_ENV = "CartPole-v1"
 """Stands for the environment while a configuration without one is checked."""
 
@@ -54,6 +58,8 @@ class Converted:
     """File, and entry of it."""
     data: Mapping[str, Any]
     conversion: Conversion
+    names_algorithm: bool = True
+    """Whether the file has the name of its algorithm."""
 
     def check(self) -> None:
         """Raise ConfigurationError if the settings are not legal here."""
@@ -71,6 +77,8 @@ class Converted:
         absent = absent if has_preset else f"defaults of {algorithm['name']}"
         differences = PRESETS[self.system].differences if has_preset else ()
         head = [f"{self.source}, of {self.system}; settings that are absent here have the {absent}"]
+        if not self.names_algorithm:
+            head.append(f"the file does not name its algorithm; {algorithm.get('name', PPO.algo)} is assumed")
         if "id" not in (self.data.get("environment") or {}):
             head.append("environment.id is not in the file: add it, or convert with --env ID")
         if "num_envs" not in (self.data.get("environment") or {}):
@@ -109,6 +117,15 @@ def convert_file(
     content, name = _chosen(read_settings(path), rules, entry)
     flat, twice = _unique(_flat(content, rules))
     _check_algorithm(flat, rules, str(path))
+    stem = Path(path).stem
+    names_algorithm = any(map(_is_algorithm, flat)) or "PPO" in " ".join([*content, name, stem]).upper()
+    if not names_algorithm:
+        for field, value in (("file", f"{stem}{Path(path).suffix}"), ("entry", name)):
+            if words := OTHER_ALGORITHMS & {*re.findall("[a-z0-9]+", value.lower())}:
+                raise ConfigurationError(
+                    f"{field}={value!r} is named after {min(words).upper()}, and only settings of PPO are converted; "
+                    "allowed for settings of PPO is another name"
+                )
     if not any(canonical(key) in rules for key in flat):
         raise ConfigurationError(f"file={str(path)!r} has no settings of {system}; it has {', '.join(flat) or 'none'}")
     known = {key: value for key, value in flat.items() if canonical(key) in rules or not _is_unread(value)}
@@ -133,18 +150,22 @@ def convert_file(
             found.refused[f"range of {hyperparameter}"] = f"it has only {', '.join(range_)}"
     data = {section: content for section, content in data.items() if content != {}}
     source = f"{Path(path).name}{f', {name}' if name else ''}"
-    return Converted(system, source, data, found)
+    return Converted(system, source, data, found, names_algorithm)
 
 
 def _check_algorithm(flat: Mapping[str, Any], rules: Mapping[str, Rule], path: str) -> None:
     """Raise ConfigurationError for the settings of another algorithm than PPO and IPPO."""
     for key, value in flat.items():
-        is_name = canonical(key) in ("algo", "algorithm") and isinstance(value, str)
+        is_name = _is_algorithm(key) and isinstance(value, str)
         if (is_name and "PPO" not in value.upper()) or canonical(key) in OF_REPLAYS - rules.keys():
             raise ConfigurationError(
                 f"file={path!r} has {key}={value!r:.60}, and only settings of PPO are converted; those of DQN, TD3, "
                 "DDPG and SAC here are in tutorials/off_policy.md"
             )
+
+
+def _is_algorithm(key: str) -> bool:
+    return canonical(key) in ("algo", "algorithm")
 
 
 def _chosen(content: Mapping[str, Any], rules: Mapping[str, Rule], entry: str) -> tuple[Mapping[str, Any], str]:
