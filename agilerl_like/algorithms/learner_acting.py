@@ -95,6 +95,18 @@ class ActingLearner(LearnerBase):
         raw[torch.from_numpy(absent)] = 0
         return raw.to(self.device)
 
+    def warn_of_missing_masks(self, method: str, action_masks: Any) -> None:
+        """Warn once if an agent that learned with action masks is used without them."""
+        if action_masks is not None or not self.learned_with_masks or self._warned_of_masks:
+            return
+        self._warned_of_masks = True
+        effect = "may choose illegal actions" if method == "predict" else "may return the value of an illegal action"
+        warnings.warn(
+            f"agent {self.index} learned with action masks, and {method} was called without action_masks: it {effect}; "
+            "pass the environment's masks (info['action_mask'])",
+            stacklevel=4,
+        )
+
     def predict(
         self,
         obs: Any,
@@ -104,13 +116,7 @@ class ActingLearner(LearnerBase):
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any]:
         """Act as `PPO.predict` describes."""
-        if action_masks is None and self.learned_with_masks and not self._warned_of_masks:
-            self._warned_of_masks = True
-            warnings.warn(
-                f"agent {self.index} learned with action masks, and predict was called without action_masks: it may "
-                "choose illegal actions; pass the environment's masks (info['action_mask'])",
-                stacklevel=3,
-            )
+        self.warn_of_missing_masks("predict", action_masks)
         has_noise = deterministic and self.architecture.has_noise
         with torch.no_grad(), in_eval_mode(self.network) if has_noise else nullcontext():
             encoded, single = self._rows(obs, self.encoding)

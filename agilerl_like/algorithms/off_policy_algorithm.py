@@ -55,9 +55,12 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         net_config = {key: value for key, value in (given["net_config"] or {}).items() if value is not None}
         self._init_given(given, {**self.net_defaults, **net_config})
 
-    def value(self, obs: Any) -> np.ndarray:
-        """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
-        return best_values(self.learner, obs)
+    def value(self, obs: Any, action_masks: np.ndarray | None = None) -> np.ndarray:
+        """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward.
+
+        `action_masks` `[B, choices]`: only actions that they allow count.
+        """
+        return best_values(self.learner, obs, action_masks)
 
     def check(self) -> None:
         super().check()
@@ -92,10 +95,21 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         return loss
 
 
-def best_values(learner: Learner, obs: Any) -> np.ndarray:
-    """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward."""
+def best_values(learner: Learner, obs: Any, action_masks: np.ndarray | None = None) -> np.ndarray:
+    """Return the value `[B]` of the best known action for observations `[B, *shape]`, in units of reward.
+
+    Raises:
+        ConfigurationError: an observation or mask does not fit, or actions have no masks.
+    """
+    if action_masks is not None and not mask_size(learner.action_space):
+        raise ConfigurationError(f"action_masks is given for {learner.action_space}; allowed is None")
+    learner.warn_of_missing_masks("value", action_masks)
     with torch.no_grad():
-        return learner.network.value(learner.normalize(obs)).cpu().numpy()
+        x = learner.normalize(obs)
+        if action_masks is None:
+            return learner.network.value(x).cpu().numpy()
+        values, mask = cast(Any, learner.network).q_values(x), learner._mask(action_masks, len(x))
+        return values.masked_fill(~mask, -torch.inf).amax(-1).cpu().numpy()
 
 
 def learn_or_restore(learner: Learner, update: Update) -> TensorDict:

@@ -257,9 +257,12 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         what = f"observation_space={self.observation_space!s:.200}: a table of {table.states} x {table.actions} values"
         check_memory(what, table.states, table.actions * WEIGHT_BYTES, "states")
 
-    def value(self, obs: Any) -> np.ndarray:
-        """Return the value `[B]` of the best known action for observations `[B, *shape]`."""
-        return best_values(self.learner, obs)
+    def value(self, obs: Any, action_masks: np.ndarray | None = None) -> np.ndarray:
+        """Return the value `[B]` of the best known action for observations `[B, *shape]`.
+
+        `action_masks` `[B, choices]`: only actions that they allow count.
+        """
+        return best_values(self.learner, obs, action_masks)
 
     def predict(
         self,

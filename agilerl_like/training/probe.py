@@ -212,8 +212,9 @@ def _act_and_value(
     if isinstance(agent, OffPolicyAlgorithm | QLearning | EvolutionStrategy):
         *_, last = episode
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(last))
-        action, _ = agent.predict(batch, deterministic=True, action_masks=np.array([mask]) if mask else None)
-        return action[0], None if isinstance(agent, EvolutionStrategy) else agent.value(batch)[0]
+        masks = np.array([mask]) if mask else None
+        action, _ = agent.predict(batch, deterministic=True, action_masks=masks)
+        return action[0], None if isinstance(agent, EvolutionStrategy) else agent.value(batch, masks)[0]
     reply: tuple[Any, ...] = ()
     for obs in episode:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(obs))

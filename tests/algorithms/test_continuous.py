@@ -240,6 +240,11 @@ def test_actions_that_do_not_fit_are_refused(kind):
             member.learn({**data, "action": given})
 
 
+def test_a_continuous_agent_has_no_action_masks():
+    with pytest.raises(ConfigurationError, match="action_masks is given for Box"):
+        agent(SAC).value(experiences()["obs"], np.ones((32, 2), np.bool_))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_actions_stay_within_their_bounds(kind):
     member = agent(kind)

@@ -251,6 +251,17 @@ def test_members_learn_together_as_alone(mode):
         assert np.abs(alone.table).max() > 0.1
 
 
+def test_a_value_counts_legal_actions_alone():
+    (agent,) = members(1)
+    agent.network.table.weight.data[:] = torch.tensor([3.0, 2.0, 1.0])
+    places, legal = np.array([5, 6]), np.array([[False, True, True], [False, False, True]])
+    np.testing.assert_array_equal(agent.value(places), [3, 3])
+    np.testing.assert_array_equal(agent.value(places, legal), [2, 1])
+    agent.learner.learned_with_masks = True
+    with pytest.warns(UserWarning, match="value was called without action_masks: it may return the value of an illeg"):
+        agent.value(places)
+
+
 def test_agilerls_names_count_the_table_once():
     agent = QLearning(Discrete(16), Discrete(4), seed=1)
     assert agent.get_state_dim == QLearning.get_state_dim(Discrete(16)) == 1
