@@ -125,10 +125,11 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousLearner]):
                     "categories, and Dict and Tuple of these"
                 )
 
-    def get_action(self, obs: Any, *_: Any, **__: Any) -> np.ndarray:
+    def get_action(self, obs: Any, infos: Any = None) -> np.ndarray:
         """Return actions for observations `[B, *shape]`, in the env's units: in training mode with exploration.
 
-        AgileRL's further arguments are accepted without effect.
+        `predict(obs, deterministic=True)` returns the best actions in both modes. `infos` has no effect, as agents of
+        Box actions have no masks; AgileRL has it.
         """
         learner = self.learner
         network = cast(ContinuousNetwork, learner.network)

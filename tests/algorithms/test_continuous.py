@@ -254,6 +254,8 @@ def test_actions_stay_within_their_bounds(kind):
     explored = member.get_action(obs)
     member.set_training_mode(False)
     best = member.get_action(obs)
+    with pytest.raises(TypeError, match="deterministic"):
+        member.get_action(obs, deterministic=True)
     for actions in (explored, best):
         assert (actions >= ACTIONS.low).all()
         assert (actions <= ACTIONS.high).all()
