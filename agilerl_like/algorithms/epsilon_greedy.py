@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class EpsilonGreedyGroup(LearnerGroup[Any]):
 class EpsilonGreedyAgent:
     """What DQN and Q-learning have in common."""
 
+    index: int
+    learner: Any
     progress: float
     eps_start: float
     eps_end: float
@@ -45,7 +47,7 @@ class EpsilonGreedyAgent:
         """
         if not isinstance(epsilon, Real) or not 0 <= epsilon <= 1:
             raise ConfigurationError(f"epsilon={epsilon!r:.100} must be a probability, from 0 to 1")
-        learner = cast(Any, self).learner
+        learner = self.learner
         with torch.no_grad():
             x = learner.normalize(obs)
             noise = learner.noise((len(x),))

@@ -17,6 +17,7 @@ from typing import Any
 
 from gymnasium.vector import SyncVectorEnv
 
+from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import WorkerProcesses, launched
@@ -255,6 +256,8 @@ class ProcessRun:
         members.population.discard_experience()  # that of an earlier run, perhaps in other envs
         if saved_run is not None:
             self._check_unfinished(saved_run, members, best)
+        else:
+            self._warn_if_exploration_restarts(members)
         if self.plan.selection is not None:
             self.plan.selection.validate(members.size)
             self.plan.mutations.validate(members.size)
@@ -298,6 +301,16 @@ class ProcessRun:
                 f"evo_steps={args.evo_steps} with max_steps={args.max_steps} gives one generation, and members are "
                 "selected between two: none is replaced or mutates; allowed is a smaller evo_steps"
             )
+
+    def _warn_if_exploration_restarts(self, members: ShardedPopulation) -> None:
+        """Warn if members of action values that have learned before begin with more random actions than they ended."""
+        for agent in members.population:
+            if isinstance(agent, EpsilonGreedyAgent) and agent.learner.updates and agent.eps_start > agent.eps_end:
+                self.callbacks.on_warning(
+                    f"member {agent.index} has learned before, and the share of random actions begins again at "
+                    f"eps_start={agent.eps_start:g}; with agent.eps_start = agent.eps_end it stays {agent.eps_end:g}"
+                )
+                return
 
     def _restore_experience(self, members: ShardedPopulation, checkpoint: Checkpoint | None) -> None:
         """Restore the members' experience; warn if there should be some and the checkpoint has none."""

@@ -30,6 +30,7 @@ from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.export.numpy_policy import load_numpy_policy
 from agilerl_like.learning.q_learning_update import QLearningUpdate
 from agilerl_like.learning.replay_buffer import Batch
+from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -283,6 +284,25 @@ def test_exploration_falls_over_a_share_of_the_run():
     assert np.bincount(random).tolist() == pytest.approx([800, 800, 2400], abs=150)
     legal = np.tile(np.array([True, True, False]), (4000, 1))
     assert set(agent.get_action(places, epsilon=0.6, action_mask=legal).tolist()) == {0, 1}
+
+
+def test_a_second_run_of_trained_members_warns_that_exploration_begins_again():
+    env = make_vect_envs("FrozenLake-v1", num_envs=2, backend="sync")
+    agent = QLearning(env.single_observation_space, env.single_action_space, num_envs=2, seed=1)
+
+    def warnings_of_a_run():
+        found = []
+        callback = Callback()
+        callback.on_warning = found.append
+        budget = {"max_steps": 16, "evo_steps": 16, "eval_loop": 1, "verbose": False}
+        train_off_policy(env, pop=agent, **budget, callbacks=[callback])
+        return [text for text in found if "eps_start" in text]
+
+    assert warnings_of_a_run() == []
+    (text,) = warnings_of_a_run()
+    assert "begins again at eps_start=1; with agent.eps_start = agent.eps_end it stays 0.05" in text
+    agent.eps_start = agent.eps_end
+    assert warnings_of_a_run() == []
 
 
 def test_a_schedule_is_a_factor_on_the_members_own_rate():
