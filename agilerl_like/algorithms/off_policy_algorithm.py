@@ -83,9 +83,11 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         by `gamma`.
 
         Raises:
-            ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
+            ConfigurationError: a key or rows are missing, a number is not finite or not allowed, or a setting that was
+                set as an attribute is not legal.
             PopulationDivergedError: the step gave weights that are not finite; they were restored.
         """
+        self.check()
         learner = self.learner
         batch = batch_of(learner, experiences, self.gamma)
         learner.learned_with_masks |= batch.next_masks is not None

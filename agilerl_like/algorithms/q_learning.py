@@ -283,9 +283,11 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
         `TransitionBuffer.newest` returns those of a step.
 
         Raises:
-            ConfigurationError: a key or rows are missing, or a number is not finite or not allowed.
+            ConfigurationError: a key or rows are missing, a number is not finite or not allowed, or a setting that was
+                set as an attribute is not legal.
             PopulationDivergedError: a value is not finite any more; the table was restored.
         """
+        self.check()
         learner = self.learner
         batch = batch_of(learner, experiences, self.gamma)
         learner.learned_with_masks |= batch.next_masks is not None

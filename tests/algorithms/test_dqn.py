@@ -439,6 +439,13 @@ def test_mutations_are_measured_on_the_last_batch(obs, tmp_path):
     assert torch.equal(DQN.load(tmp_path / "agent").learner.recent_observations, seen)
 
 
+def test_settings_that_are_set_are_checked_before_a_step():
+    member = agent()
+    member.lr = -1.0
+    with pytest.raises(ConfigurationError, match="lr=-1"):
+        member.learn(experiences())
+
+
 def test_an_agent_that_learned_with_masks_is_marked():
     member = agent()
     member.learn(experiences())

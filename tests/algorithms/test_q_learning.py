@@ -305,6 +305,16 @@ def test_a_second_run_of_trained_members_warns_that_exploration_begins_again():
     assert warnings_of_a_run() == []
 
 
+@pytest.mark.parametrize(("name", "value"), [("lr", -1.0), ("gamma", 5)])
+def test_settings_that_are_set_are_checked_before_a_step(name, value):
+    (agent,) = members(1)
+    setattr(agent, name, value)
+    row = {"obs": [3], "action": [1], "reward": [1.0], "next_obs": [4], "done": [1]}
+    with pytest.raises(ConfigurationError, match=f"{name}={value}"):
+        agent.learn(row)
+    assert not agent.table.any()
+
+
 def test_a_schedule_is_a_factor_on_the_members_own_rate():
     (agent,) = members(1, schedules={"lr": "linear"}, visit_decay=0.0)
     agent.progress = 0.5
