@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -26,6 +27,8 @@ from agilerl_like.resources import check_memory
 LearnerT = TypeVar("LearnerT", bound=OffPolicyLearner)
 EXPERIENCE = ("obs", "action", "reward", "next_obs", "done")
 """Keys of the experiences of a hand-written loop, as AgileRL's replay samples them."""
+ROUNDING = 1e-4
+"""Share of the half-width of a Box by which actions may be beyond its bounds, as float32 rounds them."""
 
 
 class HandMadeBatch:
@@ -159,7 +162,10 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
         torch.tensor(numbers(name)[None], dtype=torch.float32, device=device) for name in ("reward", "done")
     )
     _check_each("done", done, (done == 0) | (done == 1), "0 and 1")
-    actions = learner.raw_actions("experiences: action", _array(experiences["action"]), rows)
+    given = _array(experiences["action"])
+    actions = learner.raw_actions("experiences: action", given, rows)
+    if isinstance(space := learner.action_space, gymnasium.spaces.Box):
+        _check_bounds(np.asarray(given, np.float64).reshape(rows, -1), actions, space)
     mask = experiences.get("next_action_mask", None)
     if mask is not None:
         mask, shape = np.atleast_2d(np.asarray(_array(mask), np.bool_)), (rows, mask_size(learner.action_space))
@@ -180,6 +186,18 @@ def _check_each(name: str, values: Any, legal: Any, allowed: str) -> None:
     """Raise ConfigurationError, with the first value that is not legal, unless all are."""
     if not legal.all():
         raise ConfigurationError(f"experiences: {name}={float(values[~legal][0]):g}; allowed are {allowed}")
+
+
+def _check_bounds(given: np.ndarray, units: Tensor, space: gymnasium.spaces.Box) -> None:
+    """Raise ConfigurationError unless actions `[B, A]`, also given in half-widths, are within the bounds of a Box."""
+    beyond = (units.abs() > 1 + ROUNDING).cpu().numpy()
+    if beyond.any():
+        row, column = np.argwhere(beyond)[0]
+        low, high = (bound.ravel()[column] for bound in (space.low, space.high))
+        raise ConfigurationError(
+            f"experiences: action={given[row, column]:g} is beyond the bounds; allowed is {low:g} to {high:g}, in the "
+            "env's units"
+        )
 
 
 def _array(values: Any) -> Any:

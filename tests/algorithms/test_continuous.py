@@ -240,6 +240,16 @@ def test_actions_that_do_not_fit_are_refused(kind):
             member.learn({**data, "action": given})
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_beyond_the_bounds_are_refused(kind):
+    member, data = agent(kind), experiences()
+    data["action"][:2] = np.nextafter(ACTIONS.low, -9), np.nextafter(ACTIONS.high, 9)
+    assert np.isfinite(member.learn(data))
+    data["action"][3, 1] = 0.75
+    with pytest.raises(ConfigurationError, match=r"action=0\.75 is beyond the bounds; allowed is 0 to 0\.5"):
+        member.learn(data)
+
+
 def test_a_continuous_agent_has_no_action_masks():
     with pytest.raises(ConfigurationError, match="action_masks is given for Box"):
         agent(SAC).value(experiences()["obs"], np.ones((32, 2), np.bool_))
