@@ -14,7 +14,7 @@ from agilerl_like.errors import check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule
-from agilerl_like.learning.continuous_update import SACUpdate
+from agilerl_like.learning.continuous_update import METRICS, SACUpdate
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.replay_buffer import MemoryKind
 from agilerl_like.networks.exploration import SquashedGaussian
@@ -33,6 +33,7 @@ class SACLearnerGroup(ContinuousLearnerGroup):
     """P learners of stochastic policies."""
 
     learner_class, update_class = SACLearner, SACUpdate
+    metrics = (*METRICS, "alpha")
 
 
 class SAC(ContinuousAlgorithm):
@@ -107,3 +108,8 @@ class SAC(ContinuousAlgorithm):
         **unknown: Any,
     ) -> None:
         self._init_off_policy(locals())
+
+    @property
+    def alpha(self) -> float:
+        """The temperature, the weight of the entropy, which is learned; runs report it as `train/alpha`."""
+        return float(self.learner.network.log_alpha.detach().exp())

@@ -161,6 +161,13 @@ class SACUpdate(ContinuousUpdate):
 
     temperatures = 1
 
+    def take_steps(self, stacked: StackedNetworks, execution: Execution, steps: int) -> Mapping[str, Tensor]:
+        metrics = super().take_steps(stacked, execution, steps)
+        alpha = torch.empty_like(metrics["loss"])
+        for rows, stack in stacked.parts:
+            alpha[rows] = cast(ContinuousNetwork, stack.module).log_alpha.detach().exp().view(-1)
+        return {**metrics, "alpha": alpha}
+
     def next_values(self, network: ContinuousNetwork, after: Tensor, noise: Tensor, sizes: Tensor) -> Tensor:
         actions, log_densities = _sampled(network, after, noise)
         return smallest(network.target.q_values(after, actions)) - network.log_alpha.exp() * log_densities

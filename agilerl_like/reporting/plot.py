@@ -56,6 +56,7 @@ _LEARNING = {
     "train/value_loss": "value loss",
     "train/td_error": "TD error",
     "train/q_value": "Q value",
+    "train/alpha": "temperature",
     "train/entropy_loss": "entropy of the policy",
     "train/approx_kl": "approximate KL of an update",
     "train/return_mean": "return of the perturbed policies",

@@ -182,6 +182,7 @@ def test_a_step_of_sac_is_that_of_the_formula():
     for ours, theirs in zip(member.network.parameters(), q.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert q.log_alpha.item() != 0
+    assert member.alpha == pytest.approx(q.log_alpha.exp().item(), abs=1e-5)
 
 
 def test_the_loss_of_an_actor_that_took_no_step_is_not_a_number():
