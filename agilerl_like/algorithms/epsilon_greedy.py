@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ class EpsilonGreedyAgent:
     """What DQN and Q-learning have in common."""
 
     index: int
-    learner: Any
     progress: float
     eps_start: float
     eps_end: float
@@ -47,7 +46,7 @@ class EpsilonGreedyAgent:
         """
         if not isinstance(epsilon, Real) or not 0 <= epsilon <= 1:
             raise ConfigurationError(f"epsilon={epsilon!r:.100} must be a probability, from 0 to 1")
-        learner = self.learner
+        learner = cast(Any, self).learner
         with torch.no_grad():
             x = learner.normalize(obs)
             noise = learner.noise((len(x),))

@@ -113,7 +113,7 @@ def best_values(learner: Learner, obs: Any, action_masks: np.ndarray | None = No
         x = learner.normalize(obs)
         if action_masks is None:
             return learner.network.value(x).cpu().numpy()
-        values, mask = cast(Any, learner.network).q_values(x), learner._mask(action_masks, len(x))
+        values, mask = cast(Any, learner.network).q_values(x), cast(Tensor, learner._mask(action_masks, len(x)))
         return values.masked_fill(~mask, -torch.inf).amax(-1).cpu().numpy()
 
 

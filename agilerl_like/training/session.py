@@ -305,7 +305,8 @@ class ProcessRun:
     def _warn_if_exploration_restarts(self, members: ShardedPopulation) -> None:
         """Warn if members of action values that have learned before begin with more random actions than they ended."""
         for agent in members.population:
-            if isinstance(agent, EpsilonGreedyAgent) and agent.learner.updates and agent.eps_start > agent.eps_end:
+            has_learned = any(learner.updates for learner in agent.learners.values())
+            if isinstance(agent, EpsilonGreedyAgent) and has_learned and agent.eps_start > agent.eps_end:
                 self.callbacks.on_warning(
                     f"member {agent.index} has learned before, and the share of random actions begins again at "
                     f"eps_start={agent.eps_start:g}; with agent.eps_start = agent.eps_end it stays {agent.eps_end:g}"
