@@ -79,7 +79,8 @@ _MORE_FOREIGN_NAMES = {
     ("algorithm.memory_size", ""): "buffer_size replay_size replay_buffer_size",
     ("algorithm.learn_step", "counts env steps; {} counts steps of all envs at once"): "train_freq train_frequency",
     ("algorithm.target_update_interval", "counts gradient steps; {} counts env steps"): "target_network_frequency",
-    ("algorithm.tau", ""): "polyak",
+    ("algorithm.tau", "is 1 - {}"): "polyak",
+    ("algorithm.learning_starts", ""): "start_steps update_after",
     ("algorithm.lr", ""): "lr_critic",
     ("algorithm.lr_actor", ""): "policy_lr actor_lr actor_learning_rate",
     ("algorithm.eps_start", ""): "exploration_initial_eps start_e initial_epsilon",
@@ -121,11 +122,29 @@ FOREIGN_SETTINGS: Mapping[str, ForeignSetting] = {
     },
     **{
         name: ForeignSetting("algorithm.lr_critic", otherwise="algorithm.lr")
-        for name in ("critic_lr", "critic_learning_rate", "learning_rate_critic", "q_lr", "value_lr", "vf_lr")
+        for name in (
+            "critic_lr",
+            "critic_learning_rate",
+            "learning_rate_critic",
+            "q_lr",
+            "qf_learning_rate",
+            "value_lr",
+            "vf_lr",
+        )
     },
     **{name: ForeignSetting(*known) for name, known in FOREIGN_NAMES.items()},
 }
 """Names of other systems -> the setting here."""
+
+
+_OF_OTHER_ALGORITHMS: Mapping[str, ForeignSetting] = {
+    "ent_coef": FOREIGN_SETTINGS["alpha"]._replace(
+        conversion=FOREIGN_SETTINGS["alpha"].conversion.replace("alpha", "ent_coef")
+    ),
+    "n_steps": ForeignSetting("algorithm.n_step"),
+    "alpha": ForeignSetting("algorithm.lr"),
+}
+"""Names -> the setting here of algorithms that lack the one in `FOREIGN_SETTINGS`, or that have no such name."""
 
 
 def foreign_setting(name: object, allowed: Iterable[str] = ()) -> ForeignSetting | None:
@@ -133,10 +152,11 @@ def foreign_setting(name: object, allowed: Iterable[str] = ()) -> ForeignSetting
 
     `allowed` are the names here, which decide where algorithms have different settings for it.
     """
-    found = FOREIGN_SETTINGS.get(canonical(name))
-    if found is None or not found.otherwise or {found.name, found.setting} & {*allowed}:
-        return found
-    return found._replace(setting=found.otherwise)
+    found, names = FOREIGN_SETTINGS.get(canonical(name)), {*allowed}
+    for known in (found, _OF_OTHER_ALGORITHMS.get(canonical(name))):
+        if known is not None and {known.name, known.setting} & names:
+            return known
+    return found if found is None or not found.otherwise else found._replace(setting=found.otherwise)
 
 
 SHOWN_NAMES = 40

@@ -4,8 +4,9 @@ import re
 
 import gymnasium
 import pytest
+from gymnasium.spaces import Discrete
 
-from agilerl_like import DQN, IPPO, PPO, SAC, TD3, train_off_policy, train_on_policy
+from agilerl_like import DQN, IPPO, PPO, SAC, TD3, QLearning, train_off_policy, train_on_policy
 from agilerl_like.algorithms.agent_groups import group_of
 from agilerl_like.config import Draft
 from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
@@ -138,6 +139,28 @@ def test_training_names_its_arguments(train, given, hint):
 def test_a_required_argument_under_another_name_is_named(make, given, meant):
     with pytest.raises(ConfigurationError, match=f"argument='{given}' is unknown; did you mean '{meant}'?"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "hint"),
+    [
+        (SAC, "ent_coef", "did you mean 'target_entropy_scale', which is the target of the temperature; it is always"),
+        (SAC, "n_steps", "did you mean 'n_step'?"),
+        (SAC, "alpha", "did you mean 'target_entropy_scale'"),
+        (SAC, "start_steps", "did you mean 'learning_starts'?"),
+        (SAC, "qf_learning_rate", "did you mean 'lr'?"),
+        (DQN, "polyak", "did you mean 'tau', which is 1 - polyak?"),
+        (DQN, "update_after", "did you mean 'learning_starts'?"),
+        (PPO, "n_steps", "did you mean 'num_steps'?"),
+        (QLearning, "alpha", "did you mean 'lr'?"),
+    ],
+)
+def test_hints_are_settings_of_the_algorithm_that_is_called(kind, given, hint):
+    observed = Discrete(4) if kind is QLearning else BOX
+    acted = BOX if kind is SAC else Discrete(2)
+    with pytest.raises(ConfigurationError) as error:
+        kind(observed, acted, **{given: 1})
+    assert hint in str(error.value)
 
 
 def test_an_argument_that_is_missing_altogether_stays_pythons_error():
