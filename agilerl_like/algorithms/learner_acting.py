@@ -17,7 +17,7 @@ from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.spaces import ObservationEncoder, legal_actions, mask_size
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.modules.weight_transfer import in_eval_mode
+from agilerl_like.modules.weight_transfer import MODE_LOCK, in_eval_mode
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose
 
@@ -117,8 +117,11 @@ class ActingLearner(LearnerBase):
     ) -> tuple[np.ndarray, Any]:
         """Act as `PPO.predict` describes."""
         self.warn_of_missing_masks("predict", action_masks)
-        has_noise = deterministic and self.architecture.has_noise
-        with torch.no_grad(), in_eval_mode(self.network) if has_noise else nullcontext():
+        if not self.architecture.has_noise:
+            mode = nullcontext()
+        else:
+            mode = in_eval_mode(self.network) if deterministic else MODE_LOCK
+        with torch.no_grad(), mode:
             encoded, single = self._rows(obs, self.encoding)
             x = self.network.observation_norm(encoded)
             before = self._one_step(state, len(x), "state").state

@@ -11,6 +11,7 @@ at once and written back at once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -23,6 +24,9 @@ from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, Uni
 from agilerl_like.modules.layers import LayerNorm, Linear
 from agilerl_like.modules.param_stack import ParamSlot, bind_parameters_, slots_of, update_count_flags, views
 from agilerl_like.modules.spec import Arguments
+
+MODE_LOCK = threading.RLock()
+"""Held while a network is in another mode than its own for a short time: the mode is shared by all threads."""
 
 
 class WeightMap(NamedTuple):
@@ -104,15 +108,16 @@ def transfer_weights_(
 
 @contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network into evaluation mode, and back at the end."""
-    training = network.training
-    if training:
-        network.eval()
-    try:
-        yield
-    finally:
-        if training:
-            network.train()
+    """Put a network into evaluation mode, and back at the end; of the networks in training mode, one at a time."""
+    with MODE_LOCK:
+        if network.training:
+            network.eval()
+            try:
+                yield
+            finally:
+                network.train()
+            return
+    yield
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

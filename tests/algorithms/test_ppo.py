@@ -1,5 +1,8 @@
 import math
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -144,6 +147,33 @@ def test_squashed_actions_stay_inside_and_carry_their_density():
     agent.set_training_mode(False)
     acted = agent.get_action(obs)[0]
     np.testing.assert_allclose(acted, agent.predict(obs, deterministic=True)[0], rtol=1e-6)
+
+
+class SlowNetwork(torch.nn.Linear):
+    """A linear map that stores its mode at the end of each slow pass."""
+
+    modes: ClassVar = []
+
+    def forward(self, x):
+        y = super().forward(x)
+        time.sleep(0.02)
+        self.modes.append(self.training)
+        return y
+
+
+def test_deterministic_predictions_of_several_threads_are_all_in_evaluation_mode():
+    agent = agent_of(net_config=None, actor_network=SlowNetwork(4, 3), critic_network=torch.nn.Linear(4, 1))
+
+    def predict(number, deterministic):
+        time.sleep(0.005 * number)
+        agent.predict(np.zeros(4), deterministic=deterministic)
+
+    for deterministic in ([True] * 4, [False] * 4, [True, False]):
+        SlowNetwork.modes.clear()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(predict, range(len(deterministic)), deterministic))
+        assert sorted(SlowNetwork.modes) == sorted(not flag for flag in deterministic)
+    assert agent.actor.training
 
 
 def test_clipped_actions_are_clipped_in_training_testing_and_after_loading(tmp_path):
