@@ -61,6 +61,32 @@ def test_the_folder_of_a_run_and_a_foreign_configuration_are_left_as_they_are(ru
         push_to_hub(run, tmp_path / "own")
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.csv", "lineage.jsonl"])
+def test_a_link_in_the_folder_of_a_run_is_not_read(run, tmp_path, capsys, name):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (tmp_path / "private").write_text("token: secret\n")
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "private")
+    with pytest.raises((ConfigurationError, CheckpointError), match="is a symbolic link"):
+        push_to_hub(folder, tmp_path / "shared")
+    assert not (tmp_path / "shared").exists()
+    for command in (["compare", str(folder), str(run.folder)], ["eval", str(folder), "--episodes", "1"]):
+        main(command)
+    for more in ([], ["--help"]):
+        assert main(["resume", str(folder), *more]) == 2
+    assert f"{name} is a link" in (written := capsys.readouterr()).err
+    assert "secret" not in written.out + written.err
+
+
+def test_an_unknown_section_of_the_settings_is_not_uploaded(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    with (folder / "config.yaml").open("a") as file:
+        file.write("token: secret\n")
+    push_to_hub(folder, tmp_path / "shared")
+    assert "secret" not in (tmp_path / "shared" / "config.yaml").read_text()
+    assert "algorithm" in yaml.safe_load((tmp_path / "shared" / "config.yaml").read_text())
+
+
 def test_a_killed_run_is_described_as_of_the_checkpoint_that_its_best_agent_is_from(run, tmp_path):
     """Here a generation was recorded after it, with another best agent."""
     folder = shutil.copytree(run.folder, tmp_path / "run")

@@ -73,6 +73,7 @@ from agilerl_like.training.run_folder import (
     CONFIG,
     ConfigReporter,
     RunFolderExistsError,
+    check_links,
     check_unused,
     not_in_file,
     run_folder_reporters,
@@ -270,6 +271,8 @@ def resume(arguments: Sequence[str]) -> int:
     rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
     folder, overrides = _first(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
+    if folder:
+        check_links(Path(folder))
     if {"-h", "--help"} & {*arguments}:
         return _help("resume", Resume, (lambda: Resume(Path(folder), load(file, overrides))) if folder else None)
     if not folder:

@@ -57,9 +57,13 @@ class Draft:
     before: Draft | None = None
 
     @classmethod
-    def read(cls, path: Path | str) -> Draft:
-        """Read a YAML file; keys without a value are ignored."""
-        parsed = yaml12.read_yaml(path)
+    def read(cls, path: Path | str, *, follow_links: bool = True) -> Draft:
+        """Read a YAML file; keys without a value are ignored.
+
+        A symbolic link is refused, unless `follow_links`: in a run folder of someone else it may lead to a private file
+        of this machine, which errors, tables and uploads would show.
+        """
+        parsed = yaml12.read_yaml(path, follow_links=follow_links)
         data = {} if parsed.data is None else parsed.data
         if not isinstance(data, dict):
             raise ConfigurationError(f"{path} holds {data!r:.40}; allowed are settings by name, such as 'seed: 1'")

@@ -112,14 +112,14 @@ class ParsedYaml:
     """The original text of numbers and flags."""
 
 
-def read_yaml(path: Path | str, field: str = "config") -> ParsedYaml:
-    """Read a YAML file; `field` names it in errors.
+def read_yaml(path: Path | str, field: str = "config", *, follow_links: bool = True) -> ParsedYaml:
+    """Read a YAML file; `field` names it in errors. A symbolic link is refused, unless `follow_links`.
 
     Raises:
         ConfigurationError: it cannot be read, or is not YAML.
     """
     try:
-        text = _bytes_of(path).decode()
+        text = _bytes_of(path, follow_links=follow_links).decode()
     except (CheckpointError, OSError) as error:
         raise ConfigurationError(f"{field}={str(path)!r} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
@@ -127,10 +127,10 @@ def read_yaml(path: Path | str, field: str = "config") -> ParsedYaml:
     return _parse(text, str(path))
 
 
-def _bytes_of(path: Path | str) -> bytes:
+def _bytes_of(path: Path | str, *, follow_links: bool) -> bytes:
     """Read a regular file, or a pipe that this process inherited."""
     if not str(path).startswith(DESCRIPTORS):
-        return safe_folder.read_regular(path, MAX_BYTES, follow_links=True)
+        return safe_folder.read_regular(path, MAX_BYTES, follow_links=follow_links)
     with open(path, "rb") as pipe:
         data = pipe.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
+from agilerl_like.config import Config
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS
@@ -157,7 +158,7 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         "agilerl-like": str((document.get("versions") or {}).get(LIBRARY, "")),
         "git commit": str(git.get("commit", "") if isinstance(git, dict) else ""),
     }
-    settings = {name: section for name, section in run.config.items() if name != "run"}
+    settings = {name: run.config[name] for name in Config.model_fields if name in run.config and name != "run"}
     return Content(
         run.best(),
         env or str((settings.get("environment") or {}).get("id", "")),

@@ -120,14 +120,14 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The settings in config.yaml, by section; not validated, because a script's may need its own classes."""
-        return Draft.read(self.folder / CONFIG).data
+        return _draft(self.folder / CONFIG).data
 
     def validated_config(self, *, trust: bool = False) -> Config:
         """Return the validated configuration.
 
         With `trust`, import paths of environments, wrappers and `reward_transform` may belong to unknown packages.
         """
-        config = Draft.read(self.folder / CONFIG).validate()
+        config = _draft(self.folder / CONFIG).validate()
         if not trust:
             check_trust(config, self.folder / CONFIG)
         return config
@@ -278,7 +278,7 @@ def environment_config(file: Path, *, trust: bool = False) -> Config:
         ConfigurationError: there is no environment.id, because the run's script made its env by a local function; or
             it belongs to an unknown package, and `trust` is false.
     """
-    draft = Draft.read(file)
+    draft = _draft(file)
     environment = draft.data.get("environment")
     if not isinstance(environment, dict) or "id" not in environment:
         raise ConfigurationError(
@@ -301,11 +301,15 @@ def eval_steps_of(file: Path) -> int | None:
     Raises:
         ConfigurationError: it is not a whole number of at least 1.
     """
-    training = Draft.read(file).data.get("training")
+    training = _draft(file).data.get("training")
     steps = training.get("eval_steps") if isinstance(training, dict) else None
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise ConfigurationError(f"training.eval_steps={steps!r} in {file}; allowed are whole numbers of at least 1")
     return steps
+
+
+def _draft(file: Path) -> Draft:
+    return Draft.read(file, follow_links=False)
 
 
 def _moment_of(path: Path) -> Moment:

@@ -356,7 +356,7 @@ def read_regular(path: PathLike, limit: int, *, follow_links: bool = False) -> b
     return data
 
 
-def read_lines(path: PathLike, *, follow_links: bool = True) -> Iterator[str]:
+def read_lines(path: PathLike) -> Iterator[str]:
     """Yield the lines of a text file without their newlines, with one line in memory at a time.
 
     A last line without a newline is left out: its writer was killed, or the disk was full. Bytes that are not UTF-8
@@ -366,7 +366,7 @@ def read_lines(path: PathLike, *, follow_links: bool = True) -> Iterator[str]:
         CheckpointError: as `open_regular`; or the file has more than `MAX_TEXT_BYTES`, or a line more than
             `MAX_LINE_BYTES`.
     """
-    with open_regular(path, follow_links=follow_links, limit=MAX_TEXT_BYTES) as file:
+    with open_regular(path, limit=MAX_TEXT_BYTES) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 raise CheckpointError(
