@@ -1,4 +1,7 @@
-"""An environment that fails ends the command with exit code 75, one line about it and the command that resumes."""
+"""An environment that fails ends the command with one line about it.
+
+After the run has begun, the exit code is 75 and the line has the command that resumes; before, it is 2.
+"""
 
 import csv
 import re
@@ -110,12 +113,15 @@ def test_in_training(run, capsys, flaw, message):
 
 
 @pytest.mark.parametrize(("at", "backend"), [(1, "sync"), (1, "workers"), (1, "auto"), (8, "sync")])
-def test_in_a_constructor(run, capsys, at, backend):
+def test_in_a_constructor_nothing_was_trained(run, capsys, at, backend):
     """The first env is made while the settings are read, the eighth when those of all members are."""
-    assert run("opens", at, "Unlicensed", "--environment.backend", backend, "--environment.num-workers", "1") == 75
+    assert run("opens", at, "Unlicensed", "--environment.backend", backend, "--environment.num-workers", "1") == 2
     *_, line = capsys.readouterr().err.splitlines()
     message = r"^agilerl-like: \S+:Unlicensed: construction failed with RuntimeError: no licence "
-    assert re.search(message + r'\(File ".*", line \d+, in __init__\)$', line)
+    assert re.search(
+        message + r'\(File ".*", line \d+, in __init__\); nothing was trained, with environment.kwargs={.*\'at\': \d}$',
+        line,
+    )
 
 
 def test_in_evaluation(run, capsys):

@@ -234,6 +234,9 @@ def train_config(
     """Train from a configuration in a new folder, with further callbacks; return the exit code.
 
     With `resumes`, the run that its folder holds is resumed, if there is one.
+
+    Raises:
+        ConfigurationError: also if the environment failed before the run began: 75 would have job scripts repeat it.
     """
     folder = config.run.dir / config.run.name
     with _launched(config) as process_group:
@@ -246,9 +249,13 @@ def train_config(
             _check_folder(config)
             for note in config_notes(config):
                 write_note(note)
-        return _run(
-            config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks, quiet=quiet
-        )
+        try:
+            return _run(
+                config, process_group, lambda: _create_run_dir(config), resume=False, callbacks=callbacks, quiet=quiet
+            )
+        except EnvStepError as error:
+            kwargs = dict(config.environment.kwargs)
+            raise ConfigurationError(f"{error}; nothing was trained, with environment.kwargs={kwargs}") from error
 
 
 def _stored_settings(config: Config) -> dict[str, Any] | None:
@@ -369,6 +376,9 @@ def _run(
     """Train from the start or from the newest checkpoint; only the main process has a folder.
 
     An environment may change the working directory, which is the given one again at the end.
+
+    Raises:
+        EnvStepError: the environment failed before the run began.
     """
     here = Path.cwd()
     evolves_noise = _evolves_noise(config, find_folder()) if resume and process_group.is_main else None
@@ -419,9 +429,9 @@ def _run(
                 write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:
-            has_started = run_dir is None or (run_dir / CONFIG).is_file()
-            text = f"{error}; {_continuation(run_dir, command)}" if has_started else str(error)
-            return write_error(type(error)(text), ExitCode.TEMPFAIL)
+            if isinstance(error, EnvStepError) and run_dir is not None and not (run_dir / CONFIG).is_file():
+                raise
+            return write_error(type(error)(f"{error}; {_continuation(run_dir, command)}"), ExitCode.TEMPFAIL)
     if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _plot(run_dir, quiet=quiet)
     if run_dir is not None and config.run.report and not quiet:
