@@ -556,6 +556,21 @@ class TestCommands:
         assert f"  {formatting.with_error(best, error)}  " in first
         assert second.startswith("s4 ")
 
+    def test_names_in_a_run_folder_and_of_it_do_not_control_the_terminal(self, runs, tmp_path, capsys):
+        sequence = "\x1b]0;title\x07\x1b[31m\x9b\nforged row"
+        folder = shutil.copytree(runs / "s3", tmp_path / f"folder{sequence}")
+        document = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**document, "env": sequence, "outcome": sequence}))
+        for command in (["runs", str(tmp_path)], ["compare", str(folder), str(runs / "s4")], ["report", str(folder)]):
+            assert main(command) == 0
+        out = str(tmp_path / f"out{sequence}.csv")
+        assert main(["eval", str(folder), "--episodes", "1", "--out", out]) == 0
+        assert main(["eval", str(folder), "--env", sequence]) == 2
+        written = "".join(capsys.readouterr())
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", written)
+        assert not re.search("^forged", written, re.MULTILINE)
+        assert written.count(r"\x1b]0;title\x07\x1b[31m\x9b\nforged row") >= 6
+
     def test_run_without_an_evaluation_has_no_fitness(self, run_dir, capsys):
         """As a run that was stopped within its first generation."""
         with (run_dir / "metrics.csv").open(newline="") as file:

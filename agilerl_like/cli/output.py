@@ -24,19 +24,29 @@ class PipedConsole(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
+def printable(text: str) -> str:
+    """Return a text with an escape in place of each character that is not printable, newlines too.
+
+    Names in the files of a run folder, and those of folders, may have sequences that control a terminal.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def write_line(text: str) -> None:
-    """Print a line as it is, without markup, emoji codes, highlighting or wrapping."""
-    PipedConsole(markup=False, emoji=False, highlight=False).print(text, soft_wrap=True)
+    """Print lines without markup, emoji codes, highlighting or wrapping, each as `printable` returns it."""
+    lines = "\n".join(map(printable, text.split("\n")))
+    PipedConsole(markup=False, emoji=False, highlight=False).print(lines, soft_wrap=True)
 
 
 def write_note(text: str) -> None:
     """Print a note to stderr, so that it does not mix with results."""
-    sys.stderr.write(f"{PROGRAM}: {text}\n")
+    lines = "\n".join(map(printable, text.split("\n")))
+    sys.stderr.write(f"{PROGRAM}: {lines}\n")
 
 
 def write_error(error: Exception, code: int) -> int:
     """Print an error in one line to stderr; return the exit code."""
-    sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
+    sys.stderr.write(f"{PROGRAM}: {printable(' '.join(str(error).split()))}\n")
     return code
 
 
@@ -63,8 +73,11 @@ def checked_file(field: str, path: Path) -> Path:
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of plain text, each column as wide as its widest cell; columns of numbers are aligned right."""
-    lines = [list(head), *map(list, rows)]
+    """Print a table, each column as wide as its widest cell; columns of numbers are aligned right.
+
+    Cells are printed as `printable` returns them.
+    """
+    lines = [[*map(printable, line)] for line in (head, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     right = [all(not row[n] or row[n][0] in "+-.0123456789" for row in lines[1:]) for n in range(len(head))]
     for line in lines:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import write_line
+from agilerl_like.cli.output import printable, write_line
 from agilerl_like.cli.runs import open_together
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.plot import RUNS_PLOT, plot_run, plot_runs
@@ -31,5 +31,5 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     else:
         _, methods = open_together(runs)
         path = plot_runs(runs, out or RUNS_PLOT, methods=methods)
-    write_line(str(path))
+    write_line(printable(str(path)))
     return ExitCode.DONE

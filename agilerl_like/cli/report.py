@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import write_line
+from agilerl_like.cli.output import printable, write_line
 from agilerl_like.cli.runs import open_together
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects, operator_lines
@@ -47,8 +47,8 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
     opened = [run.records for run in given]
     for run in opened:
         for note in run.notes:
-            write_line(f"{run.name}: {note}")
-    write_line(str(write_report(opened, target, methods)))
+            write_line(printable(f"{run.name}: {note}"))
+    write_line(printable(str(write_report(opened, target, methods))))
     for run in opened:
         write_findings(run, run.name if len(opened) > 1 else "")
     return ExitCode.DONE
