@@ -455,6 +455,19 @@ class TestResume:
         assert len({row["uid"] for row in rows[-8:]}) == 2  # no more offspring
         assert load(run / "config.yaml") == load(run / "config.yaml", options)
 
+    def test_a_config_without_its_comments_can_be_repaired_for_resume(self, run, capsys):
+        file, command = run / "config.yaml", ["resume", str(run), "--training.max-steps", "512", "--quiet"]
+        settings = "".join(line for line in file.read_text().splitlines(True) if line[0] != "#")
+        file.write_text(settings)
+        assert main(command) == 2
+        written = "".join(capsys.readouterr())
+        assert "broke off" not in written
+        first_line = re.search("begin it with '(.*?)'", written)
+        assert first_line is not None
+        file.write_text(f"{first_line[1]}\n{settings}")
+        assert main(command) == 0
+        assert file.read_text().startswith("# agilerl-like train config.yaml")
+
     def test_kwargs_text_none_stays_text_in_a_resumed_run(self, run, file, tmp_path, capsys):
         """The env must be given the same arguments, or it is another one."""
         (tmp_path / "worlds_of_words.py").write_text(WORDS)

@@ -83,13 +83,9 @@ class TrainingLoop(EvaluatingLoop):
         """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""
         self.callbacks.guard = lambda: settings_guard(self.population, self.members.process_group.size)
         try:
-            return self._run(stop_requests)
-        except PopulationDivergedError:  # the run restarts from its checkpoint
-            raise
-        except Exception:
-            with contextlib.suppress(CheckpointError, ConfigurationError):  # which would replace the cause
-                self._save_best_after_error()
-            raise
+            self.stop_requests = stop_requests
+            self.callbacks.on_run_begin(self._update_context())
+            return self._run()
         finally:
             self.callbacks.guard = contextlib.nullcontext  # which does not refer to this loop
             self.population.discard_experience()  # which holds the replay and the envs
@@ -99,9 +95,17 @@ class TrainingLoop(EvaluatingLoop):
                 for learner in () if agent is None else agent.learners.values():
                     learner.max_steps = None  # else a hand-written loop after the run would seem to be at its end
 
-    def _run(self, stop_requests: StopRequests) -> RunResult:
-        self.stop_requests = stop_requests
-        self.callbacks.on_run_begin(self._update_context())
+    def _run(self) -> RunResult:
+        try:
+            return self._run_generations()
+        except PopulationDivergedError:  # the run restarts from its checkpoint
+            raise
+        except Exception:
+            with contextlib.suppress(CheckpointError, ConfigurationError):  # which would replace the cause
+                self._save_best_after_error()
+            raise
+
+    def _run_generations(self) -> RunResult:
         stopped = self._start()
         while not stopped:
             self._train()

@@ -41,6 +41,8 @@ CONFIG = "config.yaml"
 POPULATION, BEST, EVENTS = "population", "best", "tensorboard"
 HEADER = "# agilerl-like "
 """First characters of every config.yaml that a run has written."""
+REMEDY = f"if a run has written {CONFIG} and its first line was removed, begin it with {f'{HEADER}run'!r}"
+"""Advice about a config.yaml without them."""
 
 
 class RunFolderExistsError(ConfigurationError):
@@ -131,7 +133,7 @@ def check_foreign_files(folder: Path) -> None:
     if foreign:
         raise ConfigurationError(
             f"run_dir={str(folder)!r} has {', '.join(foreign)}, which no run has written; allowed "
-            "is another folder, or this one after it was moved away"
+            f"is another folder, or this one after it was moved away{f'; {REMEDY}' if CONFIG in foreign else ''}"
         )
 
 
@@ -310,8 +312,9 @@ class ConfigReporter(Reporter):
                     return
                 if not text.startswith(HEADER):
                     raise ConfigurationError(
-                        f"run_dir={str(self.path.parent)!r} has a {CONFIG} that no run has written; it is not "
-                        "overwritten: take another folder, or move it away"
+                        f"run_dir={str(self.path.parent)!r} has a {CONFIG} that does not begin with {HEADER!r}, as "
+                        f"that of a run does; it is not overwritten: {REMEDY}; else take another folder, or move it "
+                        "away"
                     )
             notes = [f"# {note}" for note in self._notes]
             before = [line for line in _head(text)[1:] if line not in notes]
