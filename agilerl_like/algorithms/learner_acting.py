@@ -16,7 +16,7 @@ from agilerl_like.algorithms.learner_base import LearnerBase, torch_generator
 from agilerl_like.envs.action_masks import mask_slices
 from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.spaces import ObservationEncoder, legal_actions, mask_size
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.modules.weight_transfer import MODE_LOCK, in_eval_mode
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.seeding import Purpose
@@ -64,7 +64,10 @@ class ActingLearner(LearnerBase):
     def _rows(self, observation: Any, encoding: ObservationEncoder | AsymmetricEncoder) -> tuple[Tensor, bool]:
         """Return encoded observations, and whether a single one was given."""
         batch, single = encoding.as_batch(observation)
-        found = encoding.encode(batch)
+        try:
+            found = encoding.encode(batch)
+        except EnvStepError as error:  # the observation is the caller's, and no env's
+            raise ConfigurationError(str(error)) from error
         # torch rejects some strides that an empty array may have
         rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=encoding.dtype)
         columns = encoding.float_columns(rows)

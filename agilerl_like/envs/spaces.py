@@ -233,6 +233,8 @@ class Leaf:
             return self._one_hot(given).reshape(*batch_shape, self.size)
         if self.is_uint8:
             return self._to_uint8(given).reshape(*batch_shape, self.size)
+        if given.dtype.kind == "c":  # whose imaginary part a cast would drop
+            raise EnvStepError(f"{self.title} has dtype {given.dtype}; allowed are real numbers")
         try:
             return given.astype(np.float32, copy=False).reshape(*batch_shape, self.size)
         except (TypeError, ValueError) as fault:

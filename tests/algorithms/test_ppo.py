@@ -149,6 +149,20 @@ def test_squashed_actions_stay_inside_and_carry_their_density():
     np.testing.assert_allclose(acted, agent.predict(obs, deterministic=True)[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (["a", "b", "c", "d"], "observation has dtype <U1; allowed are numbers"),
+        (np.ones(4, np.complex64), "observation has dtype complex64; allowed are real numbers"),
+    ],
+)
+def test_an_observation_without_real_numbers_is_an_error_of_the_caller(obs, message):
+    agent = agent_of()
+    for act in (agent.predict, agent.get_action):
+        with pytest.raises(ConfigurationError, match=message):
+            act(obs)
+
+
 class SlowNetwork(torch.nn.Linear):
     """A linear map that stores its mode at the end of each slow pass."""
 
