@@ -32,7 +32,8 @@ def check(env: Positional[str], /, write: Path | None = None) -> int:
     Prints one line per problem with advice; exit code 2 if a problem prevents training.
 
     Args:
-        env: An environment as in `environment.id`, or a configuration (a .yaml file) that contains one.
+        env: An environment as in `environment.id`, or a configuration (a .yaml file) that contains one. It is
+            imported and stepped.
         write: File for a configuration to start from: the settings that `train ENVIRONMENT-ID` has, or, where `env` is
             a file, its environment and algorithm with the settings of any environment.
     """

@@ -38,7 +38,8 @@ def doctor(
     """Report versions, cores, GPU, environment speed, and how many processes a run would have, and why.
 
     Args:
-        config: What to train: a YAML file, the name of a bundled configuration, or an environment's id.
+        config: What to train: a YAML file, the name of a bundled configuration, or an environment's id. Its
+            environment is imported and stepped, as `train` does.
         as_json: Print one JSON document.
     """
     start = time.perf_counter()
