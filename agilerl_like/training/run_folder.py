@@ -138,7 +138,10 @@ def check_foreign_files(folder: Path) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Raise ConfigurationError if a file or stored folder that a run replaces is a link."""
+    """Raise ConfigurationError if a file or stored folder that a run replaces is a link.
+
+    A shared folder may be one, to another disk.
+    """
     linked = [
         name
         for name, entry in RUN_FILES.items()
