@@ -399,7 +399,7 @@ def test_the_check_for_divergence_is_cheap():
     rollout = collector.groups[""].experience(everybody, steps)
     update = PPOUpdate(population.cohort.stacked, hyperparams_of(population.learners), Execution())
     means = {name: torch.ones(MEMBERS) for name in "abcdefg"}
-    health = fastest(lambda: update.healthy(means), 20)
+    health = fastest(lambda: update.healthy(means, torch.ones(MEMBERS, dtype=torch.bool)), 20)
     numbers = fastest(
         lambda: _check_finite(rollout, population[0].learner.encoding, collector.groups[""]._describe_row), 20
     )
