@@ -205,10 +205,8 @@ class ConsoleReporter(Reporter):
         if self._record is None or not best.is_confirmed or not known:
             return ""
         top = max(known, key=lambda its: its.fitness)
-        if (top.uid, top.generation) == (
-            best.uid,
-            best.generation,
-        ) or top.fitness <= best.fitness + best.standard_error:
+        is_best = (top.uid, top.generation) == (best.uid, best.generation)
+        if is_best or top.fitness <= best.fitness + best.standard_error:
             return ""
         printed, confirmed = formatting.returns([top.fitness, best.fitness])
         is_last = summary.reason == "interrupted" and top.generation == self._record.generation
