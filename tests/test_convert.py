@@ -524,6 +524,9 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
     assert " is not in the file" not in made.to_yaml()
     recurrent = 'model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=64)'
     assert settings(converted(tmp_path, recurrent, "sb3", name="lstm.py"))["algorithm"]["recurrent"] is True
+    rewards = settings(converted(tmp_path, WHOLE_SCRIPT.replace("norm_obs=True", "norm_obs=False"), "sb3", name="r.py"))
+    assert rewards["algorithm"]["normalize_observation"] is False
+    assert "observation_clip" not in rewards["algorithm"]
     short = converted(tmp_path, 'model = PPO("MlpPolicy", "CartPole-v1").learn(1000)', "sb3", name="short.py")
     assert settings(short)["environment"] == {"id": "CartPole-v1"}
 

@@ -249,6 +249,8 @@ NEEDED = (
     (("learn_step",), "num_steps", "None", lambda x: x is None),
     (("batch_size",), "num_minibatches", "None", lambda x: x is None),
     (("max_seq_len", "bptt_sequence_type"), "recurrent", "True", bool),
+    (("observation_clip",), "normalize_observation", "True or 'bounds'", bool),
+    (("observation_eps",), "normalize_observation", "True", lambda x: x in (True, "running")),
 )
 """Settings that have an effect only for some values of another one: their names, the other's name, those values."""
 

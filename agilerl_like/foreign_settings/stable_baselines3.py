@@ -69,7 +69,7 @@ def _normalize(value: Any, given: Given) -> Settings:
         if name not in ("norm_obs", "norm_reward", "clip_obs", "clip_reward"):
             raise NotConvertible(f"{name} has no equivalent")
     found: Settings = {"algorithm.normalize_observation": bool(options.get("norm_obs", True))}
-    if "clip_obs" in options:
+    if "clip_obs" in options and options.get("norm_obs", True):
         found["algorithm.observation_clip"] = options["clip_obs"]
     if options.get("norm_reward", True):
         found |= {"algorithm.normalize_reward": True, "algorithm.reward_clip": options.get("clip_reward", 10.0)}

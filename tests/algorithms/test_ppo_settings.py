@@ -53,6 +53,14 @@ CONTRADICTIONS = [
         "advantage_ddof=1: has no meaning with normalize_advantage=",
     ),
     ({"adam_eps": 1e-8, "optimizer": "sgd"}, "adam_eps=1e-08: has no meaning with optimizer='sgd'"),
+    (
+        {"observation_clip": 5.0, "normalize_observation": False},
+        "observation_clip=5.0: has no meaning with normalize_observation=False; needed is normalize_observation=True",
+    ),
+    (
+        {"observation_eps": 1e-5, "normalize_observation": "bounds"},
+        "observation_eps=1e-05: has no meaning with normalize_observation='bounds'",
+    ),
     ({"num_steps": 16, "learn_step": 64}, "learn_step=64: has no meaning with num_steps=16; needed is num_steps=None"),
     ({"num_minibatches": 2, "batch_size": 8}, "batch_size=8: has no meaning with num_minibatches=2"),
     (
