@@ -21,7 +21,7 @@ are more than all that it has time for."""
 
 
 class Optuna:
-    """TPE and a pruner: median, from the third trial on, or Hyperband with reduction 3 from two generations on.
+    """TPE and a pruner: median of the trials that have ended, or Hyperband with reduction 3 from two generations on.
 
     `constant_liar` is what Optuna's manual advises for parallel trials. Random trials at the beginning are fewer than
     by default (`STARTUP_TRIALS`); all else of TPE is its default.

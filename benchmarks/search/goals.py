@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ SEEDS = 10
 """Runs of each side and task without which a goal is undecided."""
 RANKED_SEEDS = 5
 """Runs in each task from which on a method is ranked; the three that lead need `SEEDS`."""
+RANKED = TIERS["main"].methods
+"""Methods that are ranked: neither ablations of ours nor `tuned`, which no search can know, are rivals."""
 TASKS = 6
 """Environments that a claim over the main tier needs."""
 BAD_STARTS = ("S1", "S4")
@@ -75,6 +78,12 @@ def table(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> list[st
     return markdown(("goal", "wanted", "measured", "reached"), [goal.cells for goal in [*found, _overhead(rows)]])
 
 
+def ranked(rows: Sequence[Row]) -> dict[str, stats.Scores]:
+    """Return the final scores of the methods that have enough runs to be ranked, in the environments of all of them."""
+    its = [row for row in rows if row.case["method"] in RANKED]
+    return stats.with_runs(scores(its, final_score), RANKED_SEEDS)
+
+
 def _has_enough(*its: Mapping[str, Sequence[float]], tasks: int = 1) -> bool:
     """Return whether all sides have enough runs in enough common tasks."""
     common = set.intersection(*(set(one) for one in its))
@@ -108,18 +117,14 @@ def _improvement(rows: Sequence[Row], rival: str, wanted: float, low_end: float,
 
 def _rank(rows: Sequence[Row]) -> Goal:
     goal = "S2: mean rank among all methods", "1st"
-    ranked = stats.with_runs(scores(rows, final_score), RANKED_SEEDS)
-    if OURS not in ranked:
+    its = ranked(rows)
+    if OURS not in its:
         return Goal(*goal)
-    ranks = stats.mean_ranks(ranked)
+    ranks = stats.mean_ranks(its)
     order = sorted(ranks, key=lambda name: ranks[name])
-    place, of = (
-        order.index(OURS) + 1,
-        f"{len(order)} with {RANKED_SEEDS} runs or more in {len(ranked[OURS])} environments",
-    )
-    is_decided = set(TIERS["main"].methods) <= set(ranked) and _has_enough(
-        *(ranked[it] for it in order[:3]), tasks=TASKS
-    )
+    place = 1 + sum(ranks[name] <= ranks[OURS] for name in order if name != OURS)  # a tie is not won
+    of = f"{len(order)} with {RANKED_SEEDS} runs or more in {len(its[OURS])} environments"
+    is_decided = set(RANKED) <= set(its) and _has_enough(*(its[name] for name in order[:3]), tasks=TASKS)
     return Goal(*goal, f"{ranks[OURS]:.2f}, place {place} of {of}", place == 1, is_decided)
 
 
@@ -197,12 +202,13 @@ def _ratios(
 ) -> Goal:
     """Return the goal of how many times as long as ours a rival takes to the target, by restricted means.
 
-    It counts environments with enough runs, and is missed if those with too few could not make up three of them. The
-    budget limits a ratio of steps: of the three environments with a bad start, one whose limit is below the goal
-    decides that it is missed, without a run of the rival.
+    Of seconds it counts all environments in which a run reaches the target, of steps the three with a bad start. It
+    counts those with enough runs, and is missed if those with too few could not make up three of them. The budget
+    limits a ratio of steps: an environment whose limit is below the goal decides that it is missed, without a run of
+    the rival.
     """
     shown, reached, undecided, enough, is_limited = [], 0, 0, 0, False
-    for env in ENVS:
+    for env in ENVS if seconds else BAD_START_ENVS:
         its = [row for row in rows if row.case["env"] == env]
         ours, theirs = ([row for row in its if row.case["method"] == method] for method in (OURS, rival))
         if seconds:
@@ -213,7 +219,7 @@ def _ratios(
                 shown.append(f"{env} {most:.2f} at most, by the budget")
                 is_limited = True
                 continue
-        if not ours or not theirs:
+        if not ours or not theirs or all(to_target(row) is None for row in (*ours, *theirs)):
             continue
         of_row = _cpu_seconds_to_target if seconds else _steps_to_target
         times = [{env: [of_row(row) for row in side]} for side in (theirs, ours)]
@@ -261,7 +267,8 @@ def _no_harm(rows: Sequence[Row]) -> Goal:
     ours, theirs = _of(rows, OURS, "no_evolution", by=auc_score)
     if not ours:
         return Goal(*goal)
-    shown, value, low = _with_interval(lambda one, other: stats.iqm(one) / stats.iqm(other), ours, theirs)
+    sides = stats.as_many_runs(ours, theirs)
+    shown, value, low = _with_interval(lambda one, other: stats.iqm(one) / stats.iqm(other), *sides)
     return Goal(*goal, shown, value >= 0.95 and low >= 0.9, _has_enough(ours, theirs, tasks=TASKS))
 
 
@@ -284,13 +291,18 @@ def _ours(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.case["method"] == OURS and not row.failure]
 
 
+def _are_enough(rows: Sequence[Row]) -> bool:
+    """Return whether enough environments have enough runs, of any start."""
+    return sum(count >= SEEDS for count in Counter(row.case["env"] for row in rows).values()) >= TASKS
+
+
 def _bias(rows: Sequence[Row]) -> Goal:
     goal = "return that the method reports of its agent, minus its return in the test", "<= 5 % of target minus random"
     its = _ours(rows)
     if not its:
         return Goal(*goal)
     bias = float(np.mean([ENVS[row.case["env"]].score(row.chosen_fitness) - final_score(row) for row in its]))
-    return Goal(*goal, f"{bias:+.1%}", bias <= 0.05, len(its) >= SEEDS)
+    return Goal(*goal, f"{bias:+.1%}", bias <= 0.05, _are_enough(its))
 
 
 def _never_lost(rows: Sequence[Row]) -> Goal:
@@ -304,7 +316,7 @@ def _never_lost(rows: Sequence[Row]) -> Goal:
         tested = np.array([ENVS[row.case["env"]].score(value) for _, _, value in row.curve])
         falls += int((np.diff(tested) < -DROP).sum())
     share = falls / sum(row.acts for row in its)
-    return Goal(*goal, f"{share:.1%} of {sum(row.acts for row in its)}", share <= 0.05, len(its) >= SEEDS)
+    return Goal(*goal, f"{share:.1%} of {sum(row.acts for row in its)}", share <= 0.05, _are_enough(its))
 
 
 def _replay(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> Goal:
@@ -314,7 +326,9 @@ def _replay(rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> Goal:
         return Goal(*goal)
     again = [ENVS[row.case["env"]].score(value) for row in its for value in replays[row.key]["returns"]]
     share = float(np.mean(again)) / float(np.mean([final_score(row) for row in its]))
-    return Goal(*goal, f"{share:.0%}", share >= 0.9, len(its) >= SEEDS)
+    envs = {row.case["env"] for row in its}
+    measured = f"{share:.0%}, {len(its)} runs of {len(envs)} environments"
+    return Goal(*goal, measured, share >= 0.9, len(its) >= SEEDS and len(envs) >= TASKS)
 
 
 def _overhead(rows: Sequence[Row]) -> Goal:
@@ -328,7 +342,7 @@ def _overhead(rows: Sequence[Row]) -> Goal:
     others = [row for row in rows if row.case["method"] == "no_evolution" and row.case["env"] in envs]
     of_others = f" (evaluation of random search: {_evaluation_share(others):.0%})" if others else ""
     measured = f"{evolve:.1%}, {evaluate:.0%}{of_others}"
-    return Goal(*goal, measured, evolve <= 0.05 and evaluate <= 0.1, len(its) >= SEEDS)
+    return Goal(*goal, measured, evolve <= 0.05 and evaluate <= 0.1, _are_enough(its))
 
 
 def _evaluation_share(rows: Sequence[Row]) -> float:

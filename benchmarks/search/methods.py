@@ -228,7 +228,7 @@ METHODS = {
     "ours_quarter": _ours("ours: at most a quarter is replaced", {"share": 0.25}),
     "ours_gentle": _ours("ours: at most a quarter is replaced in the last third", {"final_share": 0.25}),
     "ours_no_annealing": _ours("ours: lr stays", {"anneal_from": 1.0}),
-    "ours_halved_thrice": _ours("ours: half of the members removed three times", {"halve_at": (1 / 4, 1 / 2, 3 / 4)}),
+    "ours_halved_twice": _ours("ours: half of the members removed twice", {"halve_at": (1 / 4, 1 / 2)}),
     "ours_no_redraw": _ours("ours: normal steps, no new draws", {}, {"redraw": 0.0}),
     "ours_no_architecture": _ours("ours: architectures stay", {}, {"architecture": 0.0}),
     "ours_process": _ours("ours: PB2 in place of normal steps", explorer="pb2"),
@@ -251,7 +251,7 @@ METHODS = {
         (("selection", "mf_pbt"), ("explorer", "factors")),
     ),
     "ipbt": Method(
-        "a variant of IPBT: restarts with doubled generations, gated selection, and PB2 on this round alone",
+        "a variant of IPBT: restarts with doubled generations, gated selection, and PB2 on all rounds",
         _registered("ipbt", "pb2"),
         (("selection", "ipbt"), ("explorer", "pb2")), version=5,
         also_counts={4: "members in doubt played further episodes in generations without a selection, too"},
@@ -261,19 +261,22 @@ METHODS = {
         (("selection", "hyperband"), ("explorer", "tpe")),
     ),
     "no_evolution": Method("population without evolution: random search of full runs from S2", _no_evolution),
-    "random_quarters": Method("random search, four times as many runs of a quarter", _quarters),
+    "random_quarters": Method(
+        "random search, four times as many runs of a quarter, five generations; the 21st begins runs of one",
+        _quarters,
+    ),
     "tpe_median": Method(
-        "Optuna: TPE, median pruner", _library("tpe_median"), needs_venv=True, version=4,
-        also_counts={3: "all trials were random, because of Optuna's default of ten random ones"},
+        "Optuna: TPE, median pruner, from the fifth trial on: it compares with trials that have ended, and the first "
+        "four run side by side for half of the budget",
+        _library("tpe_median"), needs_venv=True, version=4,
     ),
     "tpe_hyperband": Method(
         "Optuna: TPE, Hyperband pruner", _library("tpe_hyperband"), needs_venv=True, version=4,
-        also_counts={3: "about three of four trials were random, because of Optuna's default of ten in each bracket"},
     ),
     "asha": Method("Ray's rules of ASHA on random trials", _asha),
     "smac_hyperband": Method(
         "SMAC: Hyperband, random forest; a promoted trial starts again", _library("smac_hyperband"), needs_venv=True,
-        version=4, also_counts={3: "all trials were random, because the initial design was larger than a run"},
+        version=4,
     ),
     "ray_pbt": Method("Ray's rules of PBT", _ray_pbt),
     "agilerl_rules": Method("AgileRL's rules and probabilities", _agilerl),

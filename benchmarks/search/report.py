@@ -179,15 +179,16 @@ def _section(
         "",
     ]
     final, auc = scores(rows, final_score), scores(rows, auc_score)
-    ranks = stats.mean_ranks(stats.with_runs(final, goals.RANKED_SEEDS))
+    ranks, p_values = stats.mean_ranks(goals.ranked(rows)), _p_values(final)
     methods = sorted(final, key=lambda name: (name not in ranks, -stats.iqm(final[name])))
     lines += [
         "Over the environments that each method has, which differ: the columns of `ours` have its values in those of "
         "the row's method, with as many runs of an environment where the method has fewer. Intervals are 95 % "
-        "stratified bootstrap. Rank: the mean place by the final score among the methods with at least "
-        f"{goals.RANKED_SEEDS} runs in every environment, which stand first, over as many seeds as all of them have. "
+        "stratified bootstrap, where every environment has two runs. Rank: the expected place by the final score of a "
+        "random run among one random run of each other method, of the methods of the main tier with at least "
+        f"{goals.RANKED_SEEDS} runs in every environment, which stand first. "
         "P: the probability that a run of ours is better than one of the method; p: of the difference between the "
-        "mean scores, by permutation (one-sided), adjusted for the number of methods (Holm).",
+        "mean scores, by permutation (one-sided), adjusted for the number of methods of the main tier (Holm).",
         "",
     ]
     table = []
@@ -197,7 +198,8 @@ def _section(
             _with_interval(stats.iqm, final[name]), _iqm_of_ours(final, name),
             _with_interval(stats.iqm, auc[name]), _iqm_of_ours(auc, name),
             f"{ranks[name]:.2f}" if name in ranks else "", f"{stats.optimality_gap(final[name]):.2f}",
-            _versus(final, name), _probability(auc, name),
+            _probability(final, name) + (f", p {p_values[name]:.2f}" if name in p_values else ""),
+            _probability(auc, name),
         ))  # fmt: skip
     lines += markdown(
         (
@@ -218,6 +220,7 @@ def _section(
     lines += _by_env(rows, methods)
     lines += _better_by_env(final, methods)
     lines += _pairs_at_target(final, methods)
+    lines += _profiles(final, methods)
     lines += ["", "### Cost, acts and bias", "", *_costs(rows, methods)]
     lines += _replay_table(rows, methods, replays)
     name = FIGURE.format(f"{start}_{members}x{generations}")
@@ -228,21 +231,17 @@ def _section(
 
 def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> str:
     value = statistic(*its)
-    if all(len(runs) < 2 for one in its for runs in one.values()):
-        return f"{value:.2f} (one run a task)"
+    if any(len(runs) < 2 for one in its for runs in one.values()):  # it would have no variance there
+        return f"{value:.2f}"
     low, high = stats.bootstrap_interval(statistic, *its)
     return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _versus(final: Mapping[str, stats.Scores], name: str) -> str:
-    """Return the probability that ours is better, and Holm's p among all rivals."""
-    if OURS not in final or name == OURS or not set(final[OURS]) & set(final[name]):
-        return ""
-    rivals = [other for other in final if other != OURS and set(final[OURS]) & set(final[other])]
-    adjusted = stats.holm(
-        {other: stats.permutation_p(final[OURS], final[other], repetitions=2_000) for other in rivals}
-    )
-    return f"{_probability(final, name)}, p {adjusted[name]:.2f}"
+def _p_values(final: Mapping[str, stats.Scores]) -> dict[str, float]:
+    """Return Holm's p of each rival of the main tier that has an environment in common with ours."""
+    ours = final.get(OURS, {})
+    rivals = [name for name in goals.RANKED if name != OURS and set(ours) & set(final.get(name, ()))]
+    return stats.holm({name: stats.permutation_p(ours, final[name], repetitions=2_000) for name in rivals})
 
 
 def _probability(its: Mapping[str, stats.Scores], name: str) -> str:
@@ -351,6 +350,23 @@ def _pairs_at_target(final: Mapping[str, stats.Scores], methods: Sequence[str]) 
         "which the agents handed over are at the target:",
         "",
         *markdown(("method", "both at the target", "ours alone", "the other alone", "neither"), table),
+    ]
+
+
+PROFILE = (0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def _profiles(final: Mapping[str, stats.Scores], methods: Sequence[str]) -> list[str]:
+    """Return the performance profiles: the share of each method's runs above some scores."""
+    table = [
+        (f"`{name}`", *(f"{share:.0%}" for share in stats.performance_profile(final[name], PROFILE)))
+        for name in methods
+    ]
+    return [
+        "",
+        "Performance profile: share of all runs of the method above a score.",
+        "",
+        *markdown(("method", *(f"{score:g}" for score in PROFILE)), table),
     ]
 
 

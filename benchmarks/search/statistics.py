@@ -120,19 +120,18 @@ def with_runs(scores: Mapping[str, Scores], least: int) -> dict[str, Scores]:
 
 
 def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return each method's mean rank over tasks and seeds; 1 is best, ties share their mean rank.
+    """Return each method's mean rank in the tasks that all have: 1 is best, ties share their mean rank.
 
-    The n-th runs of all methods in a task are ranked among one another, as far as all of them have one.
+    It is the expected rank of a random run among one random run of each other method, so all runs of a task count, also
+    where methods have different numbers of them.
     """
-    methods = list(scores)
-    tasks = [task for task in scores[methods[0]] if all(task in its for its in scores.values())] if methods else []
-    ranks: dict[str, list[float]] = {method: [] for method in methods}
-    for task in tasks:
-        for run in range(min(len(scores[method][task]) for method in methods)):
-            values = np.array([scores[method][task][run] for method in methods])
-            for method, value in zip(methods, values, strict=True):
-                ranks[method].append(1 + float((values > value).sum()) + 0.5 * (float((values == value).sum()) - 1))
-    return {method: float(np.mean(its)) if its else math.nan for method, its in ranks.items()}
+    ranks = {}
+    for method, its in scores.items():
+        rivals = [other for name, other in scores.items() if name != method]
+        tasks = [task for task in its if all(task in other for other in rivals)]
+        lost = [1 - estimates.probability_of_improvement(its[task], other[task]) for task in tasks for other in rivals]
+        ranks[method] = 1 + sum(lost) / len(tasks) if tasks else math.nan
+    return ranks
 
 
 def restricted_mean(times: Sequence[float | None], horizon: float) -> float:

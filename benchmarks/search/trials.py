@@ -32,6 +32,7 @@ from agilerl_like.hpo import (
     with_hyperparameters,
 )
 from agilerl_like.hpo.explorer import Repair, unchanged
+from agilerl_like.hpo.genome import NO_PARENT
 from agilerl_like.hpo.hyperparameters import Number
 from benchmarks.search.rules import AshaBracket
 
@@ -153,7 +154,8 @@ class Running:
 class TrialSelection(Selection):
     """Reports every slot's fitness to the scheduler, and starts a fresh member where a trial ended.
 
-    A member that was replaced because it diverged has another uid than its trial's: that trial failed.
+    A member that was replaced because it diverged has another uid than its trial's, or is a clone in its trial's first
+    generation: that trial failed.
     """
 
     scheduler: Any = None
@@ -168,11 +170,11 @@ class TrialSelection(Selection):
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         rows = []
         for slot, running in enumerate(self.running):
+            uid, fitness, is_clone = view.uids[slot], float(view.fitness[slot]), False
             if running.uid < 0:  # a fresh member, whose uid the loop has given since
-                running.uid = view.uids[slot]
+                running.uid, is_clone = uid, view.history.parent_of(uid) != NO_PARENT
             running.resource += 1
-            fitness = float(view.fitness[slot])
-            failed = running.uid != view.uids[slot] or not math.isfinite(fitness)
+            failed = running.uid != uid or is_clone or not math.isfinite(fitness)
             ends = self.scheduler.report(running.trial, running.resource, None if failed else fitness)
             if ends:
                 self.running[slot] = Running(-1, -1)

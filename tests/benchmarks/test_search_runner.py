@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import benchmarks.search.__main__ as search_main
-from agilerl_like.hpo import HyperparameterConfig, PopulationView
+from agilerl_like.hpo import History, HyperparameterConfig, PopulationView
+from agilerl_like.hpo.genome import NO_PARENT
+from agilerl_like.hpo.history import Trial
 from agilerl_like.hpo.schedules import factor
 from benchmarks.search import goals, protocol, report, results, runner, scores
 from benchmarks.search import statistics as stats
@@ -18,7 +20,7 @@ from benchmarks.search.__main__ import main
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import ENVS, TIERS, Case
 from benchmarks.search.runner import Row, replay, run
-from benchmarks.search.trials import RandomTrials, TrialSelection
+from benchmarks.search.trials import RandomTrials, Running, TrialSelection
 
 FROZEN = "23e68632f0e35aa3"
 
@@ -99,6 +101,17 @@ def test_trials_end_after_their_length_and_where_a_member_diverged():
     selection.start_next()
     assert [running.trial for running in selection.running] == [2, 3]
     assert [row.start for row in selection.plan(_view([1.0, 2.0], [6, 7]), rng)] == [None, None]
+
+
+def test_a_fresh_trial_whose_member_diverged_in_its_first_generation_has_failed():
+    selection = TrialSelection(
+        scheduler=RandomTrials(HyperparameterConfig(**protocol.RANGES), np.random.default_rng(0), 2, []),
+        running=[Running(2, -1), Running(3, -1)],
+    )
+    parents = {6: NO_PARENT, 8: 6}  # member 8 is a clone of 6, which replaced the fresh one
+    trials = tuple(Trial(4, uid, parent, {}, "", "None", math.nan, 1.0, 100) for uid, parent in parents.items())
+    plan = selection.plan(replace(_view([1.0, 1.0], [6, 8]), history=History(trials)), np.random.default_rng(0))
+    assert [row.start is not None for row in plan] == [False, True]
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +284,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "| `ours` | cartpole | 1 | 25 k | 1.00 | 0.75 | 0.50 | 2 of 4 |" in text  # of the replays
     assert "-999" not in text
     assert "- asha, cartpole, S2, seed 1000: RuntimeError: broke" in text
-    line = "| `ours` | 1 in 1 | 1.00 (one run a task) |  | 0.50 (one run a task) |  |  | 0.00 |  |  |"
+    line = "| `ours` | 1 in 1 | 1.00 |  | 0.50 |  |  | 0.00 |  |  |"  # one run has no interval
     assert line in text  # no rank
     others = next(line for line in text.splitlines() if line.startswith("| `no_evolution` | 1 in 1"))
     assert [cell.strip() for cell in others.split("|")[4:7:2]] == ["1.00", "0.50"]  # ours in the same environments
@@ -358,12 +371,16 @@ def test_the_rank_is_that_among_methods_with_five_runs_and_decided_by_all_method
     assert "| 1.00, place 1 of 3 with 5 runs or more in 7 environments | undecided" in line(some, 2.0)
     assert "| 3.00, place 3 of 3 with" in line(some, 0.5)
     assert "place 1 of 12 with 5 runs or more in 7 environments | yes |" in line(dict.fromkeys(methods, 10), 2.0)
+    assert "place 12 of 12" in line(dict.fromkeys(methods, 10), 1.0)  # all are equal: a tie is not won
     assert "| undecided" in line(dict.fromkeys(methods, 9), 2.0)
+    oracle = line({**dict.fromkeys(methods, 10), "tuned": 10, "ours_drawn": 10}, 2.0)
+    assert "place 1 of 12" in oracle  # neither an oracle nor an ablation is a rival
     assert line({"ours": 10}, 2.0) == "| S2: mean rank among all methods | 1st | not run | undecided: too few runs |"
 
 
 def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
     monkeypatch.setattr(stats, "REPETITIONS", 200)
+    monkeypatch.setattr(goals, "TASKS", len(goals.BAD_START_ENVS))
 
     def row(method, env, start, seed, curve, usable_lr=2):
         case = json.loads(Case(method, env, start, 1000 + seed, 800_000).key)
@@ -397,10 +414,16 @@ def test_goals_of_bad_starts_and_of_the_way_to_the_target(monkeypatch):
         "cartpole 4.00 (4.00 to 4.00)"
     )
     goal = "S1: steps to the target, TPE + median against ours"
+    never = [row(method, "simple_spread", "S2", seed, curve("simple_spread", (9_000,), (0.5,)))
+             for method in ("ours", "tpe_hyperband") for seed in range(10)]  # fmt: skip
+    assert "simple_spread" not in next(line for line in goals.table(rows + never, {}) if "CPU seconds" in line)
     late = [row("ours", "acrobot", "S1", seed, curve("acrobot", (400_000,), (1.0,))) for seed in range(10)]
     others = [one for one in rows if (one.case["env"], one.case["start"]) != ("acrobot", "S1")]
     assert _reached(others + late, goal) == "**no**"  # 800,000 steps are twice those of ours: the rival need not run
     assert _reached(others + late[1:], goal) == "undecided: too few runs"
+    elsewhere = [row(method, "lunar_lander", "S1", seed, curve("lunar_lander", (steps,), (1.0,)))
+                 for method, steps in (("ours", 100_000), ("tpe_median", 600_000)) for seed in range(10)]  # fmt: skip
+    assert _reached(others + late + elsewhere, goal) == "**no**"  # the goal is of the three environments
     more = [
         row(method, "lunar_lander", "S2", 0, curve("lunar_lander", (100_000,), (1.0,)))
         for method in ("ours", "tpe_hyperband")

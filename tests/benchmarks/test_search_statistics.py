@@ -77,9 +77,13 @@ def test_area_under_the_curve_is_weighted_by_steps():
     assert stats.area_under_curve([(150, 1.0)], 100) == 0.0
 
 
-def test_mean_ranks_share_ties():
+def test_mean_ranks_are_those_of_random_runs_and_share_ties():
     ranks = stats.mean_ranks({"a": {ONE: [3.0, 1.0]}, "b": {ONE: [2.0, 1.0]}, "c": {ONE: [1.0, 0.0]}})
-    assert ranks == {"a": (1 + 1.5) / 2, "b": (2 + 1.5) / 2, "c": 3.0}
+    # of four pairs b wins one against a and ties one, c ties one against each
+    assert ranks == {"a": 1 + 1.5 / 4 + 0.5 / 4, "b": 1 + 2.5 / 4 + 0.5 / 4, "c": 1 + 3.5 / 4 + 3.5 / 4}
+    every = stats.mean_ranks({"a": {ONE: [2.0] * 5 + [0.0] * 5}, "b": {ONE: [1.0] * 5}})
+    assert every == {"a": 1.5, "b": 1.5}  # all ten runs of a count
+    assert stats.mean_ranks({"a": {ONE: [1.0]}, "b": {ONE: [1.0]}, "c": {ONE: [1.0]}}) == dict.fromkeys("abc", 2.0)
 
 
 def test_methods_are_ranked_on_the_tasks_of_which_two_have_enough_runs():
