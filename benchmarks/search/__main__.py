@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.replay:
         rows = [row for row in results.rows(options.rows) if _is_named(row, options)]
         known = results.replays(rows, replays)
-        found = [row for row in rows if row.key not in known and row.schedule and not row.failure]
+        found = [row for row in rows if row.key not in known and row.lineage_steps and not row.failure]
         tasks = [(row.key, "--replay-one", row.to_json()) for row in found]
         return _in_processes(tasks, options.jobs, lambda line: results.append(replays, line))
     done = {row.key for row in results.rows(options.rows) if row.is_current}

@@ -76,11 +76,13 @@ class Row:
     """Generations after which evolution acted."""
     copies: int = 0
     """Members that became clones of others, and fresh ones."""
+    generation: int = 0
+    """Generation after which the agent was found. Rows from before it was recorded have 0."""
     schedule: list[tuple[float, dict[str, Number]]] = field(default_factory=list)
     """Hyperparameters of the agent and its ancestors, each from a share of their training on."""
     lineage_steps: int = 0
-    """Env steps that the agent and its ancestors trained for. Rows from before it was recorded have 0, and shares of
-    the whole run in `schedule`."""
+    """Env steps that the agent and its ancestors trained for. It is 0 in rows from before it was recorded, and where
+    the last generation exceeded the budget and had a better agent: `schedule` then lacks the ancestors."""
     generations_to_usable_lr: int | None = None
     """Generations until a member has a learning rate in [1e-4, 3e-3]."""
     versions: str = ""
@@ -97,6 +99,12 @@ class Row:
         row.curve = [(int(steps), seconds, value) for steps, seconds, value in row.curve]
         row.schedule = [(share, values) for share, values in row.schedule]
         return row
+
+    @property
+    def progress(self) -> float:
+        """The share of the run's generations after which the agent was found, to which its schedules had come."""
+        ended = (self.acts + 1) * self.curve[-1][0] / self.steps  # for rows from before `generation` was recorded
+        return min(1.0, (self.generation or max(1, round(ended))) / self.case["generations"])
 
     @property
     def key(self) -> str:
@@ -155,7 +163,7 @@ class Observer(Callback):
             self._tested += time.perf_counter() - began
             row.test_return, row.test_std = float(played.returns.mean()), float(played.returns.std())
             row.curve.append((row.steps, round(row.seconds, 2), round(row.test_return, 4)))
-            row.schedule = [(0.0, dict(best.hyperparameters))]
+            row.schedule, row.generation = [(0.0, dict(best.hyperparameters))], record.generation
         row.chosen_fitness = best.fitness
         if best.generation == record.generation:
             row.selected_fitness = record.members[best.slot].fitness
@@ -284,7 +292,7 @@ def replay(row: Row) -> dict[str, Any]:
 
     Each trains as long as the agent and its ancestors, with the initial architecture, and with the schedules that the
     selection gives, such as a falling learning rate, up to the share of the run at which the agent was found; as one
-    population, because members do not influence one another.
+    population, because members do not influence one another. The row has `lineage_steps`.
     """
     torch.set_num_threads(1)
     case = Case(**row.case)
@@ -295,16 +303,13 @@ def replay(row: Row) -> dict[str, Any]:
         selection = search.strategy
     setup = make_setup(env)
     ranges, start = hp_config(case.start, powers_of_two=False), [row.schedule[0][1]] * REPLAY_SEEDS
-    first = row.schedule[0][0]  # above 0 in earlier rows of members that were not there from the beginning
-    schedule = tuple(((begins - first) / (1 - first), values) for begins, values in row.schedule)
-    trained = row.lineage_steps or (1 - first) * case.generations * env.generation_steps(case)
-    steps = max(1, int(trained) // case.generations // NUM_ENVS) * NUM_ENVS
+    steps = max(1, row.lineage_steps // case.generations // NUM_ENVS) * NUM_ENVS
     total = steps * case.generations
     plan = RunPlan(
         TrainingArguments(max_steps=total, evo_steps=steps, eval_loop=1),
         AllSurvive(REPLAY_SEEDS, {} if selection is None else selection.schedules()),
-        Replayed(schedule, case.generations),
-        schedule_steps=round(total * row.steps / row.curve[-1][0]),
+        Replayed(tuple(row.schedule), case.generations),
+        schedule_steps=round(total / row.progress),
     )
     population = evolve_on_policy(
         setup,

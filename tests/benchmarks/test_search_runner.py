@@ -129,6 +129,8 @@ def test_a_run_counts_all_steps_and_hands_over_one_tested_agent(row):
     assert all(steps <= 12_000 for steps, _, _ in row.curve)
     assert row.copies > 0  # fresh members: a quarter is one of four generations
     assert row.schedule[0][0] == 0.0
+    assert 1 <= row.generation <= 4
+    assert row.progress == row.generation / 4
     assert row.lineage_steps == ENVS["cartpole"].generation_steps(Case(**row.case))  # of one generation
     assert Row.from_json(row.to_json()) == row
     assert (
@@ -145,9 +147,7 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
     assert all(math.isfinite(value) for value in found["returns"])
 
 
-@pytest.mark.parametrize(("begins", "lineage_steps", "steps"), [(0.0, 1_024, 1_024), (0.5, 0, 1_280), (0.0, 0, 2_592)])
-def test_replay_trains_as_long_as_the_agent_and_its_ancestors(begins, lineage_steps, steps, row, monkeypatch):
-    """In earlier rows `lineage_steps` is 0, and the schedule begins where the first ancestor did."""
+def test_replay_trains_as_long_as_the_agent_and_its_ancestors(row, monkeypatch):
     trained, train = [], runner.evolve_on_policy
 
     def observed(setup, population, plan, **options):
@@ -156,12 +156,21 @@ def test_replay_trains_as_long_as_the_agent_and_its_ancestors(begins, lineage_st
 
     monkeypatch.setattr(runner, "TEST_EPISODES", 2)
     monkeypatch.setattr(runner, "evolve_on_policy", observed)
-    its = replace(row, schedule=[(begins, {**protocol.BAD_POINT, "learn_step": 512})], lineage_steps=lineage_steps)
+    its = replace(row, schedule=[(0.0, {**protocol.BAD_POINT, "learn_step": 512})], lineage_steps=1_030)
     assert all(math.isfinite(value) for value in replay(its)["returns"])
-    assert trained == [steps]
+    assert trained == [1_024]
 
 
-def test_replay_follows_the_schedule_of_lr_up_to_the_share_at_which_the_agent_was_found(row, monkeypatch):
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({"generation": 16}, 16 / 21),
+        ({"generation": 0, "acts": 19}, 15 / 21),  # estimated: three quarters of the 20 generations that the run had
+    ],
+)
+def test_replay_follows_the_schedule_of_lr_up_to_the_generation_in_which_the_agent_was_found(
+    changes, share, row, monkeypatch
+):
     class Observed(Exception):
         pass
 
@@ -171,10 +180,10 @@ def test_replay_follows_the_schedule_of_lr_up_to_the_share_at_which_the_agent_wa
 
     monkeypatch.setattr(runner, "evolve_on_policy", observed)
     case = {**row.case, "method": "ours", "generations": 21}
-    its = replace(row, case=case, steps=2_000, curve=[(1_500, 1.0, 9.0)])  # at three quarters
+    its = replace(row, case=case, steps=2_000, curve=[(1_500, 1.0, 9.0)], **changes)
     with pytest.raises(Observed) as found:
         replay(its)
-    assert found.value.args == pytest.approx((0.75, 1 - 0.95 / 2))
+    assert found.value.args == pytest.approx((share, 1 - 0.95 / 2), rel=1e-3)
 
 
 def test_a_replay_belongs_to_one_run_and_not_to_a_later_one_of_the_same_case(tmp_path, row):
@@ -193,8 +202,10 @@ def test_only_runs_that_were_named_are_replayed(flags, replayed, tmp_path, row, 
     path, tasks = tmp_path / "rows.jsonl", []
     for method in ("ours", "no_evolution"):
         case = {**row.case, "method": method, "seed": 1003}
-        its = replace(row, case=case, method_version=METHODS[method].version, schedule=[(0.0, {})])
+        its = replace(row, case=case, method_version=METHODS[method].version)
         results.append(path, its.to_json())
+    without = {**row.case, "method": "ours", "seed": 1004}  # its schedule lacks the ancestors
+    results.append(path, replace(row, case=without, method_version=METHODS["ours"].version, lineage_steps=0).to_json())
     monkeypatch.setattr(search_main, "_in_processes", lambda found, *_: tasks.extend(found) or 0)
     monkeypatch.setattr(results, "replays", lambda rows, path: {})
     assert main(["--replay", "--rows", str(path), *flags]) == 0
