@@ -220,6 +220,10 @@ class ActingLearner(LearnerBase):
         if set(shapes.values()) != {shape}:
             raise ConfigurationError(f"{argument} has shapes {shapes}; allowed is {shape} for each")
         state = torch.stack([named[name] for name in self.hidden_state_names], 1).to(self.device, self.network.dtype)
+        if given and not bool(torch.isfinite(state).all()):
+            raise ConfigurationError(
+                f"{argument} holds numbers that are not finite; allowed is what the agent returned"
+            )
         return SequenceInfo(state.new_zeros(batch, 1), state)
 
     def transfer_state(self, state: Tensor) -> Tensor:

@@ -163,8 +163,6 @@ class PPOLearner(Learner):
             )
         self.return_statistics = self.return_statistics.of_new_episodes(starts)
         state = self._one_step(hidden_state, len(starts)).state.detach()
-        if not bool(torch.isfinite(state).all()):
-            raise ConfigurationError("hidden_state holds numbers that are not finite; allowed is what get_action gave")
         return state.expand(len(starts), *state.shape[-3:]) * (1 - starts).to(state.dtype).view(-1, 1, 1, 1)
 
     def learn(

@@ -111,10 +111,14 @@ class Replay:
             return f"the find is not shown to transfer: an interval needs {LEAST} agents of each kind"
         rough = " (by a rough interval)" if self.difference.is_rough else ""
         if self.difference.high < 0:
-            return f"the find does not transfer: the replayed agents are worse than the initial settings{rough}"
-        if self.difference.low <= 0:
-            return "the find is not shown to transfer: the difference from the initial settings is within the noise"
-        return f"the find transfers: better than the initial settings{rough}; {self._reaches(self.estimate)}"
+            transfers = f"the find does not transfer: the replayed agents are worse than the initial settings{rough}"
+        elif self.difference.low <= 0:
+            transfers = (
+                "the find is not shown to transfer: the difference from the initial settings is within the noise"
+            )
+        else:
+            transfers = f"the find transfers: better than the initial settings{rough}"
+        return f"{transfers}; {self._reaches(self.estimate)}"
 
     def _reaches(self, estimate: Estimate) -> str:
         """Return whether agents with the settings of the find reach the best agent of the run."""

@@ -233,6 +233,7 @@ class TrainingLoop(EvaluatingLoop):
         self._total_before = self.total_steps
         progress.generation += 1
         progress.evolved = False
+        self._update_context()
         self._set_progress()
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}

@@ -494,6 +494,11 @@ def test_a_hidden_state_that_does_not_fit_is_an_error_of_learn():
     endless = {name: state * np.inf for name, state in hidden.items()}
     with pytest.raises(ConfigurationError, match="hidden_state holds numbers that are not finite"):
         agent.learn(experiences, hidden_state=endless)
+    obs = np.zeros((ENVS, 2), np.float32)
+    with pytest.raises(ConfigurationError, match="hidden_state holds numbers that are not finite"):
+        agent.get_action(obs, hidden_state=endless)
+    with pytest.raises(ConfigurationError, match="state holds numbers that are not finite; allowed is what the agent"):
+        agent.predict(obs, endless)
     with pytest.raises(ConfigurationError, match="hidden_state is given, but this agent is not recurrent"):
         agent_of(recurrent=False, net_config=SIZES).learn(experiences, hidden_state=hidden)
 

@@ -95,6 +95,7 @@ class Recorder(Callback):
     def on_step(self, run):
         self.steps += 1
         assert run.env_steps == self.steps * ENVS * MEMBERS
+        assert run.generation == 1 + sum(event[0] == "generation" for event in self.events)
 
     def on_update(self, run, metrics):
         self.events.append(("update", run.env_steps))
