@@ -195,10 +195,11 @@ def test_the_written_configuration_is_read_again_as_the_same():
     check_resume_changes(made, again)
 
 
-def test_the_evolving_length_of_a_rollout_is_converted_in_yaml():
+@pytest.mark.parametrize("num_envs", [8, 8.0, "8"])
+def test_the_evolving_length_of_a_rollout_is_converted_in_yaml(num_envs):
     made = config(
         algorithm={"preset": "skrl"},
-        environment={"id": "CartPole-v1", "num_envs": 8},
+        environment={"id": "CartPole-v1", "num_envs": num_envs},
         hyperparameters={"learn_step": {"min": 64, "max": 512}},
     )
     assert (made.algorithm.learn_step, made.algorithm.num_steps) == (128, None)

@@ -43,7 +43,7 @@ def with_preset(data: Any, names: Collection[str]) -> Any:
     filled = preset_values(
         rest["preset"],
         rest,
-        num_envs=num_envs if isinstance(num_envs, int) else VecEnvConfig.num_envs,
+        num_envs=VecEnvConfig.num_envs if num_envs is None else num_envs,
         evolving=evolving if isinstance(evolving, Mapping) else (),
         algorithm=str(rest.get("name", "PPO")),
     )
