@@ -116,6 +116,15 @@ def test_a_resumed_run_returns_agents_of_the_same_class(tmp_path):
     assert trained[0].steps == 16
 
 
+@pytest.mark.parametrize("name", ["selection_strategy", "tournament"])
+def test_selection_without_mutation_has_no_effect_and_is_a_warning(name):
+    pop = PPO.population(3, BOX, DISCRETE, seed=0, num_envs=2, net_config=SMALL, learn_step=8, batch_size=8)
+    run = {"max_steps": 16, "evo_steps": 8, "verbose": False, name: TournamentSelection(3, True, 3)}
+    with pytest.warns(UserWarning, match=f"{name} has no effect without mutation"):
+        trained, _ = train_on_policy(vector_of(AutoresetMode.SAME_STEP), pop=pop, **run)
+    assert [agent.index for agent in trained] == [0, 1, 2]
+
+
 def test_an_agent_from_another_process_is_of_the_same_class():
     agent = agent_of()
     received = deserialize(SerializedAgent(*agent.to_documents()), agent.device, UnsavedState.of(agent))

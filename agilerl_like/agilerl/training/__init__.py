@@ -1,5 +1,6 @@
 """The training loops with AgileRL's signatures."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ def train_list(
     """Call a training loop with the `locals()` of a function, for a list of agents or of wrapped agents.
 
     `changed` are arguments in place of the function's; the agents return in the wrapper of the first one. The elite is
-    saved where AgileRL saves it.
+    saved where AgileRL saves it. A selection without mutation has no effect, as in AgileRL.
 
     Raises:
         ConfigurationError: there are no agents, or `max_steps` is a flag, as where arguments are in the order of
@@ -37,6 +38,10 @@ def train_list(
     env_name, algo = given["env_name"], given["algo"] or population[0].algo
     if given.get("elite_path") or (given.get("save_elite") and env_name):
         given["elite_path"] = elite_file(given.get("elite_path"), env_name, algo)
+    selections = [name for name in ("selection_strategy", "tournament") if given[name] is not None]
+    if selections and given["mutation"] is None:
+        warnings.warn(f"{selections[0]} has no effect without mutation: no member is replaced", stacklevel=3)
+        given |= dict.fromkeys(selections)
     wrapper = population[0] if isinstance(population[0], AgentWrapper) else None
     given["pop"] = [bare(agent) for agent in population]
     trained, fitness = train(**{name: value for name, value in given.items() if name != "options"})
