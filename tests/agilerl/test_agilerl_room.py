@@ -382,9 +382,11 @@ def test_selection_returns_the_values_of_its_release():
 def test_the_elite_is_mutated_by_hand_unless_that_is_turned_off():
     agents = PPO.population(2, BOX, DISCRETE, seed=0, net_config=SMALL, learn_step=16, batch_size=8)
     before = [agent.hyperparameters for agent in agents]
-    Mutations(0, 0, 0, 0, 0, 1, mutate_elite=False, rand_seed=0).mutation(agents)
-    assert agents[0].hyperparameters == before[0]
+    mutations = Mutations(0, 0, 0, 0, 0, 1, mutate_elite=False, rand_seed=0)
+    mutations.mutation(agents)
     assert agents[1].hyperparameters != before[1]
+    mutations.mutation(agents, pre_training_mut=True)
+    assert agents[0].hyperparameters == before[0]
     Mutations(0, 0, 0, 0, 0, 1, rand_seed=0).mutation(agents, indices=[0])
     assert agents[0].hyperparameters != before[0]
 

@@ -71,9 +71,8 @@ class ByHand(ours.Mutations):
         for index in indices or ():
             if index not in known:
                 raise ConfigurationError(f"indices={list(indices or ())!r} has {index!r}; allowed are {known}")
-        spares_first = self.spares_elite and not pre_training_mut
         if indices is None:
-            chosen = [*population][1 if spares_first else 0 :]
+            chosen = [*population][1 if self.spares_elite else 0 :]
         else:
             chosen = [agent for agent in population if agent.index in indices]
         for agent in chosen:
