@@ -102,7 +102,7 @@ class RunHistory:
     @property
     def fitness(self) -> str:
         """The setting `training.fitness`."""
-        found = re.search(r"^ +fitness: (\S+)$", self.config, re.MULTILINE)
+        found = re.search(r"^training:\n(?: .*\n)*?  fitness: (\S+)$", self.config, re.MULTILINE)
         return found[1] if found else "return"
 
     def is_birth(self, row: int) -> bool:

@@ -335,6 +335,14 @@ def test_a_first_value_is_above_a_second_one_with_a_probability():
     assert math.isnan(probability_of_improvement([], [1]))
 
 
+def test_the_fitness_of_a_run_is_that_of_its_section_training():
+    texts = [
+        "environment:\n  kwargs:\n    fitness: rating\ntraining:\n  max_steps: 100\n  fitness: info.angle\n",
+        "environment:\n  kwargs:\n    fitness: rating\ntraining:\n  max_steps: 100\nmine:\n  fitness: rating\n",
+    ]
+    assert [RunHistory(Path("run"), [], config=text).fitness for text in texts] == ["info.angle", "return"]
+
+
 def test_the_number_of_members_is_that_of_the_first_and_the_last_generation():
     rows = [{"generation": 1}, {"generation": 1}, {"generation": 2}]
     assert [RunHistory(Path("run"), its).sizes for its in (rows, rows[:2])] == ["2 to 1", "2"]
