@@ -352,6 +352,28 @@ class TestRefusing:
         assert message in refusal(read, text)
 
     @pytest.mark.parametrize(
+        ("text", "options", "message"),
+        [
+            ("algorithm: {<<: {lr: yes}}", (), "algorithm.lr=True: input should be a number, not a flag (*, line 2)"),
+            (
+                "",
+                ("--algorithm", "{lr: true}"),
+                "algorithm.lr=True: input should be a number, not a flag (--algorithm)",
+            ),
+            ("", ("--training", "{max_steps: on}"), "training.max_steps=True: input should be a number, not a flag"),
+            (
+                "hyperparameters: {lr: {min: 1e-4, max: on}}",
+                (),
+                "hyperparameters.lr.max=True: input should be a number",
+            ),
+            ("", ("--environment.seeds", "[yes, 3]"), "environment.seeds.0=True: input should be a number"),
+        ],
+    )
+    def test_a_flag_in_place_of_a_number_is_refused_at_any_depth(self, read, tmp_path, text, options, message):
+        said = refusal(read, "environment: {id: CartPole-v1, num_envs: 2}\n" + text, *options)
+        assert message in said.replace(str(tmp_path / "run.yaml"), "*")
+
+    @pytest.mark.parametrize(
         ("options", "said"),
         [
             ("--hyperparameters.lr.min -1", "lr.min=-1.0: input should be greater than 0 (--hyperparameters.lr.min)"),

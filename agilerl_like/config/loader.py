@@ -156,12 +156,21 @@ class Draft:
 
     def _flags_in_place_of_numbers(self, config: Config, formatter: ErrorFormatter) -> Iterator[Problem]:
         """Flags that pydantic accepts as numbers, because True == 1."""
-        validated = config.to_json()
-        for path in self.locations:
-            given, result = (reduce(_entry, path, data) for data in (self.data, validated))
-            if isinstance(given, bool) and type(result) in (int, float):
-                text = f"{'.'.join(path)}={given!r}: input should be a number, not a flag"
-                yield Problem(text, formatter.location(path))
+        for path, flag in _flags_as_numbers(self.data, config.to_json()):
+            text = f"{'.'.join(path)}={flag!r}: input should be a number, not a flag"
+            yield Problem(text, formatter.location(path))
+
+
+def _flags_as_numbers(given: Any, validated: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, bool]]:
+    """Yield the flags that are numbers in the validated data, and the keys that lead to them."""
+    if isinstance(given, bool) and type(validated) in (int, float):
+        yield path, given
+    elif isinstance(given, Mapping) and isinstance(validated, Mapping):
+        for name in (name for name in given if name in validated):
+            yield from _flags_as_numbers(given[name], validated[name], (*path, str(name)))
+    elif isinstance(given, list | tuple) and isinstance(validated, list | tuple):
+        for place, (one, result) in enumerate(zip(given, validated, strict=False)):
+            yield from _flags_as_numbers(one, result, (*path, str(place)))
 
 
 def split_options(arguments: Sequence[str]) -> Iterator[Option]:
