@@ -55,6 +55,14 @@ def test_ordinary_aliases_and_merges_are_read():
     }
 
 
+def test_merged_entries_have_their_lines_and_texts():
+    text = "a: &a {x: 007, y: 010}\nb: &b {y: 011}\nc:\n  <<: [*b, *a]\n  z: yes\nd:\n  y: 012\n  <<: *a"
+    parsed = yaml12.parse_value(text, "it")
+    assert [parsed.texts["c", name] for name in "xyz"] == ["007", "011", "yes"]
+    assert [parsed.locations["c", name][-6:] for name in "xyz"] == ["line 1", "line 2", "line 5"]
+    assert [parsed.texts["d", name] for name in "xy"] == ["007", "012"]
+
+
 def test_a_fifo_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path):
     os.mkfifo(tmp_path / "config.yaml")
     with pytest.raises(ConfigurationError, match="is a folder, a FIFO or a device"):

@@ -154,10 +154,13 @@ def _parse(text: str, where: str) -> ParsedYaml:
         entries = [*islice(_entries(node, where), MAX_NODES + 1)]
         if len(entries) > MAX_NODES:
             raise ConfigurationError(f"{where}: its aliases expand to too much; {LIMITS}")
+        _check_duplicates(entries, where)
+        data = _without_sharing(loader.construct_document(node))
+        entries = [*_entries(node, where)]  # with the merged entries, which the construction puts in the place of <<
         locations = {place: f"{where}, line {line}" for place, line, _ in entries}
         kinds = {TAG + kind for kind in ("bool", "int", "float")}
         texts = {place: value.value for place, _, value in [((), 0, node), *entries] if value.tag in kinds}
-        return ParsedYaml(_without_sharing(loader.construct_document(node)), locations, texts)
+        return ParsedYaml(data, locations, texts)
     except ConfigurationError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # the last two: escapes in quotes
@@ -178,7 +181,6 @@ def _entries(node: yaml.Node, where: str, parents: KeyPath = ()) -> Iterator[tup
     if isinstance(node, yaml.MappingNode):
         node.value = [pair for pair in node.value if not _is_blank(pair[1])]
         inside = [(_name(key, where), key, value) for key, value in node.value]
-        _check_duplicates(inside, where, parents)
     elif isinstance(node, yaml.SequenceNode):
         inside = [(str(number), value, value) for number, value in enumerate(node.value)]
     else:
@@ -198,14 +200,12 @@ def _name(key: yaml.Node, where: str) -> str:
     return key.value
 
 
-def _check_duplicates(entries: list[tuple[str, yaml.Node, yaml.Node]], where: str, parents: KeyPath) -> None:
-    seen: dict[str, int] = {}
-    for name, key, _ in entries:
-        line = key.start_mark.line + 1
-        if name in seen:
-            place = ".".join((*parents, name))
-            raise ConfigurationError(f"{where}, line {line}: {place} is already given in line {seen[name]}")
-        seen[name] = line
+def _check_duplicates(entries: list[tuple[KeyPath, int, yaml.Node]], where: str) -> None:
+    seen: dict[KeyPath, int] = {}
+    for place, line, _ in entries:
+        if place in seen:
+            raise ConfigurationError(f"{where}, line {line}: {'.'.join(place)} is already given in line {seen[place]}")
+        seen[place] = line
 
 
 def _is_blank(node: yaml.Node) -> bool:
