@@ -83,9 +83,15 @@ def test_an_option_replaces_the_other_name_of_the_file(read):
     assert read(linear, "--algorithm.schedules", "{clip_coef: cosine}").algorithm.lr_schedule is not None
     back = "environment: {id: CartPole-v1}\nalgorithm: {num_steps: 32}\n"
     assert read(back, "--algorithm.learn-step", "512").algorithm.num_steps is None
-    assert "learn_step=512: has no meaning with num_steps=32" in refusal(
-        read, "environment: {id: CartPole-v1}\n", "--algorithm.num-steps", "32", "--algorithm.learn-step", "512"
-    )
+
+
+@pytest.mark.parametrize("text", ["", "algorithm: {learn_step: 64}\n", "algorithm: {num_steps: 16}\n"])
+def test_two_options_for_the_same_setting_are_refused_in_any_order(read, text):
+    options = ("--algorithm.num-steps", "32"), ("--algorithm.learn-step", "512")
+    for one, other in (options, options[::-1]):
+        assert "learn_step=512: has no meaning with num_steps=32" in refusal(
+            read, f"environment: {{id: CartPole-v1}}\n{text}", *one, *other
+        )
 
 
 class TestDefaults:

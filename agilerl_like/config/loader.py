@@ -75,6 +75,7 @@ class Draft:
 
     def _with(self, options: tuple[Option, ...]) -> Draft:
         data, locations, texts = copy.deepcopy(self.data), dict(self.locations), dict(self.texts)
+        applied: list[KeyPath] = []
         for option, arguments in options:
             path = tuple(option.removeprefix("--").replace("-", "_").split("."))
             section = data
@@ -84,20 +85,23 @@ class Draft:
                 section = section[part]
             parsed = _value(option, arguments)
             section[path[-1]] = parsed.data
-            self._remove_other_name(data, path)
+            self._remove_other_name(data, path, applied)
+            applied.append(path)
             locations = {key: where for key, where in locations.items() if key[: len(path)] != path} | {path: option}
             texts = {key: text for key, text in texts.items() if key[: len(path)] != path}
             texts |= {(*path, *key): text for key, text in parsed.texts.items()}
         return Draft(data, locations, texts, options, self)
 
-    def _remove_other_name(self, data: dict[str, Any], path: KeyPath) -> None:
-        """Remove what the file has for the same thing under another name."""
+    def _remove_other_name(self, data: dict[str, Any], path: KeyPath, applied: Sequence[KeyPath]) -> None:
+        """Remove what the file has for the same thing under another name, unless an `applied` option replaced it."""
         for names in TWO_NAMES:
             for name, other in (names, names[::-1]):
                 is_part = name[: len(path)] == path != other[: len(path)]
                 is_given = is_part and (name == path or reduce(_entry, name, data) is not None)
+                is_replaced = any(other[: len(earlier)] == earlier for earlier in applied)
+                is_of_file = not is_replaced and reduce(_entry, other, self.data) is not None
                 section = reduce(_entry, other[:-1], data)
-                if is_given and section is not None and reduce(_entry, other, self.data) is not None:
+                if is_given and is_of_file and section is not None:
                     section.pop(other[-1], None)
 
     @property
