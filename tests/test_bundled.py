@@ -139,6 +139,14 @@ def test_another_algorithm_has_its_own_settings(environment, algorithm, wrappers
     assert "ent_coef" not in config.hyperparameters
 
 
+@pytest.mark.parametrize(
+    "options", [["--algorithm.name=DQN"], ["--algorithm", "{name: DQN}"], ["--algorithm.name", '"DQN"']], ids=" ".join
+)
+def test_the_algorithm_of_options_counts_in_every_form(options):
+    config = find_config("CartPole-v1", options).override(options).validate()
+    assert (config.algorithm.name, "ent_coef" in config.hyperparameters) == ("DQN", False)
+
+
 def test_an_unknown_algorithm_is_refused_with_near_names():
     options = ["--algorithm.name", "DQM"]
     with pytest.raises(ConfigurationError, match=r"DQM.*did you mean 'DQN'"):

@@ -16,7 +16,7 @@ import gymnasium
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.config.loader import Draft, split_options
+from agilerl_like.config.loader import Draft
 from agilerl_like.config.yaml12 import DESCRIPTORS
 from agilerl_like.envs.multi_agent.openspiel import NAMESPACE
 from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
@@ -98,7 +98,7 @@ def find_config(name: str, overrides: Sequence[str] = ()) -> Draft:
     if named:
         raise ConfigurationError(f"config={name!r} is ambiguous; allowed are {', '.join(one.name for one in named)}")
     suiting = [one for one in known if name in (one.environment, one.environment.rpartition(":")[2])]
-    algorithm = dict(split_options(overrides)).get("--algorithm.name", [""])[0]
+    algorithm = Draft({}).override(overrides).algorithm or ""
     if suiting:
         best = _simplest(suiting)
         suiting = [one for one in suiting if algorithm in ("", one.algorithm)]

@@ -105,10 +105,15 @@ class Draft:
                     section.pop(other[-1], None)
 
     @property
+    def algorithm(self) -> str | None:
+        """The name of the algorithm; None if it is missing or no text."""
+        name = reduce(_entry, ("algorithm", "name"), self.data)
+        return name if isinstance(name, str) else None
+
+    @property
     def config_class(self) -> type[Config]:
         """The class of configurations of the algorithm; PPO's if the name is missing or unknown."""
-        name = reduce(_entry, ("algorithm", "name"), self.data)
-        return config_class(name) if isinstance(name, str) else Config
+        return Config if self.algorithm is None else config_class(self.algorithm)
 
     def validate(self) -> Config:
         """Return the configuration; ConfigurationError lists every problem."""
