@@ -2,6 +2,7 @@
 
 import pytest
 
+from agilerl_like.algorithms.presets import PRESETS
 from agilerl_like.config.loader import Draft
 from agilerl_like.config.notes import config_notes
 from agilerl_like.errors import ConfigurationError
@@ -30,6 +31,17 @@ def test_evolution_that_mutation_null_switches_off_is_noted() -> None:
     assert list(config_notes(Draft(data).validate())) == []
     with pytest.raises(ConfigurationError, match=r"population\.pre_training_mutation=True has no effect with mutation"):
         Draft({**data, "population": {"pre_training_mutation": True}}).validate()
+
+
+@pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
+def test_a_preset_over_a_file_that_has_all_settings_is_noted() -> None:
+    environment = {"id": "CartPole-v1", "num_envs": 4}
+    printed = Draft(Draft({"environment": environment}).validate().to_json())
+    (note,) = config_notes(printed.override(["--algorithm.preset", "sb3"]).validate())
+    assert note == "algorithm.preset: sb3 has no effect, because each setting that it would fill in is given"
+    for preset in PRESETS:
+        config = Draft({"environment": environment, "algorithm": {"preset": preset, "lr": 2e-3}}).validate()
+        assert [*config_notes(config), *config_notes(Draft(config.to_json()).validate())] == []
 
 
 def test_an_aggregate_without_instances_is_noted() -> None:
