@@ -102,7 +102,8 @@ class Train:
     Values are YAML: 1e5, 100_000, [64, 64], none. Entries of mappings and lists are not listed below but allowed:
     --hyperparameters.lr.min 1e-5 --hyperparameters.lr.max 1e-2, --environment.wrappers [FlattenObservation],
     --environment.training-wrappers [NormalizeReward], --environment.kwargs.gravity -9, --mutation.rl-hp 0.5,
-    --algorithm.schedules.lr linear (or cosine, or points; also of ent_coef, clip_coef and vf_coef).
+    --algorithm.schedules.lr linear (or cosine, or points; also of ent_coef, clip_coef and vf_coef). Hyphens in
+    options are underscores; a name that has a hyphen is given in a mapping: --algorithm.groups '{agent-0: team}'.
     """
 
     config: Positional[str]
