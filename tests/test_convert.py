@@ -547,6 +547,8 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
             "dqn.py': the script makes DQN, and only PPO",
         ),
         ("INIT_HP: {ALGO: DQN, LR: 0.1}", "agilerl", "dqn.yaml", "has ALGO='DQN', and only settings of PPO are conv"),
+        ("algorithm: {name: DQN, lr: 0.1}", "agilerl", "given.yaml", "has algorithm.name='DQN', and only settings"),
+        ("agent: {class: SAC, learning_rate: 0.1}", "skrl", "given.yaml", "has class='SAC', and only settings"),
     ],
 )
 def test_settings_of_another_algorithm_are_refused(tmp_path, text, system, name, message):
@@ -564,6 +566,14 @@ def test_a_file_named_after_another_algorithm_is_refused(tmp_path, name):
     assumed = "# the file does not name its algorithm; PPO is assumed"
     assert assumed in converted(tmp_path, text, "sb3", name="pendulum.yml").to_yaml()
     assert assumed not in converted(tmp_path, text, "sb3", name="ppo.yml").to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("text", "system"),
+    [("algorithm: {name: PPO, lr: 0.1}", "agilerl"), ("agent: {class: PPO_RNN, learning_rate: 0.1}", "skrl")],
+)
+def test_a_file_names_its_algorithm_by_the_key_of_its_system(tmp_path, text, system):
+    assert "does not name its algorithm" not in converted(tmp_path, text, system, env="CartPole-v1").to_yaml()
 
 
 def test_arguments_of_the_environment_and_a_missing_number_of_environments(tmp_path):

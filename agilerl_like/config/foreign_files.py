@@ -118,7 +118,9 @@ def convert_file(
     flat, twice = _unique(_flat(content, rules))
     _check_algorithm(flat, rules, str(path))
     stem = Path(path).stem
-    names_algorithm = any(map(_is_algorithm, flat)) or "PPO" in " ".join([*content, name, stem]).upper()
+    names_algorithm = (
+        any(_is_algorithm(key, rules) for key in flat) or "PPO" in " ".join([*content, name, stem]).upper()
+    )
     if not names_algorithm:
         for field, value in (("file", f"{stem}{Path(path).suffix}"), ("entry", name)):
             if words := OTHER_ALGORITHMS & {*re.findall("[a-z0-9]+", value.lower())}:
@@ -156,7 +158,7 @@ def convert_file(
 def _check_algorithm(flat: Mapping[str, Any], rules: Mapping[str, Rule], path: str) -> None:
     """Raise ConfigurationError for the settings of another algorithm than PPO and IPPO."""
     for key, value in flat.items():
-        is_name = _is_algorithm(key) and isinstance(value, str)
+        is_name = _is_algorithm(key, rules) and isinstance(value, str)
         if (is_name and "PPO" not in value.upper()) or canonical(key) in OF_REPLAYS - rules.keys():
             raise ConfigurationError(
                 f"file={path!r} has {key}={value!r:.60}, and only settings of PPO are converted; those of DQN, TD3, "
@@ -164,8 +166,9 @@ def _check_algorithm(flat: Mapping[str, Any], rules: Mapping[str, Rule], path: s
             )
 
 
-def _is_algorithm(key: str) -> bool:
-    return canonical(key) in ("algo", "algorithm")
+def _is_algorithm(key: str, rules: Mapping[str, Rule]) -> bool:
+    name = canonical(key)
+    return name in ("algo", "algorithm") or (name in rules and rules[name].setting == "algorithm.name")
 
 
 def _chosen(content: Mapping[str, Any], rules: Mapping[str, Rule], entry: str) -> tuple[Mapping[str, Any], str]:

@@ -119,7 +119,7 @@ def _experiment(value: Any, given: Given) -> Settings:
 
 SKRL: Rules = {
     **RUN,
-    "class": Rule("algorithm.recurrent", "is true for PPO_RNN", _agent),
+    "class": Rule("algorithm.name", "is PPO", _agent),
     "trainer.class": unused("there is one training loop"),
     **renamed(
         "algorithm",
