@@ -385,7 +385,13 @@ ranges = HyperparameterConfig(lr=RLParameter(min=1e-4, max=1e-2), learn_step=RLP
 pop = PPO.population(size=INIT_HP["POP_SIZE"], observation_space=space, lr=INIT_HP["LR"], hp_config=ranges, vf_coef=0.7)
 tournament = TournamentSelection(3, elitism=True, population_size=4)
 mutations = Mutations(0.4, 0.9, 0.2, 0.2, activation=0, rl_hp=0.3, device=device)
-train_on_policy(env=env, algo="PPO", pop=pop, max_steps=200_000, evo_steps=steps, target=-100.0, save_elite=True)
+evolution = dict(tournament=tournament, mutation=mutations)
+train_on_policy(env=env, pop=pop, max_steps=200_000, evo_steps=steps, target=-100.0, save_elite=True, **evolution)
+"""
+SHORT_SCRIPT = """
+pop = PPO.population(4, space, actions, lr=1e-3%s)
+tournament, mutations = TournamentSelection(2, True, 4), Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2)
+train_on_policy(env=env, pop=pop, max_steps=5000%s)
 """
 
 
@@ -400,6 +406,30 @@ def test_the_calls_of_a_script_of_agilerl(tmp_path):
     assert (found["mutation"]["architecture"], found["mutation"]["rl_hp"]) == (0.9, 0.3)
     assert found["training"] == {"max_steps": 200_000, "target": -100.0}
     assert {*made.conversion.refused} == {"evo_steps=steps", "save_elite=True", "run.device=device"}
+
+
+@pytest.mark.parametrize("evolution", ["", ", tournament=tournament", ", tournament=None, mutation=mutations"])
+def test_a_script_of_agilerl_without_selection_and_mutation_does_not_evolve(tmp_path, evolution):
+    made = converted(tmp_path, SHORT_SCRIPT % ("", evolution), "agilerl", name="train.py")
+    found = settings(made)
+    assert found["mutation"] is None
+    assert not {"selection", "hyperparameters"} & found.keys()
+    assert made.conversion.left_out["tournament_size"] == "it has no effect, since nothing evolves"
+
+
+@pytest.mark.parametrize("selection", ["tournament", "selection_strategy"])
+def test_a_script_of_agilerl_has_the_defaults_of_its_calls(tmp_path, selection):
+    evolution = f", {selection}=tournament, mutation=mutations"
+    found = settings(converted(tmp_path, SHORT_SCRIPT % ("", evolution), "agilerl", name="train.py"))
+    assert found["hyperparameters"]["lr"] == {"min": 1e-4, "max": 1e-2}
+    assert found["hyperparameters"].keys() == {"lr", "batch_size", "learn_step"}
+    assert found["training"] == {"max_steps": 5000, "evo_steps": 5000, "eval_loop": 1}
+    assert found["population"] == {"size": 4, "sample_hyperparameters": False}
+    elsewhere = SHORT_SCRIPT % (", hp_config=ranges", evolution)
+    assert "hyperparameters" not in settings(converted(tmp_path, elsewhere, "agilerl", name="train.py"))
+    text = "train_multi_agent_on_policy(env=env, pop=pop, evo_steps=500)"
+    found = settings(converted(tmp_path, text, "agilerl", name="train.py"))
+    assert found["training"] == {"max_steps": 50_000, "evo_steps": 500, "eval_loop": 1}
 
 
 def test_a_file_of_skrl(tmp_path):

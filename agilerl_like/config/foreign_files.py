@@ -137,7 +137,7 @@ def convert_file(
     if name not in ("", "default", "atari"):
         found.settings["environment.id"] = name
     _add_absent(found, {"env": env or None, "num_envs": num_envs})
-    _complete(found, system, flat)
+    _complete(found, system, {**content, **flat})
     has_preset = found.settings.get("algorithm.name", PPO.algo) in (PPO.algo, IPPO.algo)
     if has_preset:
         _add_networks(found, system, flat)
@@ -223,12 +223,12 @@ def _add_absent(found: Conversion, given: Mapping[str, Any]) -> None:
             )
 
 
-def _complete(found: Conversion, system: str, flat: Mapping[str, Any]) -> None:
-    """Add what a system has where its file leaves it out, and list what has no effect with it."""
+def _complete(found: Conversion, system: str, given: Mapping[str, Any]) -> None:
+    """Add what a system has where the sections and settings of its file lack it; list what has no effect with it."""
     if system not in COMPLETE:
         return
     before = found.settings
-    found.settings = COMPLETE[system](before, {canonical(name): value for name, value in flat.items()})
+    found.settings = COMPLETE[system](before, {canonical(name): value for name, value in given.items()})
     for path, value in found.settings.items():
         if path not in before:
             found.comments[path] = f"default of {system}"

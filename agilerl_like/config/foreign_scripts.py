@@ -130,6 +130,8 @@ class _Script:
         elif name in OF_AGILERL and (name != "population" or _name_of(_owner(node)) in (*PPO_CLASSES, "IPPO")):
             places, names = OF_AGILERL[name]
             given = {**dict(zip(places, map(self._value, node.args), strict=False)), **keywords}
+            if any(word.arg is None for word in node.keywords):
+                given["**"] = Unread("**")
             kind = {"algo": _name_of(_owner(node))} if name == "population" else {}
             self._section(f"{name}()").update({**kind, **{names.get(key, key): one for key, one in given.items()}})
         elif name in ENV_CALLS and (found := ENV_CALLS[name]([*map(self._value, node.args)], keywords)):

@@ -29,7 +29,7 @@ SYSTEMS: Mapping[str, Rules] = {
 }
 """The rules of each system."""
 COMPLETE: Mapping[str, Callable[[Settings, Mapping[str, Any]], Settings]] = {"agilerl": complete}
-"""What completes the settings of a whole file, by the names that it has."""
+"""What completes the settings of a whole file, by the names of its sections, calls such as "train()", and settings."""
 
 
 @dataclass

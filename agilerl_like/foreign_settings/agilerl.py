@@ -52,6 +52,14 @@ PROBABILITIES: Settings = {
     "mutation.activation": 0.0,
     "mutation.rl_hp": 0.2,
 }
+POPULATIONS = ("population()", "create_population()", "ppo()")
+TRAINING: Mapping[str, Settings] = {
+    "train_on_policy()": {"training.max_steps": 1_000_000, "training.evo_steps": 10_000, "training.eval_loop": 1},
+    "train_multi_agent_on_policy()": {"training.max_steps": 50_000, "training.evo_steps": 25, "training.eval_loop": 1},
+}
+"""Calls that train, and the defaults of their arguments."""
+CALLS = (*POPULATIONS, *TRAINING)
+"""Calls of a script, which have these names among the sections that are read from it."""
 FLAT = ("hidden_size", "min_hidden_layers", "max_hidden_layers", "min_mlp_nodes", "max_mlp_nodes", "activation")
 """Keys of the flat NET_CONFIG of early releases, which are those of an encoder."""
 EVOLVED = "lr batch_size learn_step ent_coef clip_coef vf_coef gamma gae_lambda max_grad_norm update_epochs"
@@ -159,24 +167,15 @@ def _network_limits(value: Any, given: Given) -> Settings:
 
 
 def complete(found: Settings, given: Given) -> Settings:
-    """Return the converted settings of a file, with AgileRL's default networks, and its defaults of a manifest.
+    """Return the converted settings of a file, with AgileRL's default networks, and its other defaults.
 
-    A single member does not evolve here, and ranges contain the value that members begin with.
+    Those are the defaults of a manifest, or of the calls of a script. A single member does not evolve here, and ranges
+    contain the value that members begin with.
     """
     result = _default_networks(found) | found
-    if "algorithm.name" in given:
-        mutates = {*MUTATES.split(), "mutation.name", "mutation.network"} & given.keys()
-        evolves = given.get("hpo") or (mutates and {*SELECTS.split()} & given.keys())
-        steps = result.get("training.max_steps", 1_000_000)
-        absent: Settings = {
-            "population.size": 1,
-            "training.max_steps": steps,
-            "training.evo_steps": min(10_000, steps),
-            "training.eval_loop": 1,
-        }
-        if "mutation" not in result:
-            absent |= PROBABILITIES | _default_ranges(result) if evolves else {"mutation": None}
-        result = absent | result
+    result = (
+        _with_manifests_defaults(result, given) if "algorithm.name" in given else _with_calls_defaults(result, given)
+    )
     if result.get("population.size") == 1:
         result["mutation"] = None
     if "mutation" in result:
@@ -188,6 +187,39 @@ def complete(found: Settings, given: Given) -> Settings:
         if section == "hyperparameters" and end in ("min", "max") and _are_numbers(value, bound):
             result[path] = min(bound, value) if end == "min" else max(bound, value)
     return result
+
+
+def _with_manifests_defaults(found: Settings, given: Given) -> Settings:
+    """Return the settings of a manifest with its defaults."""
+    found = {"population.size": 1, **_training("train_on_policy()", found, given), **found}
+    mutates = {*MUTATES.split(), "mutation.name", "mutation.network"} & given.keys()
+    evolves = given.get("hpo") or (mutates and {*SELECTS.split()} & given.keys())
+    absent = PROBABILITIES | _default_ranges(found) if evolves else {"mutation": None}
+    return ({} if "mutation" in found else absent) | found
+
+
+def _with_calls_defaults(found: Settings, given: Given) -> Settings:
+    """Return the settings of a script with the defaults of its calls; those with `**` may have arguments in a mapping.
+
+    AgileRL evolves if the call that trains has a selection and a mutation.
+    """
+    calls = {name: call for name in CALLS if isinstance(call := given.get(name), Mapping) and "**" not in call}
+    for name in TRAINING.keys() & calls.keys():
+        found = _training(name, found, given) | found
+        selects = any(calls[name].get(argument) is not None for argument in ("tournament", "selection_strategy"))
+        if not selects or calls[name].get("mutation") is None:
+            found["mutation"] = None
+        elif {*POPULATIONS} & calls.keys() and given.get("hp_config") is None:
+            found = _default_ranges(found) | found
+    return found
+
+
+def _training(call: str, found: Settings, given: Given) -> Settings:
+    """Return the defaults of a call that trains, of the settings that a file does not give."""
+    names = {AGILERL[name].setting for name in given if name in AGILERL}
+    steps = found.get("training.max_steps", TRAINING[call]["training.max_steps"])
+    defaults = TRAINING[call] | {"training.evo_steps": min(TRAINING[call]["training.evo_steps"], steps)}
+    return {path: value for path, value in defaults.items() if path not in names}
 
 
 def _default_networks(found: Settings) -> Settings:
