@@ -359,8 +359,8 @@ def test_a_manifest_has_the_defaults_of_agilerl_beside_the_algorithm(tmp_path):
     found = settings(converted(tmp_path, HEAD % "PPO" + EVOLVES + "  rand_seed: 1\n", "agilerl"))
     assert found["hyperparameters"] == {
         "lr": {"min": 1e-3, "max": 0.1},
-        "batch_size": {"min": 16, "max": 256},
-        "learn_step": {"min": 1024, "max": 16384},
+        "batch_size": {"min": 16, "max": 256, "shrink_factor": 0.75, "grow_factor": 1.5},
+        "learn_step": {"min": 1024, "max": 16384, "shrink_factor": 0.75, "grow_factor": 1.5},
     }
 
 

@@ -252,13 +252,24 @@ def _default_ranges(found: Settings) -> Settings:
     for name, usual in {"lr": 1e-4, "batch_size": 64, "learn_step": 4096}.items():
         value = found.get(f"algorithm.{name}", usual)
         if _are_numbers(value):
-            ends = (
-                (max(1, value // 4), 4 * value)
-                if isinstance(value, int)
-                else (float(f"{value / 10:.12g}"), float(f"{10 * value:.12g}"))
-            )
-            ranges |= {f"hyperparameters.{name}.{end}": one for end, one in zip(("min", "max"), ends, strict=True)}
+            parts = default_range(value).items()
+            ranges |= {f"hyperparameters.{name}.{part}": _rounded(number) for part, number in parts}
     return ranges | EQUAL_STARTS
+
+
+def default_range(value: float) -> dict[str, Any]:
+    """Return AgileRL's default range of a hyperparameter: from a tenth to ten times a float.
+
+    Of a whole number it is from a quarter to four times, with larger steps.
+    """
+    if isinstance(value, int):
+        return {"min": max(1, value // 4), "max": 4 * value, "shrink_factor": 0.75, "grow_factor": 1.5}
+    return {"min": value / 10, "max": 10 * value}
+
+
+def _rounded(value: float) -> float:
+    """Return a number without the rounding errors of a product, which a file would show."""
+    return value if isinstance(value, int) else float(f"{value:.12g}")
 
 
 def _are_numbers(*values: Any) -> bool:

@@ -338,6 +338,11 @@ def test_default_ranges_are_those_of_agilerl():
     assert (ranges["batch_size"], ranges["learn_step"]) == ((16, 256), (1024, 16384))
 
 
+def test_default_ranges_of_whole_numbers_have_the_factors_of_agilerl():
+    each = PPO(BOX, DISCRETE, net_config=SMALL).hp_config["learn_step"]
+    assert (each.shrink_factor, each.grow_factor, each.dtype) == (0.75, 1.5, int)
+
+
 def test_a_population_has_the_rollout_of_agilerl_and_no_unknown_settings():
     (agent,) = create_population("PPO", SMALL, {"TOURN_SIZE": 2, "ENV_NAME": "CartPole-v1"}, BOX, DISCRETE)
     assert agent.learn_step == 2048

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agilerl_like.agilerl.absent import absent_from
+from agilerl_like.foreign_settings.agilerl import default_range
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
 
 __all__ = ["HyperparameterConfig", "RLParameter", "make_default_hp_config"]
@@ -20,6 +21,4 @@ def make_default_hp_config(**values: float) -> HyperparameterConfig:
 
 
 def _around(value: float) -> RLParameter:
-    if isinstance(value, int):
-        return RLParameter(max(1, value // 4), 4 * value, 0.75, 1.5, int)
-    return RLParameter(value / 10, 10 * value)
+    return RLParameter(**default_range(value), dtype=int if isinstance(value, int) else float)
