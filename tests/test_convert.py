@@ -432,6 +432,17 @@ def test_a_script_of_agilerl_has_the_defaults_of_its_calls(tmp_path, selection):
     assert found["training"] == {"max_steps": 50_000, "evo_steps": 500, "eval_loop": 1}
 
 
+def test_create_population_of_agilerl_has_a_rollout_of_its_own(tmp_path):
+    def learn_step(init_hp, algo="PPO"):
+        text = f'pop = create_population(algo="{algo}", INIT_HP={init_hp}, population_size=4)'
+        return settings(converted(tmp_path, text, "agilerl", name="train.py"))["algorithm"].get("learn_step")
+
+    assert learn_step('{"LR": 0.01}') == 2048
+    assert learn_step('{"LEARN_STEP": 512}') == 512
+    assert learn_step('config["INIT_HP"]') is None  # it may have LEARN_STEP
+    assert learn_step('{"LR": 0.01}', algo="RecurrentPPO") == 8192
+
+
 def test_a_file_of_skrl(tmp_path):
     made = converted(tmp_path, SKRL, "skrl", env="CartPole-v1", num_envs=32)
     assert settings(made) == {

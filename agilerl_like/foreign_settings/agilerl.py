@@ -38,6 +38,8 @@ ENCODERS = ("mlp", "cnn", "composed", "multiinput", "lstm", "cnn_lstm", "simba")
 """Values of `arch`; all but simba follow from the observations and `recurrent`, here and there."""
 LATENT_DIM, LATENT_DIM_OF_ARCH = 32, 128
 """AgileRL's default in the section `network` of a manifest, and there with `arch`; else it is that of this package."""
+LEARN_STEP = 2048
+"""AgileRL's rollout in `create_population` without LEARN_STEP; its classes have 4096."""
 RECURRENT = ("RecurrentPPO", "Recurrent PPO")
 MUTATES = "no_mut arch_mut new_layer params_mut act_mut rl_hp_mut mutation_sd rand_seed rl_hp_selection"
 """Settings in the section `mutation` of a manifest, without which nothing is mutated."""
@@ -204,6 +206,8 @@ def _with_calls_defaults(found: Settings, given: Given) -> Settings:
     AgileRL evolves if the call that trains has a selection and a mutation.
     """
     calls = {name: call for name in CALLS if isinstance(call := given.get(name), Mapping) and "**" not in call}
+    if isinstance(calls.get("create_population()", {}).get("INIT_HP"), Mapping) and "learn_step" not in given:
+        found = {"algorithm.learn_step": LEARN_STEP} | found
     for name in TRAINING.keys() & calls.keys():
         found = _training(name, found, given) | found
         selects = any(calls[name].get(argument) is not None for argument in ("tournament", "selection_strategy"))

@@ -18,6 +18,7 @@ from agilerl_like.envs import make_multi_agent_vect_envs
 from agilerl_like.envs import make_vect_envs as make_envs
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
+from agilerl_like.foreign_settings.agilerl import LEARN_STEP
 from agilerl_like.hpo import HyperparameterConfig
 
 __all__ = [
@@ -44,9 +45,6 @@ IGNORED = (
     "ALPHA", "BETA", "PRIOR_EPS", "NUM_ATOMS", "V_MIN", "V_MAX", "TORCH_COMPILER",
 )  # fmt: skip
 """Keys of INIT_HP in AgileRL's scripts that the script or the training loop reads, not the algorithm."""
-
-LEARN_STEP = 2048
-"""AgileRL's rollout in `create_population` without LEARN_STEP; its classes have 4096."""
 
 
 def make_vect_envs(
