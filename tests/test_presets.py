@@ -60,6 +60,8 @@ def test_every_preset_is_legal_and_an_agent_has_its_values(name):
         meaningless.add("clip_grads")
     if its.get("clip_coef_vf") is None:
         meaningless.add("value_clip_mode")
+    if its.get("lr_schedule") != "kl":
+        meaningless |= {"kl_threshold", "lr_min", "lr_max"}
     for key, value in its.items():
         assert found[key] == (DEFAULTS[key] if key in meaningless else value), key
     assert found["preset"] == name
@@ -458,6 +460,13 @@ def test_the_arguments_of_brax_and_isaac_lab():
     found = agent(like="brax", **brax)
     assert (found.learn_step, found.num_minibatches, found.batch_size) == (160, 4, PPOConfig.batch_size)
     assert dict(found.reward_transform) == {"scale": 10}
+    adaptive = {"learning_rate_schedule": "ADAPTIVE_KL"}
+    found = agent(like="brax", **adaptive)
+    assert (found.kl_threshold, found.lr_min, found.lr_max) == (0.01, 1e-5, 1e-2)
+    limits = {"desired_kl": 0.02, "learning_rate_schedule_min_lr": 1e-6, "learning_rate_schedule_max_lr": 1e-3}
+    found = agent(like="brax", **adaptive, **limits)
+    assert (found.kl_threshold, found.lr_min, found.lr_max) == (0.02, 1e-6, 1e-3)
+    assert agent(like="brax", **limits).lr_min == PPOConfig.lr_min
     isaac = {"schedule": "adaptive", "desired_kl": 0.02, "clip_param": 0.3, "use_clipped_value_loss": False,
              "value_loss_coef": 0.5, "init_noise_std": 0.5, "actor_hidden_dims": [64, 32, 16],
              "critic_hidden_dims": [64, 64, 32], "activation": "elu"}  # fmt: skip

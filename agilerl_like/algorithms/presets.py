@@ -320,6 +320,9 @@ PRESETS: Mapping[str, Preset] = {
         "Brax: arguments of brax.training.agents.ppo.train",
         {
             "lr": Value(1e-4, "learning_rate=1e-4"),
+            "kl_threshold": Value(0.01, "desired_kl=0.01"),
+            "lr_min": Value(1e-5, "learning_rate_schedule_min_lr=1e-5"),
+            "lr_max": Value(1e-2, "learning_rate_schedule_max_lr=1e-2"),
             "learn_step": Value(5120, "batch_size=32 x num_minibatches=16 x unroll_length=10"),
             "num_minibatches": Value(16, "num_minibatches=16"),
             "update_epochs": Value(2, "num_updates_per_batch=2"),

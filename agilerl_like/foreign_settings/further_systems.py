@@ -168,9 +168,14 @@ def _brax_schedule(value: Any, given: Given) -> Settings:
     return {"algorithm.lr_schedule": "kl" if name == "ADAPTIVE_KL" else None}
 
 
-def _brax_kl(value: Any, given: Given) -> Settings:
-    adapts = _brax_schedule(given.get("learning_rate_schedule"), given)["algorithm.lr_schedule"]
-    return {"algorithm.kl_threshold": value} if adapts else {}
+def _brax_kl(setting: str) -> Rule:
+    """Return the rule for a setting that has an effect with ADAPTIVE_KL alone."""
+
+    def convert(value: Any, given: Given) -> Settings:
+        adapts = _brax_schedule(given.get("learning_rate_schedule"), given)["algorithm.lr_schedule"]
+        return {setting: value} if adapts else {}
+
+    return Rule(setting, "needs lr_schedule: kl", convert)
 
 
 UNROLLS = "counts env steps: batch_size x num_minibatches x unroll_length"
@@ -198,7 +203,9 @@ BRAX: Rules = {
     "num_evals": refused("evaluations are training.evo_steps env steps apart"),
     "episode_length": refused("give TimeLimit in environment.wrappers"),
     "action_repeat": refused("give a wrapper of the environment", 1),
-    "desired_kl": Rule("algorithm.kl_threshold", "needs lr_schedule: kl", _brax_kl),
+    "desired_kl": _brax_kl("algorithm.kl_threshold"),
+    "learning_rate_schedule_min_lr": _brax_kl("algorithm.lr_min"),
+    "learning_rate_schedule_max_lr": _brax_kl("algorithm.lr_max"),
     "learning_rate_schedule": Rule("algorithm.lr_schedule", 'is "kl" for ADAPTIVE_KL', _brax_schedule),
     **each("environment progress_fn network_factory max_devices_per_host", unused(NOT_LEARNING)),
 }
