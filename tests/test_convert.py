@@ -462,9 +462,33 @@ def test_a_file_of_skrl(tmp_path):
         "seed": 42,
     }  # fmt: skip
     assert made.conversion.refused == {}
+    assert "#   clip_actions: continuous actions reach the environment as they are, or are clipped " in made.to_yaml()
     made = converted(tmp_path, SKRL, "skrl")
     assert "num_envs is not given" in made.conversion.refused["timesteps=2400"]
     assert "# environment.id is not in the file: add it, or convert with --env ID" in made.to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("parts", "deviation"),
+    [
+        ("min_log_std: -5.0, max_log_std: 1.0", (-1.0, -5.0, 1.0)),
+        ("min_log_std: -5.0, clip_log_std: false", (-1.0, None, None)),
+        ("fixed_log_std: true, clip_actions: false", (-1.0, -1.0, -1.0)),
+        ("fixed_log_std: true, min_log_std: -0.5", (-0.5, -0.5, -0.5)),
+    ],
+)
+def test_the_standard_deviation_of_skrls_policy(tmp_path, parts, deviation):
+    """A fixed one has equal bounds here, between which it is clamped after each update."""
+    made = converted(tmp_path, SKRL.replace("GaussianMixin,", f"GaussianMixin, {parts},"), "skrl", env="Pendulum-v1")
+    found = settings(made)["algorithm"]
+    assert tuple(found.get(f"action_std_{end}") for end in ("init", "min", "max")) == deviation
+    assert {*made.conversion.refused} == {"timesteps=2400"}
+
+
+def test_parts_of_skrls_models_without_an_equivalent_are_listed(tmp_path):
+    made = converted(tmp_path, SKRL.replace("output: ACTIONS", "output: tanh(ACTIONS)"), "skrl")
+    assert "policy.output='tanh(ACTIONS)' has no equivalent" in made.conversion.refused.values()
+    assert settings(made)["network"]["latent_dim"] == 32
 
 
 def test_a_script_is_read_and_not_executed(tmp_path, monkeypatch):

@@ -180,6 +180,8 @@ PRESETS: Mapping[str, Preset] = {
             HALF_WIDTHS,
             LEAK,
             "RandomMemory draws with replacement unless replacement=False; here each sample is used once an epoch",
+            "clip_actions: continuous actions reach the environment as they are, or are clipped before their "
+            "log-probability is computed; here the environment alone has clipped ones",
         ),
     ),
     "agilerl": Preset(

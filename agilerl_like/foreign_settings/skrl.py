@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from agilerl_like.foreign_settings.rules import (
     hidden_layers,
     kept,
     nothing,
+    number,
     of_all_envs,
     off_at_zero,
     rates,
@@ -46,6 +48,12 @@ KL_OPTIONS = {
     "lr_factor": "lr_factor",
 }
 """Arguments of KLAdaptiveLR, and the settings here."""
+
+PARTS = ("class", "network", "clip_actions", "initial_log_std", "min_log_std", "max_log_std", "clip_log_std")
+PARTS += ("fixed_log_std",)
+"""Parts of a model that are converted, follow from the spaces, or are among the differences of the preset."""
+HARMLESS = {"output": ("ACTIONS", "ONE"), "reduction": ("sum",)}
+"""Values of parts of a model that need no conversion."""
 
 
 def _scheduler(value: Any, given: Given) -> Settings:
@@ -98,15 +106,40 @@ def _models(value: Any, given: Given) -> Settings:
         raise NotConvertible("it is not the section of a YAML file; give `network`")
     policy, critic = parts
     found: Settings = {"algorithm.share_encoders": not value.get("separate", True)}
-    if "initial_log_std" in policy:
-        found["algorithm.action_std_init"] = policy["initial_log_std"]
+    found |= _deviation(policy)
     networks = [policy.get("network") or [], critic.get("network") or []]
     if any(len(network) != 1 for network in networks):
         raise NotConvertible("a network has several parts; give `network`")
     kinds = {str(name) for network in networks for name in _names(network[0].get("activations"))}
     if len(kinds) != 1:
         raise NotConvertible("its layers have several activations; give `network`")
-    return found | hidden_layers(*(network[0].get("layers") for network in networks)) | activation(kinds.pop())
+    found |= hidden_layers(*(network[0].get("layers") for network in networks)) | activation(kinds.pop())
+    if unknown := _without_equivalent(policy=policy, value=critic):
+        raise NotConvertible(f"{', '.join(unknown)} has no equivalent", found)
+    return found
+
+
+def _deviation(policy: Given) -> Settings:
+    """Convert the standard deviation of a policy; one that is fixed is between equal bounds here."""
+    ends = ("min", "max") if flag(policy.get("clip_log_std", True)) else ()
+    found = {end: number(policy[f"{end}_log_std"]) for end in ends if f"{end}_log_std" in policy}
+    fixed = flag(policy.get("fixed_log_std", False))
+    if fixed or "initial_log_std" in policy:
+        found["init"] = number(policy.get("initial_log_std", 0.0))
+    if fixed:
+        clipped = min(max(found["init"], found.get("min", -math.inf)), found.get("max", math.inf))
+        found = dict.fromkeys(("init", "min", "max"), clipped)
+    return {f"algorithm.action_std_{end}": one for end, one in found.items()}
+
+
+def _without_equivalent(**models: Given) -> list[str]:
+    """Return the parts of models that are not converted and have no harmless value."""
+    return [
+        f"{name}.{part}={value!r}"
+        for name, model in models.items()
+        for part, value in model.items()
+        if part not in PARTS and value not in HARMLESS.get(part, ())
+    ]
 
 
 def _names(value: Any) -> list[Any]:
