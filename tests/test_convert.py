@@ -596,6 +596,35 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
     assert settings(short)["environment"] == {"id": "CartPole-v1"}
 
 
+MADE = 'make_vec_env("Acrobot-v1", n_envs=4)'
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["envs = " + MADE, "env = VecNormalize(envs)", 'model = PPO("MlpPolicy", env, n_steps=512)'],
+        ["self.env = " + MADE, 'model = PPO(policy="MlpPolicy", env=self.env)'],
+        ["def made():", "    return " + MADE, 'model = PPO("MlpPolicy", made())'],
+        ['model = PPO("MlpPolicy", ' + MADE + ")"],
+    ],
+    ids=["wrapped", "attribute", "function", "argument"],
+)
+@pytest.mark.parametrize("in_function", [True, False])
+def test_the_environment_of_a_script_is_that_of_its_model(tmp_path, lines, in_function):
+    head, indent = ("def main():\n", "    ") if in_function else ("", "")
+    evaluation = 'eval_env = make_vec_env("CartPole-v1", n_envs=1)\n'
+    text = evaluation + head + "".join(f"{indent}{line}\n" for line in lines)
+    made = converted(tmp_path, text, "sb3", name="train.py")
+    assert made.data["environment"] == {"id": "Acrobot-v1", "num_envs": 4}
+    assert {*made.conversion.refused} == {"n_envs=1", "env_id='CartPole-v1'"}
+
+
+def test_a_script_without_an_environment_for_its_model_has_the_first_one(tmp_path):
+    text = 'def main():\n    env = make_vec_env("Acrobot-v1")\nother = make_vec_env("CartPole-v1")\nmodel = PPO()\n'
+    made = converted(tmp_path, text, "sb3", name="train.py")
+    assert made.data["environment"] == {"id": "Acrobot-v1"}
+
+
 @pytest.mark.parametrize(
     ("text", "system", "name", "message"),
     [

@@ -57,7 +57,9 @@ class Unread:
 
 
 def script_settings(text: str) -> dict[str, Any]:
-    """Return the settings in a script by the name of the dictionary, class or call that has them, in that order.
+    """Return the settings in a script by the name of the dictionary, class or call that has them, in its order.
+
+    Those of the environment that PPO is called with are the first.
 
     Raises:
         SyntaxError: it is not valid Python, or ValueError, RecursionError, MemoryError.
@@ -85,13 +87,15 @@ class _Script:
         self.sections: dict[str, Any] = {}
         self.names = _assigned_once(tree)
         """Expressions by the name that they are assigned to."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                self._add_assignment(node.targets[0], node.value)
-            elif isinstance(node, ast.ClassDef):
+        of_training = _expressions_of_training_env(tree)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.ClassDef | ast.Call)]
+        for node in sorted(nodes, key=lambda node: (node not in of_training, node.lineno, node.col_offset)):
+            if isinstance(node, ast.ClassDef):
                 self._section(node.name).update(_fields(node, self.names))
             elif isinstance(node, ast.Call):
                 self._add_call(node)
+            elif len(node.targets) == 1:
+                self._add_assignment(node.targets[0], node.value)
         expression = tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
         if isinstance(value := self._value(expression) if expression is not None else None, dict):
             self.sections["dictionary"] = value
@@ -188,6 +192,25 @@ def _assigned_once(tree: ast.Module) -> dict[str, ast.AST]:
         elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
             twice.add(node.target.id)
     return {name: value for name, value in found.items() if name not in twice}
+
+
+def _expressions_of_training_env(tree: ast.Module) -> set[ast.AST]:
+    """Return the expressions, with their parts, that make the environment which PPO is called with."""
+    by_name: dict[str, list[ast.AST]] = {}
+    queue: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and (name := _name_of(node.targets[0])):
+            by_name.setdefault(name, []).append(node.value)
+        elif isinstance(node, ast.FunctionDef):
+            by_name.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Call) and _name_of(node.func) in PPO_CLASSES:
+            queue += [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "env")]
+    found: set[ast.AST] = set()
+    while queue:
+        for node in ast.walk(queue.pop()):
+            found.add(node)
+            queue += by_name.pop(_name_of(node), [])
+    return found
 
 
 def _fields(node: ast.ClassDef, names: Mapping[str, ast.AST]) -> Iterator[tuple[str, Any]]:
