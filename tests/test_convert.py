@@ -432,6 +432,12 @@ def test_a_script_of_agilerl_has_the_defaults_of_its_calls(tmp_path, selection):
     assert found["training"] == {"max_steps": 50_000, "evo_steps": 500, "eval_loop": 1}
 
 
+def test_a_script_of_agilerl_with_net_config_none_has_the_default_networks(tmp_path):
+    made = converted(tmp_path, SHORT_SCRIPT % (", net_config=None", ""), "agilerl", name="train.py")
+    assert made.conversion.refused == {}
+    assert settings(made)["network"]["encoder_config"]["hidden_size"] == [64, 64]
+
+
 def test_create_population_of_agilerl_has_a_rollout_of_its_own(tmp_path):
     def learn_step(init_hp, algo="PPO"):
         text = f'pop = create_population(algo="{algo}", INIT_HP={init_hp}, population_size=4)'

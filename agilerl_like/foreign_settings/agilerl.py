@@ -72,6 +72,8 @@ EQUAL_STARTS: Settings = {"population.sample_hyperparameters": False}
 
 def _networks(value: Any, given: Given) -> Settings:
     """Convert a NET_CONFIG, whose keys are those of `network`, or the flat one of early releases."""
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise NotConvertible("it is not a mapping")
     found: Settings = {}
