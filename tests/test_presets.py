@@ -119,6 +119,9 @@ def test_a_setting_given_by_its_place_wins_too():
         ("skrl", {"batch_size": 8}, {"batch_size": 8, "num_minibatches": None, "num_steps": 16}),
         ("agilerl", {"num_steps": 100}, {"num_steps": 100, "learn_step": 2048}),
         ("isaaclab", {"lr_schedule": None}, {"lr_schedule": None, "kl_threshold": 0.008, "lr_min": 1e-6}),
+        ("cleanrl", {"schedules": {"lr": "cosine"}}, {"lr_schedule": None, "schedules": {"lr": "cosine"}}),
+        ("isaaclab", {"schedules": {"lr": "linear"}}, {"lr_schedule": None, "kl_threshold": 0.008}),
+        ("rlib", {"schedules": {"ent_coef": "linear"}}, {"lr_schedule": "linear"}),
         ("metabox", {"advantage": "gae"}, {"advantage": "gae", "n_step": 10, "gae_lambda": 0.95}),
         ("sb3", {"clip_coef_vf": 0.2}, {"clip_coef_vf": 0.2, "value_clip_mode": "clipped"}),
         ("sb3", {"target_kl": 0.1}, {"target_kl": 0.1, "kl_stop": "update"}),
@@ -187,6 +190,11 @@ def test_a_preset_in_yaml_and_on_the_command_line():
     assert of_file == of_option
     assert (of_file.lr, of_file.vf_coef, of_file.num_steps) == (1e-4, 5.0, 16)
     assert AlgorithmConfig(preset="skrl", lr=1e-4) == of_file
+
+
+def test_a_schedule_of_the_learning_rate_replaces_that_of_the_preset_in_yaml():
+    made = config(algorithm={"preset": "cleanrl", "schedules": {"lr": "cosine"}}).algorithm
+    assert (made.lr_schedule, dict(made.schedules)) == (None, {"lr": "cosine"})
 
 
 def test_the_written_configuration_is_read_again_as_the_same():

@@ -405,8 +405,10 @@ def preset_values(
     """
     names = _with_bases(algorithm)
     values = PRESETS[check_preset(name)].values(*names, *(("recurrent",) if given.get("recurrent") is True else ()))
-    for one, other in (("num_steps", "learn_step"), ("num_minibatches", "batch_size")):
-        if {one, other} & given.keys():
+    schedules = given.get("schedules")
+    names_given = {*given, *(f"schedules.{name}" for name in (schedules if isinstance(schedules, Mapping) else ()))}
+    for one, other in (("num_steps", "learn_step"), ("num_minibatches", "batch_size"), ("lr_schedule", "schedules.lr")):
+        if {one, other} & names_given:
             values.pop(one, None)
             values.pop(other, None)
     num_envs = _count(num_envs) or 1
