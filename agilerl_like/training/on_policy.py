@@ -113,8 +113,9 @@ def train_on_policy(
     can be made again. It may be `env` itself, whose training episodes are then reset after every evaluation. An
     `EnvSetup` in the place of an env makes the envs itself.
 
-    `pop` is a population, a list of agents of one run seed, or one agent. `swap_channels` is True if the env's images
-    have their channels last although the agents were made for channels first.
+    `pop` is a population, a list of agents of one run seed, or one agent, each of which is put in training mode
+    (`set_training_mode`). `swap_channels` is True if the env's images have their channels last although the agents were
+    made for channels first.
 
     Ctrl-C or SIGTERM ends the run after the current step: it is saved, and the population is returned as at any other
     end, so that a script continues, also with the next run of a loop: the population's `outcome` is then "interrupted",

@@ -253,6 +253,7 @@ class ProcessRun:
             )
         best = None if population is None else population.best_of_run
         members = self._shard(population)
+        members.population.set_training_mode(True)  # as those of a checkpoint, which does not hold it
         members.population.discard_experience()  # that of an earlier run, perhaps in other envs
         if saved_run is not None:
             self._check_unfinished(saved_run, members, best)

@@ -16,6 +16,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL, Records
+from torch import nn
 
 from agilerl_like import (
     PPO,
@@ -711,6 +712,21 @@ def test_one_agent_is_a_population_of_one():
     population, fitness = train_on_policy(env, pop=agent, max_steps=128, evo_steps=128, eval_loop=1, verbose=False)
     assert [*population] == [agent]
     assert agent.fitness == fitness
+
+
+def test_agents_in_evaluation_mode_are_trained_as_those_in_training_mode():
+    weights = []
+    for training in (True, False):
+        env = make_vect_envs("CartPole-v1", num_envs=2)
+        torch.manual_seed(0)
+        networks = [nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, outputs)) for outputs in (2, 1)]
+        actor, critic = networks
+        pop = population_of(env, 1, num_envs=2, net_config=None, actor_network=actor, critic_network=critic)
+        pop.set_training_mode(training)
+        pop, _ = train_on_policy(env, pop=pop, max_steps=64, evo_steps=64, eval_loop=1, verbose=False)
+        assert pop.training
+        weights.append(torch.cat([weight.flatten() for weight in pop[0].actor.parameters()]))
+    assert torch.equal(*weights)
 
 
 def test_older_argument_names_of_agilerl():
