@@ -48,19 +48,19 @@ def as_batch(name, array, shape, dtype, limits=None):
         raise ValueError(f"{{name}} has shape {{array.shape}}; allowed is {{('batch', *shape)}}")
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{{name}} has dtype {{array.dtype}}; allowed is {{dtype}}")
-    wrong = ~np.isfinite(array)
-    if array.dtype.kind == "f" and dtype.kind != "f":
-        wrong |= array != np.floor(array)
+    with np.errstate(invalid="ignore", over="ignore"):
+        batch = array.astype(dtype, copy=False)
+    wrong = ~np.isfinite(batch) if dtype.kind == "f" else batch != array
     if limits is not None:
         wrong |= (array < np.array(limits[0])) | (array > np.array(limits[1]))
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
-        allowed = "finite numbers" if dtype.kind == "f" else "whole numbers"
+        allowed = f"finite numbers of {{dtype}}" if dtype.kind == "f" else "whole numbers"
         if limits is not None:
             low, high = (np.broadcast_to(limit, array.shape)[place] for limit in limits)
             allowed += f" from {{low}} to {{high}}"
         raise ValueError(f"{{name}} has {{array[place]}} among numbers of {{array.dtype}}; allowed are {{allowed}}")
-    return array.astype(dtype, copy=False)
+    return batch
 
 
 def check_batches(**inputs):

@@ -147,14 +147,17 @@ class PolicyModule(nn.Module):
 
 
 def _limits(leaf: Leaf) -> tuple[Any, Any] | None:
-    """Return the limits of the whole numbers in one part of an observation; None of a Box that is no bytes."""
+    """Return the limits of the whole numbers in one part of an observation: of a Box those of its dtype; or None."""
     if leaf.counts.size:
         ends = leaf.starts, leaf.starts + leaf.counts - 1
         low, high = (end.reshape(leaf.env_shape).tolist() for end in ends)
         return low, high
     if isinstance(leaf.space, MultiBinary) or leaf.space.dtype == np.bool_:
         return 0, 1
-    return (0, 255) if leaf.space.dtype == np.uint8 else None
+    if not np.issubdtype(leaf.space.dtype, np.integer):
+        return None
+    integers = np.iinfo(leaf.space.dtype)
+    return integers.min, integers.max
 
 
 def _encoded(leaf: Leaf, x: Tensor) -> Tensor:

@@ -274,7 +274,11 @@ def robot_module(robot_agent, tmp_path_factory):
         ),
         (
             {"observation_state": np.array([[0, np.nan]], np.float32)},
-            "observation_state has nan among numbers of float32; allowed are finite numbers$",
+            "observation_state has nan among numbers of float32; allowed are finite numbers of float32$",
+        ),
+        (
+            {"observation_state": np.array([[0, 1e39]])},
+            r"observation_state has 1e\+39 among numbers of float64; allowed are finite numbers of float32$",
         ),
         ({"hidden_state": np.full((1, 2, 64), np.nan)}, "hidden_state has nan .*; allowed are finite numbers"),
         (
@@ -296,6 +300,22 @@ def test_a_numpy_file_checks_each_number_of_a_multi_discrete(tmp_path):
         ValueError, match="observation has 7 among numbers of int64; allowed are whole numbers from 2 to 6"
     ):
         policy(np.array([[2, 6], [2, 7]]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong", "message"),
+    [
+        (np.int8, [300, 0], "observation has 300 .*; allowed are whole numbers from -128 to 127"),
+        (np.uint16, [-1, 0], "observation has -1 .*; allowed are whole numbers from 0 to 65535"),
+        (np.int64, [0, 2.0**80], "observation has 1.* among numbers of float64; allowed are whole numbers from -922.*"),
+    ],
+)
+def test_a_numpy_file_refuses_integers_that_the_dtype_of_a_box_does_not_hold(tmp_path, dtype, wrong, message):
+    (path,) = PPO(Box(0, 100, (2,), dtype), Discrete(2), seed=1).export(tmp_path / "policy.py")
+    policy = load_numpy_policy(path)
+    assert policy(np.array([[100, 2.0]])).shape == (1,)
+    with pytest.raises(ValueError, match=message):
+        policy(np.array([wrong]))
 
 
 def test_a_numpy_file_takes_several_entries_by_name_and_has_the_first_hidden_state(robot_module):
