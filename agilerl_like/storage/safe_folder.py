@@ -139,10 +139,15 @@ def write_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a stored folder atomically: a reader finds all of it or nothing."""
-    staging = _sibling(path, "tmp")
-    os.replace(path, staging)
-    shutil.rmtree(staging, ignore_errors=True)
+    """Remove a stored folder atomically, and what killed writers of it left: a reader finds all of it or nothing."""
+    for folder in (*_leftovers(path, "old"), *filter(is_real_folder, [path])):
+        os.replace(folder, _sibling(path, "tmp"))
+    _remove_leftovers(path, "tmp")
+
+
+def has_leftovers(path: Path) -> bool:
+    """Return whether a killed writer of a stored folder left its predecessor, or a part of the folder, beside it."""
+    return bool(_leftovers(path, "old") or _leftovers(path, "tmp"))
 
 
 def tensor_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

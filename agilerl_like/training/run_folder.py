@@ -156,7 +156,7 @@ def check_links(folder: Path) -> None:
 
 def _existing_files(folder: Path) -> list[str]:
     """Return the names of a run's files that exist in a folder."""
-    return [name for name in RUN_FILES if _is_occupied(folder / name)]
+    return [name for name, entry in RUN_FILES.items() if entry.exists(folder / name)]
 
 
 def _is_occupied(path: Path) -> bool:
@@ -174,6 +174,10 @@ class RunFile:
     def __init__(self, recognises: Callable[[Path], bool]) -> None:
         self._recognises = recognises
 
+    def exists(self, path: Path) -> bool:
+        """Whether the file, or anything else of its name but an empty folder, exists."""
+        return _is_occupied(path)
+
     def is_written_by_run(self, path: Path) -> bool:
         """Whether a run has written the file."""
         try:
@@ -187,14 +191,17 @@ class RunFile:
 
 
 class StoredFolder(RunFile):
-    """A stored folder of one kind."""
+    """A stored folder of one kind; what a killed writer left beside it is a part of it, because it can be loaded."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(lambda path: safe_folder.folder_kind(path) == kind)
 
+    def exists(self, path: Path) -> bool:
+        return _is_occupied(path) or safe_folder.has_leftovers(path)
+
     def is_written_by_run(self, path: Path) -> bool:
         try:
-            return not path.is_symlink() and self._recognises(path)
+            return not path.is_symlink() and (not _is_occupied(path) or self._recognises(path))
         except CheckpointError:
             return False
 

@@ -146,6 +146,25 @@ def test_overwrite_removes_only_files_of_the_run(earlier):
     assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
 
 
+def test_overwrite_removes_stored_folders_that_a_killed_writer_left(earlier):
+    (earlier / "best").rename(earlier / ".best.old-1")
+    (earlier / ".best.tmp-1").mkdir()
+    (earlier / "population").rename(earlier / ".population.old-1")
+    prepare_folder(earlier, overwrite=True)
+    assert contents(earlier) == {}
+    with pytest.raises(CheckpointError):
+        PPO.load(earlier)
+
+
+def test_a_stored_folder_that_a_killed_writer_left_marks_the_folder_of_a_run(earlier):
+    for path in earlier.iterdir():
+        if path.name not in ("best", ".lock"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (earlier / "best").rename(earlier / ".best.old-1")
+    with pytest.raises(ConfigurationError, match=r"holds an earlier run \(best\)"):
+        prepare_folder(earlier)
+
+
 def test_an_overwriting_run_equals_one_in_an_empty_folder(earlier, finished):
     script(run_dir=earlier, overwrite=True)
     again, once = contents(earlier), contents(finished)
