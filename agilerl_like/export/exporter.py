@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import math
@@ -238,6 +239,7 @@ def _agent_actions(
 
 def _random_part(space: Any, rng: np.random.Generator) -> np.ndarray:
     """Return random values `[BATCH, *shape]` of a space: within its bounds, or normal where it has none."""
+    space = copy.deepcopy(space)  # seeding that of the agent would change the caller's later samples
     space.seed(int(rng.integers(2**31)))
     return np.stack([np.asarray(space.sample()) for _ in range(BATCH)]).astype(space.dtype, copy=False)
 

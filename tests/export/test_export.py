@@ -338,6 +338,12 @@ def test_a_torch_file_takes_several_entries_by_name(robot_agent, robot_module, t
         policy(*map(torch.from_numpy, inputs.values()))
 
 
+def test_an_export_does_not_seed_the_space_of_the_agent(tmp_path):
+    spaces = [Box(-1.0, 1.0, (3,), seed=5) for _ in range(2)]
+    PPO(spaces[0], Discrete(2), seed=1).export(tmp_path / "policy.py")
+    assert np.array_equal(*(space.sample() for space in spaces))
+
+
 @pytest.mark.parametrize("case", ["mlp", "squashed", "cnn", "dict"])
 def test_policy_is_a_module_from_raw_observations_to_actions(case):
     observation_space, action_space, settings = CASES[case]
