@@ -249,7 +249,7 @@ def test_what_the_search_replaces_is_noted(capsys):
 
 def test_the_printed_command_trusts_what_the_search_imported():
     config = Draft({"environment": {"id": "own:make"}}).validate()
-    assert found._replay(SimpleNamespace(folder=Path("a b")), config) == "agilerl-like replay 'a b' --trust"
+    assert found._replay(SimpleNamespace(display_path=Path("a b")), config) == "agilerl-like replay 'a b' --trust"
 
 
 def test_a_search_that_fails_before_training_leaves_no_folder(tmp_path, capsys):

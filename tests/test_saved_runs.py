@@ -84,6 +84,14 @@ def run_dir(runs, tmp_path):
 
 
 class TestRun:
+    def test_is_read_where_it_was_after_the_directory_changes(self, run_dir, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        run = Run.open("s3")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert (run.generations(), run.best().algo, len(run.history())) == (5, "PPO", 6)
+        assert repr(run) == "Run('s3')"
+
     @pytest.mark.slow
     def test_has_the_records_of_the_folder(self, runs):
         run = Run.open(runs / "s3")

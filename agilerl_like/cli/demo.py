@@ -42,6 +42,7 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
         return code
     run = Run.open(dir / "demo")
     trust = trust_option(load(run.folder / RUN_CONFIG))
+    replay = f"{PROGRAM} replay {shlex.quote(str(run.display_path))}{trust}"
     write_line("\nThe same initial members for the same steps, without evolution:")
     returns = train_initial_members(run, trust=True, callbacks=[ConsoleReporter(verbose=False)])
     records = run.records
@@ -58,8 +59,6 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     confirmed = f"{formatting.fitness(last['population/best_ever'])} ± {error} (standard error)"
     write_line(f"best agent       {confirmed} on fresh episodes")
     write_line(f"without evolution {formatting.fitness(median)}, the median initial member after the same steps")
-    write_line(f"report           {run.folder / REPORT} (open it in a browser)")
-    write_line(
-        f"next             {PROGRAM} replay {shlex.quote(str(run.folder))}{trust}: does the find transfer to new seeds?"
-    )
+    write_line(f"report           {run.display_path / REPORT} (open it in a browser)")
+    write_line(f"next             {replay}: does the find transfer to new seeds?")
     return ExitCode.DONE

@@ -96,7 +96,7 @@ def found_yaml(run: Run, config: Config) -> str:
 
 def _replay(run: Run, config: Config) -> str:
     """Return the command that replays a run."""
-    return f"{PROGRAM} replay {shlex.quote(str(run.folder))}{trust_option(config)}"
+    return f"{PROGRAM} replay {shlex.quote(str(run.display_path))}{trust_option(config)}"
 
 
 def _has_improved(run: Run) -> bool:

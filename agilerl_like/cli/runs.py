@@ -66,7 +66,8 @@ def open_together(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 def row(run: Run, folder: Path = Path()) -> list[str]:
     """Return one run's fields of `HEAD`; a run that cannot be read has the reason in the place of `ended`."""
-    name = run.folder.relative_to(folder).as_posix() if run.folder.is_relative_to(folder) else str(run.folder)
+    path = run.display_path
+    name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
     name = run.name if name == "." else name
     try:
         records = run.records

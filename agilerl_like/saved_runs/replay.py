@@ -223,13 +223,13 @@ def replay_run(
         raise ConfigurationError(f"seeds={seeds!r} must be at least 1")
     if (fitness := run.validated_config(trust=trust).training.fitness) == "rating":
         raise ConfigurationError(
-            f"run={str(run.folder)!r} has training.fitness={fitness!r}, which depends on the opponents of the run; "
-            "a replay allows 'return' and info.NAME"
+            f"run={str(run.display_path)!r} has training.fitness={fitness!r}, which depends on the opponents of the "
+            "run; a replay allows 'return' and info.NAME"
         )
     best, ancestry = run.records.rows[run.records.best_row], run.ancestry()
     if not ancestry:
         raise ConfigurationError(
-            f"run={str(run.folder)!r}: its lineage does not name the best agent; nothing to replay"
+            f"run={str(run.display_path)!r}: its lineage does not name the best agent; nothing to replay"
         )
     initial, config = ancestry[0], _settings(run.validated_config(trust=trust), ancestry[0], seed)
     steps_after = {0: 0} | {int(row["generation"]): int(row["env_steps"]) for row in run.records.rows}
@@ -260,8 +260,8 @@ def replay_run(
                 else "a replay needs a run without population.pre_training_mutation"
             )
             raise ConfigurationError(
-                f"run={str(run.folder)!r}: its lineage begins with the architecture {initial.architecture!r}, and its "
-                f"configuration with {shown!r}; {why}"
+                f"run={str(run.display_path)!r}: its lineage begins with the architecture {initial.architecture!r} "
+                f"and its configuration with {shown!r}; {why}"
             )
         given = {} if experiment.selection is None else experiment.selection.schedules()
         plan = RunPlan(

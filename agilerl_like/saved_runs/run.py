@@ -86,7 +86,10 @@ class Run:
     """The folder of a run; nothing is written to it, and files are read on first access."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
+        """Where it is, whatever directory the process or an env of the run changes to."""
+        self.display_path = Path(folder)
+        """The path to show to the user."""
         if not any((self.folder / name).is_file() for name in (CONFIG, METRICS)):
             raise ConfigurationError(
                 f"run={str(folder)!r} is no folder of a run, which has {CONFIG} and {METRICS}; allowed is a folder "
@@ -238,8 +241,8 @@ class Run:
         if not paths:
             reason = "it is running and has not begun" if self.is_running else "an older version wrote it"
             raise ConfigurationError(
-                f"run={str(self.folder)!r} has no {HISTORY}: {reason}, or training.history is 0; allowed is a run of "
-                "training.history of at least 1"
+                f"run={str(self.display_path)!r} has no {HISTORY}: {reason}, or training.history is 0; allowed is a "
+                "run of training.history of at least 1"
             )
         return tuple(HistoryEntry(path, _moment_of(path), self._population_class) for path in paths)
 
@@ -257,7 +260,7 @@ class Run:
         checkpoint = newest_checkpoint(OutputPaths(self.folder), warnings.warn)
         if checkpoint is None or not (agents := load_opponents(checkpoint)):
             raise ConfigurationError(
-                f"run={str(self.folder)!r} has no opponents of earlier generations: allowed is a run with "
+                f"run={str(self.display_path)!r} has no opponents of earlier generations: allowed is a run with "
                 "fitness='rating' or opponents='past' that has written a checkpoint"
             )
         players = [deserialize(agent, torch.device("cpu"), None) for agent in agents]
@@ -266,7 +269,7 @@ class Run:
 
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""
-        return f"Run({str(self.folder)!r}){state}"
+        return f"Run({str(self.display_path)!r}){state}"
 
 
 def environment_config(file: Path, *, trust: bool = False) -> Config:
