@@ -322,6 +322,39 @@ def test_an_env_that_changes_the_working_directory_moves_no_run(file, tmp_path, 
     assert Path.cwd() == tmp_path
 
 
+MOVER = """
+import os
+import gymnasium
+def make(**options):
+    os.chdir("elsewhere" if os.path.isdir("elsewhere") else ".")
+    return gymnasium.make("CartPole-v1", **options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "options"),
+    [
+        ("eval", "returns.csv", ("--episodes", "1", "--out", "returns.csv")),
+        ("trajectories", "steps.npz", ("steps.npz", "--steps", "10")),
+        ("film", "episode.mp4", ("episode.mp4", "--max-steps", "3")),
+    ],
+)
+def test_an_env_that_changes_the_working_directory_moves_no_file(
+    run, tmp_path, monkeypatch, capsys, command, file, options
+):
+    if command == "film":
+        pytest.importorskip("imageio_ffmpeg", reason="an extra")
+    (tmp_path / "mover.py").write_text(MOVER)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given = ("--env", "mover:make", "--trust")
+    assert main([command, str(run.relative_to(tmp_path)), *options, *given]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == file
+    assert (tmp_path / file).is_file()
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+
+
 def test_one_reporter_logs_to_a_tracker_that_is_named_twice(monkeypatch, tmp_path):
     monkeypatch.setattr(train_command, "WandbReporter", lambda: "flag")
     monkeypatch.setattr(train_command, "tracker_reporter", lambda given, run_dir: given["name"])

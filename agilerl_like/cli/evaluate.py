@@ -83,6 +83,7 @@ def evaluate(
     other = _opponent_of(opponent, agent, rule, display=display) if opponent else None
     if out is not None and other is not None:
         raise ConfigurationError(f"out={str(out)!r} excludes --opponent; allowed is one of them without it")
+    file_of_rows = None if out is None else out.absolute()  # the env may change the directory
     rows: list[tuple[Any, ...]] = []
     config = config_of(run, env, agent, trust=trust)
     file = config_file_of(run)
@@ -104,10 +105,10 @@ def evaluate(
             if isinstance(agent, IPPO):
                 _write_returns_by_agent(played)
             is_zero_sum |= played.is_zero_sum
-    if out is not None:
+    if file_of_rows is not None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
-        replace_file(out, text.getvalue().encode())
+        replace_file(file_of_rows, text.getvalue().encode())
         write_line(printable(str(out)))
     if is_zero_sum:
         write_note(

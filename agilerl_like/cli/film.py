@@ -51,8 +51,9 @@ def film(
             it belongs to no known package.
     """
     path = checked_file("file", file or Path(f"{run.resolve().name}.mp4"))
+    folder = path.absolute().parent  # the env may change the directory
     trackers = Run.open(run).config.get("run", {}).get("trackers", ()) if wandb else ()
-    upload = wandb_films(run, trackers) if wandb else contextlib.nullcontext()
+    upload = wandb_films(run.absolute(), trackers) if wandb else contextlib.nullcontext()
     players = players_of(run, checkpoint=checkpoint, history=history, population=grid)
     config = config_of(run, env, players[0].agent, trust=trust)
     seed = fresh_seed() if seed is None else checked_seed(seed)
@@ -62,7 +63,9 @@ def film(
             moment = f"{round(100 * share):03d}-gen-{generation:06d}"
             its_path = path.with_name(f"{path.stem}-{moment}{path.suffix}") if history else path
             agents = [player.agent for player in together]
-            write_line(str(record_film(agents, env_setup, its_path, seed=seed, sampling=sampling, max_steps=max_steps)))
+            its_file = folder / its_path.name
+            record_film(agents, env_setup, its_file, seed=seed, sampling=sampling, max_steps=max_steps)
+            write_line(str(its_path))
             if add_to_wandb:
-                add_to_wandb(its_path)
+                add_to_wandb(its_file)
     return ExitCode.DONE

@@ -54,18 +54,20 @@ def trajectories(
     config = config_of(run, env, players[0].agent, trust=trust)
     name = run.resolve().name
     path = file or Path(f"{name}.npz" if format == "npz" else f"{name}-v0")
+    absolute = path.absolute()  # the env may change the directory
+    generation = [best_generation(run)] if is_best else [player.generation for player in players]
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):
-        written = export_trajectories(
+        export_trajectories(
             [player.agent for player in players],
             env_setup,
-            path,
+            absolute,
             steps,
             num_envs,
             sampling,
             format,
             seed=None if seed is None else checked_seed(seed),
-            generation=[best_generation(run)] if is_best else [player.generation for player in players],
+            generation=generation,
         )
-    write_line(str(written))
+    write_line(str(path))
     return ExitCode.DONE

@@ -75,10 +75,11 @@ def record_film(
         raise ConfigurationError(f"fps={fps!r}; allowed are finite numbers above 0")
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ConfigurationError("a film needs more packages: pip install 'agilerl-like[video]'")
+    file = path.absolute()  # the env may change the directory
     (episode_seed,) = integers(1, seed_of(seed), Purpose.CONFIRMATION_ENVS)
     with _rendered_env(env, len(players), players[0]) as (adapter, metadata):
-        make_folder(path.absolute().parent)
-        with Film(path, fps or metadata.get("render_fps") or FPS) as film:
+        make_folder(file.parent)
+        with Film(file, fps or metadata.get("render_fps") or FPS) as film:
             play_side_by_side(players, FilmedEpisodes(adapter, film), episode_seed, rule, max_steps=max_steps)
     return path
 

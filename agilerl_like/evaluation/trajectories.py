@@ -93,7 +93,7 @@ def export_trajectories(
     generations = [generation] * len(players) if isinstance(generation, int) else list(generation)
     if len(generations) != len(players):
         raise ConfigurationError(f"generation has {len(generations)} entries; allowed is one for each agent")
-    seed = seed_of(seed)
+    seed, file = seed_of(seed), path.absolute()  # the env may change the directory
     with evaluation_env_of(env, num_envs, players[0]) as adapter:
         found = [
             trajectory
@@ -104,10 +104,10 @@ def export_trajectories(
     if format == "npz":
         data = io.BytesIO()
         np.savez_compressed(data, **cast(Any, as_arrays(found)))
-        make_folder(path.absolute().parent)
-        replace_file(path, data.getvalue())
+        make_folder(file.parent)
+        replace_file(file, data.getvalue())
     else:
-        write_minari(path, found, spec, players[0])
+        write_minari(file, found, spec, players[0])
     return path
 
 
