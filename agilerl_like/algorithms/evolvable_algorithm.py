@@ -451,6 +451,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 "fitness": self.fitness,
                 "scores": self.scores,
                 "steps": self._steps,
+                "progress": self.progress,
                 "num_envs": self.num_envs,
             }
         )
@@ -491,8 +492,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent to a folder: JSON and safetensors, whole or not at all.
 
-        A loaded agent continues to the bit, but for one step of a hand-written loop: the noise of its first action is
-        not correlated with the last one before (`action_noise_correlation`). Weights that are not finite are written,
+        A loaded agent is in training mode (see `set_training_mode`), and continues to the bit, but for one step of a
+        hand-written loop: the noise of its first action is not correlated with the last one before
+        (`action_noise_correlation`). Weights that are not finite are written,
         so that a loop with a diverged member continues, but `load` refuses them.
 
         Raises:
@@ -509,8 +511,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
         This agent keeps its `index`, `seed`, mode (exploration or evaluation), `progress` and hooks, and its functions
         where the file has their names. Members of a population that load one file therefore keep random streams of
-        their own, and runs that start from one file with several seeds differ. `load` also restores index and seed, and
-        continues as the saved agent would.
+        their own, and runs that start from one file with several seeds differ. `load` also restores index, seed and
+        progress, and continues in training mode as the saved agent would.
 
         Raises:
             CheckpointError: the folder is missing, damaged or foreign, or its spaces differ.
@@ -578,7 +580,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
                 agent.learners[group].check_tensors(its_document, its_tensors)
             history = read_history(document)
             agent.mut, agent.fitness, agent.scores = history.mut, history.fitness, history.scores
-            agent._steps = StepCounts(history.steps)
+            agent._steps, agent.progress = StepCounts(history.steps), history.progress
             for group, (its_document, its_tensors) in sections.items():
                 agent.learners[group].load_state(its_document, its_tensors)
         except CheckpointError:

@@ -82,12 +82,13 @@ def read_count(document: Mapping[str, Any], name: str) -> int:
 
 
 class History(NamedTuple):
-    """The history of an agent: its `mut`, and one entry of `fitness`, `scores` and `steps` for each test."""
+    """The history of an agent: `mut`, `progress`, and one entry of `fitness`, `scores` and `steps` for each test."""
 
     mut: str
     fitness: list[Any]
     scores: list[Any]
     steps: list[int]
+    progress: float
 
 
 def read_history(document: Mapping[str, Any]) -> History:
@@ -101,7 +102,16 @@ def read_history(document: Mapping[str, Any]) -> History:
         fitness=read_floats(document, "fitness"),  # what selection compares
         scores=read_test_entries(document, "scores"),
         steps=[check_count("steps", entry) for entry in document["steps"]] or [0],
+        progress=read_progress(document),
     )
+
+
+def read_progress(document: Mapping[str, Any]) -> float:
+    """Return the share of a run, on which schedules depend; 0 if an earlier version wrote the file without it."""
+    progress = document.get("progress", 0.0)
+    if type(progress) not in (int, float) or not 0 <= progress < MAX_COUNT:
+        raise ValueError(f"progress={progress!r:.100} must be a finite number of at least 0")
+    return float(progress)
 
 
 def read_test_entries(document: Mapping[str, Any], name: str) -> list[Any]:

@@ -1,5 +1,7 @@
 """What a script sets on an agent is either saved and loaded, or refused by name before anything is written."""
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
@@ -102,6 +104,7 @@ def test_illegal_settings_of_a_team_are_refused_when_a_run_begins(name, value):
         ("lr", np.float32(0.5), 0.5),
         ("update_epochs", np.int64(3), 3),
         ("learn_step", np.int64(4096), 4096),
+        ("progress", np.float64(0.5), 0.5),
     ],
 )
 @pytest.mark.parametrize("make", [agent_of, team_of])
@@ -121,6 +124,7 @@ def test_attributes_set_by_hand_are_saved_and_loaded(make, name, given, loaded, 
         ("scores", ["good"], r"scores=\['good'\] must be a list of numbers"),
         ("fitness", [[None]], r"fitness=\[\[None\]\] must be a list of numbers"),
         ("mut", 3, r"mut=3 must be a string"),
+        ("progress", math.nan, r"progress=nan must be a finite number of at least 0"),
         ("learn_step", 32, r"batch_size=64 is larger than the rollout of learn_step=32"),
         ("gamma", 2.0, r"gamma=2\.0"),
     ],

@@ -153,10 +153,10 @@ def without_versions(document):
 
 
 def without_later_settings(value):
-    """A value of a document, without what was added after the record: settings at their defaults, and `env_steps`."""
+    """A value of a document without what was added later: settings at their defaults, `env_steps` and `progress`."""
     if not isinstance(value, dict):
         return value
-    found = {key: without_later_settings(part) for key, part in value.items() if key != "env_steps"}
+    found = {key: without_later_settings(part) for key, part in value.items() if key not in ("env_steps", "progress")}
     if isinstance(found.get("settings"), dict):
         found["settings"] = {key: part for key, part in found["settings"].items() if not is_later_default(key, part)}
     return found
