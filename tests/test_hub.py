@@ -206,8 +206,11 @@ class Hub:
         self.calls.append(("create", repository, private))
         return f"https://hub/{repository}"
 
-    def upload_folder(self, *, repo_id, folder_path, commit_message):
+    def upload_folder(self, *, repo_id, folder_path, commit_message, delete_patterns):
         self.calls.append(("upload", repo_id, commit_message))
+        for pattern in delete_patterns or ():
+            for path in (self.folder / repo_id).glob(pattern):
+                path.unlink()
         shutil.copytree(folder_path, self.folder / repo_id, dirs_exist_ok=True)
 
     def snapshot_download(self, repository, *, revision, token, local_dir, allow_patterns, library_name):
@@ -243,6 +246,14 @@ def test_the_hub(run, hub, tmp_path):
     assert hub.calls == [("create", "me/pole", True), ("upload", "me/pole", "second"), ("download", "me/pole", "main")]
     from_hub("me/pole", folder=tmp_path / "kept")
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["README.md", "best", "config.yaml"]
+
+
+def test_a_push_without_a_video_removes_that_of_the_push_before(run, hub, tmp_path):
+    (tmp_path / "film.mp4").write_bytes(b"film")
+    for repository, folder in ((tmp_path / "local", tmp_path / "local"), ("me/pole", hub.folder / "me" / "pole")):
+        for video in (tmp_path / "film.mp4", None):
+            push_to_hub(run, repository, video=video)
+            assert (folder / "replay.mp4").exists() == (video is not None)
 
 
 def test_refuses(run, hub, tmp_path, monkeypatch):

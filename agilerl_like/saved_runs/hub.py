@@ -48,9 +48,9 @@ def push_to_hub(
 
     `repository` is "user/name" on the Hub, or a `Path`: a local folder, into which the same files are written. `env`
     names the environment of an agent that comes without a run. `video` (see `record_film`) becomes `replay.mp4`, which
-    the Hub shows on the page. `private` is who may see a new repository: True for its owners alone; None: as the
-    owner's settings on the Hub have it. `token` is the Hub's access token; None: that of `hf auth login` or of the
-    environment variable HF_TOKEN. `message` is that of the commit.
+    the Hub shows on the page; without one that of an earlier push is removed. `private` is who may see a new
+    repository: True for its owners alone; None: as the owner's settings on the Hub have it. `token` is the Hub's access
+    token; None: that of `hf auth login` or of the environment variable HF_TOKEN. `message` is that of the commit.
 
     Raises:
         ConfigurationError: `repository` is neither; the folder holds another card, a run, or a config.yaml without our
@@ -65,7 +65,8 @@ def push_to_hub(
         _write(Path(folder), content, video, repr(repository))
         api = hub.HfApi(token=token, library_name=LIBRARY)
         address = str(api.create_repo(repository, private=private, exist_ok=True))
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+        earlier = [VIDEO] if video is None else None  # perhaps of another agent
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, delete_patterns=earlier)
     return address
 
 
@@ -192,7 +193,9 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
     replace_file(card, card_of(content, place).encode())  # first: it marks the other files as ours
     content.agent.save_checkpoint(folder / BEST)
     replace_file(folder / CONFIG, to_yaml(dict(content.settings)).encode())
-    if video is not None:
+    if video is None:
+        (folder / VIDEO).unlink(missing_ok=True)
+    else:
         shutil.copyfile(video, folder / VIDEO)
 
 
