@@ -188,7 +188,18 @@ def _named_axes(module: PolicyModule) -> Any:
 def _write_numpy(module: PolicyModule, program: torch.export.ExportedProgram, path: Path) -> Runner:
     path.write_text(numpy_source(module, program), encoding="utf-8")
     call = _caller(load_numpy_policy(path), module)
-    return lambda arrays: call(arrays) if module.recurrent else [call(arrays)]
+
+    def run(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        try:
+            outputs = call(arrays)
+        except (NotImplementedError, TypeError) as error:  # of a function of `numpy_operations`
+            raise ConfigurationError(
+                "the policy cannot be written with numpy: its network uses an operation with arguments that this "
+                f"package does not write in numpy ({error}); allowed are .onnx and .pt2"
+            ) from error
+        return outputs if module.recurrent else [outputs]
+
+    return run
 
 
 FORMATS: Mapping[str, Callable[[PolicyModule, torch.export.ExportedProgram, Path], Runner]] = {

@@ -516,6 +516,26 @@ def test_networks_that_cannot_be_exported_are_named_with_the_operation(tmp_path)
     assert agent.export(tmp_path / "policy.pt2")
 
 
+@pytest.mark.parametrize(
+    ("layer", "operation"),
+    [
+        (nn.Conv2d(3, 3, 3, groups=3), "grouped and dilated convolutions"),
+        (nn.MaxPool2d(2, dilation=2), "aten_max_pool2d_with_indices"),
+        (nn.AvgPool2d(3, ceil_mode=True), "aten_avg_pool2d"),
+    ],
+)
+def test_arguments_of_operations_that_numpy_files_lack_are_named(tmp_path, layer, operation):
+    def network(outputs):
+        features = nn.Sequential(copy.deepcopy(layer), nn.Flatten())
+        return nn.Sequential(features, nn.Linear(features(torch.zeros(1, 3, 8, 8)).shape[1], outputs))
+
+    image = Box(0, 255, (3, 8, 8), np.uint8)
+    agent = PPO(image, Discrete(2), actor_network=network(2), critic_network=network(1), seed=1)
+    with pytest.raises(ConfigurationError, match=rf"{operation}.*; allowed are \.onnx and \.pt2$"):
+        agent.export(tmp_path / "policy.py")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_command(tmp_path, capsys):
     trained(VECTOR, Discrete(2)).save_checkpoint(tmp_path / "agent")
     assert main(["export", str(tmp_path / "agent"), str(tmp_path / "policy.py")]) == 0
