@@ -45,14 +45,20 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            ConfigurationError: another run has it.
+            ConfigurationError: another run has it, or the folder's path is a file or leads through one.
             CheckpointError: the lock's file is a link, a folder or a pipe.
         """
         for _ in range(ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._acquire()
                 self._open_folder()
                 return self
+            except FileNotFoundError:
+                continue
+            except (FileExistsError, NotADirectoryError) as error:
+                raise ConfigurationError(
+                    f"folder={str(self.folder)!r} is a file or leads through one; allowed is the path of a folder"
+                ) from error
         raise ConfigurationError(
             f"folder={str(self.folder)!r} is removed by other runs again and again; allowed is another"
         )

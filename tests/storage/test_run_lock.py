@@ -31,6 +31,14 @@ class Opponent(NamedTuple):
     said: str
 
 
+@pytest.mark.parametrize("path", ["file", "file/run"])
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path, path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigurationError, match=rf"{path}' is a file or leads through one; allowed is"):
+        RunLock(tmp_path / path, warn=silent).__enter__()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_folder_that_its_owner_removes_just_now_is_made_again(tmp_path):
     lock, acquire, removed = RunLock(tmp_path / "run", warn=silent), FileLock.acquire, []
 
