@@ -29,6 +29,7 @@ from agilerl_like.registry import registered
 from agilerl_like.reporting import Callback, formatting
 from agilerl_like.saved_runs import (
     Replay,
+    find_runs,
     marl_eval,
     marl_eval_results,
     methods_of,
@@ -81,6 +82,11 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def run_dir(runs, tmp_path):
     return shutil.copytree(runs / "s3", tmp_path / "s3")
+
+
+def test_find_runs_refuses_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"folder='.*nope' does not exist; allowed is a folder with runs"):
+        list(find_runs(tmp_path / "nope"))
 
 
 class TestRun:

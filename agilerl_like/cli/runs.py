@@ -34,8 +34,6 @@ def runs(folder: Positional[Path] = Path("runs"), /) -> int:
     Args:
         folder: The folder, by default `runs`.
     """
-    if not folder.is_dir():
-        raise ConfigurationError(f"folder={str(folder)!r} does not exist; allowed is a folder with runs in it")
     rows = [row(run, folder) for run in find_runs(folder)]
     if not rows:
         write_line(f"no runs in {printable(str(folder))}")

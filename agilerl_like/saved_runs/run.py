@@ -331,8 +331,14 @@ def load_history(run: Run | Path | str) -> Iterator[BasePopulation]:
 
 
 def find_runs(folder: Path | str) -> Iterable[Run]:
-    """Yield the runs in a folder and below it, by path; folders inside of a run are not searched."""
+    """Yield the runs in a folder and below it, by path; folders inside of a run are not searched.
+
+    Raises:
+        ConfigurationError: the folder does not exist.
+    """
     folder = Path(folder)
+    if not folder.is_dir():
+        raise ConfigurationError(f"folder={str(folder)!r} does not exist; allowed is a folder with runs in it")
     if (folder / METRICS).is_file() or ((folder / CONFIG).is_file() and (folder / LINEAGE).is_file()):
         yield Run(folder)
         return
