@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import logging
 import math
 import os
+import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
@@ -62,7 +64,7 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
         )
     module = PolicyModule(learner, masks=masks).requires_grad_(False)
     program = _traced(module)
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
+    partial = path.with_name(f".partial-{uuid.uuid4().hex}{path.suffix}")  # names have a limit
     try:
         make_folder(path.absolute().parent)
         run = FORMATS[path.suffix](module, program, partial)
@@ -72,7 +74,8 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
     except OSError as error:
         raise OSError(f"path={str(path)!r} could not be written: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its error would replace the one above
+            partial.unlink()
     return path
 
 

@@ -413,6 +413,16 @@ def test_a_folder_is_made_and_a_full_disk_is_one_error_that_names_the_file(suffi
     assert [*path.parent.iterdir()] == []
 
 
+def test_a_path_through_a_file_is_one_error_and_long_names_are_written(tmp_path):
+    agent = PPO(VECTOR, Discrete(2), seed=0)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match=r"policy\.py' could not be written: (Not a directory|File exists)"):
+        agent.export(tmp_path / "file" / "policy.py")
+    path = tmp_path / f"{'x' * 246}.py"
+    assert agent.export(path) == [path]
+    assert sorted(its.name for its in tmp_path.iterdir()) == sorted(["file", path.name])
+
+
 def test_a_full_disk_is_no_operation_that_onnx_lacks(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 
