@@ -44,7 +44,7 @@ from agilerl_like.algorithms.settings import (
 )
 from agilerl_like.envs.array_backend import device_from, resolve_device
 from agilerl_like.errors import CheckpointError, ConfigurationError, foreign_setting
-from agilerl_like.export.exporter import export_policy
+from agilerl_like.export.exporter import check_export, export_policy
 from agilerl_like.export.policy_module import PolicyModule
 from agilerl_like.hpo import Explorer, Genome, History, HyperparameterConfig, Mutation, Offspring
 from agilerl_like.hpo.explorer import checked_proposal
@@ -484,10 +484,13 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         team one for each group, `policy-GROUP.onnx`.
         """
         path = Path(path)
-        return [
-            export_policy(learner, path.with_stem(f"{path.stem}-{group}" if group else path.stem), masks=masks)
+        files = [
+            (learner, path.with_stem(f"{path.stem}-{group}" if group else path.stem))
             for group, learner in self.learners.items()
         ]
+        for learner, file in files:  # before the first is written
+            check_export(learner, file, masks=masks)
+        return [export_policy(learner, file, masks=masks) for learner, file in files]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent to a folder: JSON and safetensors, whole or not at all.

@@ -53,15 +53,8 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
         OSError: the file cannot be written; the message has its path.
     """
     path = Path(path)
-    if path.suffix not in FORMATS:
-        raise ConfigurationError(f"path={str(path)!r} ends in {path.suffix!r}; allowed are {', '.join(FORMATS)}")
-    if path.suffix == ".py" and path.is_file() and not path.read_bytes().startswith(TITLE.encode()):
-        raise ConfigurationError(f"path={str(path)!r} exists and is no exported policy; allowed is a new file")
+    check_export(learner, path, masks=masks)
     masks = learner.learned_with_masks if masks is None else masks
-    if masks and not learner.distribution.mask_size:
-        raise ConfigurationError(
-            f"masks=True: action_space={learner.action_space} has no action masks; allowed is None"
-        )
     module = PolicyModule(learner, masks=masks).requires_grad_(False)
     program = _traced(module)
     partial = path.with_name(f".partial-{uuid.uuid4().hex}{path.suffix}")  # names have a limit
@@ -77,6 +70,18 @@ def export_policy(learner: TrainedPolicy, path: str | os.PathLike[str], *, masks
         with contextlib.suppress(OSError):  # its error would replace the one above
             partial.unlink()
     return path
+
+
+def check_export(learner: TrainedPolicy, path: Path, *, masks: bool | None) -> None:
+    """Raise ConfigurationError unless a learner's policy may be written to a path; nothing is written."""
+    if path.suffix not in FORMATS:
+        raise ConfigurationError(f"path={str(path)!r} ends in {path.suffix!r}; allowed are {', '.join(FORMATS)}")
+    if path.suffix == ".py" and path.is_file() and not path.read_bytes().startswith(TITLE.encode()):
+        raise ConfigurationError(f"path={str(path)!r} exists and is no exported policy; allowed is a new file")
+    if masks and not learner.distribution.mask_size:
+        raise ConfigurationError(
+            f"masks=True: action_space={learner.action_space} has no action masks; allowed is None"
+        )
 
 
 def _traced(module: PolicyModule) -> torch.export.ExportedProgram:

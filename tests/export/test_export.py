@@ -384,6 +384,14 @@ def test_a_team_has_a_file_for_each_group(tmp_path):
     assert set(IPPO(spaces, actions, seed=1).policy) == {"seer", "walker"}
 
 
+def test_a_team_with_a_group_without_masks_writes_no_file_with_masks(tmp_path):
+    observations = {"a_0": VECTOR, "b_0": VECTOR}
+    team = IPPO(observations, {"a_0": Discrete(3), "b_0": Box(-1.0, 1.0, (2,))}, seed=1)
+    with pytest.raises(ConfigurationError, match=r"masks=True: action_space=Box.* has no action masks"):
+        team.export(tmp_path / "team.py", masks=True)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_groups_of_a_team_may_have_the_names_of_methods(tmp_path):
     team = IPPO([VECTOR] * 3, [Discrete(2)] * 3, agent_ids=["train_0", "keys_0", "items_0"], seed=1)
     policy = team.policy
