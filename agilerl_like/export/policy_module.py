@@ -87,6 +87,7 @@ class PolicyModule(nn.Module):
         """Rows hold the values that the normaliser reads first, then the images."""
         self.num_float_parts = len(floats)
         self.actor, self.norm = network.actor, policy_norm(network.observation_norm)
+        self.actor.distribution.reset_device_()  # `cpu` moves parameters and buffers alone
         self.recurrent = network.is_recurrent
         self.masks = masks
         _read_float_rows(self.actor, _as_float_leaves([*floats, *images]))

@@ -54,6 +54,9 @@ class ActionDistribution(nn.Module):
     def bound_std_(self, shift: float, low: float, high: float) -> None:
         """Shift the log standard deviation and clip it to bounds; does nothing for other distributions."""
 
+    def reset_device_(self) -> None:
+        """Move the constants, which follow the device of the actions, to the CPU."""
+
     @abstractmethod
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return a sampled raw action `[…, size]`."""
@@ -108,7 +111,7 @@ class Categorical(ActionDistribution):
             int(n) for n in np.atleast_1d(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
         ]
         self.start = np.atleast_1d(space.start).astype(np.int64)
-        self.shift = torch.from_numpy(self.start)
+        self.reset_device_()
         self.is_shifted = bool(self.start.any())
         self.num_outputs = self.mask_size = sum(self.nvec)
         self.size = len(self.nvec)
@@ -146,6 +149,9 @@ class Categorical(ActionDistribution):
             return _total([(chance * (logp - logq)).sum(-1, keepdim=True) for chance, logp, logq in pairs])
 
         return kl
+
+    def reset_device_(self) -> None:
+        self.shift = torch.from_numpy(self.start)
 
     def in_env(self, raw: Tensor) -> Tensor:
         if self.is_shifted:
@@ -260,7 +266,8 @@ class Gaussian(ActionDistribution):
         self.border = 1 - np.maximum(last, self.LAST_OF_TANH)
         """The last float before the bound, in half-widths."""
         self.log_width = float(np.log(self.half_width).sum())
-        self.units = torch.from_numpy(np.stack([self.half_width, self.centre, low, high]))  # [4, size] float64
+        self.scaling = np.stack([self.half_width, self.centre, low, high])  # [4, size] float64
+        self.reset_device_()
         self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
         if std_range is not None:
             self.register_buffer("std_range", torch.tensor(std_range))
@@ -356,6 +363,9 @@ class Gaussian(ActionDistribution):
 
     def unbounded(self, raw: Tensor) -> np.ndarray:
         return self.to_env(raw) if self.squash else self._in_units(self._scaled(raw)).cpu().numpy()
+
+    def reset_device_(self) -> None:
+        self.units = torch.from_numpy(self.scaling)
 
     def _units_on(self, device: torch.device) -> Tensor:
         if self.units.device != device:

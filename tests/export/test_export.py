@@ -338,6 +338,14 @@ def test_a_torch_file_takes_several_entries_by_name(robot_agent, robot_module, t
         policy(*map(torch.from_numpy, inputs.values()))
 
 
+@pytest.mark.parametrize(("space", "name"), [(Box(-1.0, 1.0, (2,)), "units"), (Discrete(3, start=1), "shift")])
+def test_the_policy_has_its_constants_on_the_cpu_after_actions_on_another_device(space, name):
+    agent = PPO(VECTOR, space, seed=1)
+    distribution = agent.network.actor.distribution
+    setattr(distribution, name, getattr(distribution, name).to("meta"))
+    assert getattr(agent.policy.actor.distribution, name).device.type == "cpu"
+
+
 def test_an_export_does_not_seed_the_space_of_the_agent(tmp_path):
     spaces = [Box(-1.0, 1.0, (3,), seed=5) for _ in range(2)]
     PPO(spaces[0], Discrete(2), seed=1).export(tmp_path / "policy.py")
