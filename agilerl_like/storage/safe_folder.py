@@ -244,6 +244,13 @@ def _disk_space_hint(error: OSError, path: Path, tensors: Mapping[str, Mapping[s
 
 def check_target(path: Path) -> None:
     """Raise CheckpointError if a path is something that `write_folder` does not replace; nothing is changed."""
+    if "\0" in str(path):
+        raise CheckpointError(f"path={str(path)!r} holds a NUL byte; allowed is the name of a folder to make")
+    if path.is_symlink():
+        raise CheckpointError(
+            f"path={str(path)!r} is a symbolic link, which is not replaced; allowed is a folder, such as the one to "
+            "which it leads"
+        )
     if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
         raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if not os.path.lexists(path) or (is_real_folder(path) and not any(path.iterdir())):

@@ -75,6 +75,21 @@ def test_what_a_reader_would_refuse_is_not_written(folder):
     assert names_in(folder.parent) == ["thing"]
 
 
+def test_a_symbolic_link_to_a_folder_is_named_and_not_replaced(folder):
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    with pytest.raises(CheckpointError, match=r"link' is a symbolic link, which is not replaced; allowed is a folder"):
+        safe_folder.write_folder(link, "test", {"facts": 2}, {})
+    assert link.is_symlink()
+    assert everything(folder)[0] == DOCUMENTS
+
+
+def test_a_path_with_a_nul_byte_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"x00thing' holds a NUL byte; allowed is"):
+        safe_folder.write_folder(tmp_path / "a\0thing", "test", {"facts": 2}, {})
+    assert names_in(tmp_path) == []
+
+
 def test_brackets_and_commas_in_strings_do_not_count(tmp_path):
     documents = {"text": ["[" * 1000 + '"\\' + "}" * 1000, "\\", "{" * 1000]}
     assert everything(safe_folder.write_folder(tmp_path / "x", "test", documents, {})) == (documents, {})
