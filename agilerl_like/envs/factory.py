@@ -34,7 +34,7 @@ from agilerl_like.envs.env_ids import (
     with_valid_time_limit,
 )
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.gymnasium_vector_fixes import async_worker, copy_final_obs_in, with_copied_final_obs
+from agilerl_like.envs.gymnasium_vector_fixes import async_worker, fix_infos, with_copied_final_obs
 from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
@@ -641,9 +641,11 @@ def _picklable(source: EnvSource) -> EnvSource | EnvSpec:
 def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], maker: str, **options: Any) -> VectorEnv:
     """Make gymnasium's SyncVectorEnv or AsyncVectorEnv, which copies final observations."""
     if backend == "async":
-        return AsyncVectorEnv([with_copied_final_obs(env_fn) for env_fn in env_fns], worker=async_worker, **options)
-    env = copy_final_obs_in(SyncVectorEnv(env_fns, **options))
-    refuse_shared_envs(env.envs, maker)
+        env = AsyncVectorEnv([with_copied_final_obs(env_fn) for env_fn in env_fns], worker=async_worker, **options)
+    else:
+        env = SyncVectorEnv(env_fns, **options)
+        refuse_shared_envs(env.envs, maker)
+    fix_infos(env)
     return env
 
 

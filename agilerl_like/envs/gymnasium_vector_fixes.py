@@ -1,4 +1,6 @@
-"""Fixes defects of gymnasium's vector envs: last observations that change, exceptions without place, Ctrl-C.
+"""Fixes defects of gymnasium's vector envs: infos that are cast, last observations that change, exceptions, Ctrl-C.
+
+Infos are merged by `add_info`, because gymnasium casts the numbers of all envs to the type of the first one.
 
 Vector envs that reset in the same step store only a reference to the last observation of an episode and then reset. If
 an env writes all observations into one array, the stored observation becomes the first of the next episode. Copies are
@@ -21,27 +23,27 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import _async_worker
 
 from agilerl_like.envs.env_errors import note_place
+from agilerl_like.envs.vector_infos import add_info
 
 
-def copy_final_obs_in(env: SyncVectorEnv) -> SyncVectorEnv:
-    """Make a SyncVectorEnv copy last observations from now on, and return it; a subclass is left unchanged.
+def fix_infos(env: VectorEnv) -> None:
+    """Make a vector env of gymnasium merge infos by `add_info`, and a SyncVectorEnv copy last observations.
 
-    Its method is replaced and not its envs wrapped, because a user may hold references to the envs.
+    A subclass is left unchanged. The method is replaced and not the env wrapped, because a user may hold references.
     """
-    if type(env) is SyncVectorEnv and env.autoreset_mode is AutoresetMode.SAME_STEP and "_add_info" not in vars(env):
-        env._add_info = partial(_add_copied_info, env._add_info)
-    return env
+    if type(env) is SyncVectorEnv:
+        env._add_info = partial(_add_copied_info, num_envs=env.num_envs)
+    elif type(env) is AsyncVectorEnv:
+        env._add_info = partial(add_info, num_envs=env.num_envs)
 
 
-def _add_copied_info(
-    add_info: Callable[..., dict[str, Any]], vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
-) -> dict[str, Any]:
-    """Call `SyncVectorEnv._add_info`, which receives the last observation between an episode's end and the reset."""
-    if not env_info:
-        return vector_infos
-    if "final_obs" in env_info:
-        env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-    return add_info(vector_infos, env_info, env_num)
+def _add_copied_info(infos: dict[str, Any], info: dict[str, Any], row: int, *, num_envs: int) -> dict[str, Any]:
+    """Call `add_info`, which receives the last observation between an episode's end and the reset."""
+    if not info:
+        return infos
+    if "final_obs" in info:
+        info = {**info, "final_obs": deepcopy(info["final_obs"])}
+    return add_info(infos, info, row, num_envs)
 
 
 class CopyFinalObs(gym.Wrapper):

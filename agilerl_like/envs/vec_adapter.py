@@ -27,7 +27,7 @@ from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.distinct_envs import BUILT_FROM_ENV_FNS
 from agilerl_like.envs.env_errors import env_errors
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.gymnasium_vector_fixes import copy_final_obs_in
+from agilerl_like.envs.gymnasium_vector_fixes import fix_infos
 from agilerl_like.envs.jax_envs import GymnaxVectorEnv
 from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
@@ -146,7 +146,7 @@ class VecEnvAdapter:
         inner = getattr(env, "unwrapped", env)
         if isinstance(inner, SyncVectorEnv):
             refuse_shared_envs(inner.envs, f"a function of env={env}")
-            copy_final_obs_in(inner)
+        fix_infos(inner)
         self._by_workers = isinstance(inner, SubprocVectorEnv)
         self._resets_any_mask = not isinstance(inner, BUILT_FROM_ENV_FNS)
         """False for envs of numpy, perhaps in a wrapper that converts to tensors: they refuse a mask without a True."""

@@ -1,8 +1,9 @@
-"""The infos of a vector environment: reading the info of one row, and a warning about large ones.
+"""The infos of a vector environment: merging, reading the info of one row, and a warning about large ones.
 
 gymnasium merges the infos of its environments key by key into arrays, with a flag array `_key` that marks the rows
 which gave the key. Where the next episode started in the same step, the info of the last step is in `final_info`. See
-https://gymnasium.farama.org/api/vector/.
+https://gymnasium.farama.org/api/vector/. Its own code casts all values to the type of the first one; `add_info` merges
+into the same layout without that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,62 @@ FINAL = ("final_info", "final_obs", "final_observation")
 LARGE = 2**23
 """Bytes of all infos of a step from which a warning is given."""
 _REQUIRED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
+
+
+def add_info(infos: dict[str, Any], info: Mapping[str, Any], row: int, num_envs: int) -> dict[str, Any]:
+    """Add the info of one row to merged infos, and return these.
+
+    Arrays of numbers have a type that holds the numbers of all rows. Values of unequal shape or kind are objects.
+    """
+    for key, value in info.items():
+        flag, merged = f"_{key}", infos.get(key)
+        if isinstance(value, dict) and key != "final_obs" and (merged is None or isinstance(merged, dict)):
+            merged = add_info({} if merged is None else merged, value, row, num_envs)
+        else:
+            dtype, shape = (_OBJECT, ()) if key == "final_obs" else _array_type(value)
+            if merged is None:
+                merged = np.full(num_envs, None) if dtype is _OBJECT else np.zeros((num_envs, *shape), dtype)
+            elif not _holds(merged, dtype, shape):
+                merged = _widened(merged, infos[flag], dtype, shape)
+            merged[row] = value
+        infos[key] = merged
+        if flag not in infos:
+            infos[flag] = np.zeros(num_envs, dtype=np.bool_)
+        infos[flag][row] = True
+    return infos
+
+
+_OBJECT = np.dtype(object)
+
+
+def _array_type(value: Any) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype and shape of a row of an array of such values."""
+    if type(value) in (int, float, bool) or isinstance(value, np.number):
+        return np.asarray(value).dtype, ()
+    if isinstance(value, np.ndarray) and value.dtype != _OBJECT:
+        return value.dtype, value.shape
+    return _OBJECT, ()
+
+
+def _holds(merged: Any, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
+    """Return whether merged values are an array for values of this type, or one of objects."""
+    if not isinstance(merged, np.ndarray):
+        return False
+    return merged.dtype == _OBJECT or (merged.dtype == dtype and merged.shape[1:] == shape)
+
+
+def _widened(merged: Any, flags: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Return merged values as an array that also holds a value of this type."""
+    if isinstance(merged, np.ndarray) and merged.shape[1:] == shape and {merged.dtype.kind, dtype.kind} <= _NUMBERS:
+        return merged.astype(np.result_type(merged.dtype, dtype))
+    objects = np.full(len(flags), None)
+    for row in np.flatnonzero(flags).tolist():
+        objects[row] = _entry(merged, row, len(flags))
+    return objects
+
+
+_NUMBERS = set("biufc")
+"""Kinds of dtypes."""
 
 
 def info_of_env(

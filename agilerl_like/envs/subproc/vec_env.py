@@ -45,6 +45,7 @@ from agilerl_like.envs.subproc.worker import (
     WorkerSpec,
     fits_shared_memory,
 )
+from agilerl_like.envs.vector_infos import add_info
 from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.resources import available_cores
 
@@ -119,7 +120,6 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.env_groups = tuple(half.ravel() for half in halves) if divided else (rows.ravel(),)
         self._worker_rows = [self._split_rows(worker) for worker in range(self.num_workers)]
         self._index_in_group = [dict(zip(rows.tolist(), range(len(rows)), strict=True)) for rows in self.env_groups]
-        self._infos = [_InfoMerger(len(rows)) for rows in self.env_groups]
         self._seeds: list[int | None] = [None] * self.num_envs
         self._slots = [0] * len(self.env_groups)  # the slot of each group's last returned observations
         self._in_flight: set[int] = set()
@@ -148,7 +148,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self._ready = True
         self._apply_reset_to_lost({step_info.row: step_info.info for step_info in step_infos})
         self._ended[mask] = False
-        return self._read_observations(), self._merged(step_infos)
+        return self._read_observations(), _merged(step_infos, self.num_envs, range(self.num_envs))
 
     def step(self, actions: Any) -> Step:
         """Take one action in each env."""
@@ -160,7 +160,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         step_infos = [info for group in range(len(self.env_groups)) for info in self._collect(group)]
         buffers = self._buffers
         results = buffers.rewards.copy(), buffers.terminated.copy(), buffers.truncated.copy()
-        return self._read_observations(), *results, self._merged(step_infos)
+        return self._read_observations(), *results, _merged(step_infos, self.num_envs, range(self.num_envs))
 
     def step_async(self, group: int, actions: Any) -> None:
         """Start the step of the rows `env_groups[group]`."""
@@ -177,7 +177,7 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         rows, buffers = self.env_groups[group], self._buffers
         observations = tree_map(lambda shared: shared[rows], buffers.observations[self._slots[group]])
         results = buffers.rewards[rows], buffers.terminated[rows], buffers.truncated[rows]
-        return observations, *results, self._infos[group].merged(step_infos, self._index_in_group[group])
+        return observations, *results, _merged(step_infos, len(rows), self._index_in_group[group])
 
     # ---- SyncVectorEnv's other methods
 
@@ -450,9 +450,6 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
                 _copy_rows(slot, observations, rows)
         return observations
 
-    def _merged(self, step_infos: list[StepInfo]) -> dict[str, Any]:
-        return _InfoMerger(self.num_envs).merged(step_infos, range(self.num_envs))
-
     def _seed_per_env(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
             return [None] * self.num_envs
@@ -478,20 +475,14 @@ def _describe_failure(worker: WorkerHandle, exit_: WorkerExit, *, is_defect: boo
     )
 
 
-class _InfoMerger(VectorEnv):
-    """Merges the infos of single envs with gymnasium's own code, which is a method of vector envs."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
-
-    def merged(self, step_infos: list[StepInfo], index: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
-        """Return the infos as SyncVectorEnv would; `index` maps rows to positions."""
-        infos: dict[str, Any] = {}
-        for row, info, final in sorted(step_infos, key=lambda step_info: step_info.row):
-            if final is not None:
-                infos = self._add_info(infos, {"final_obs": final[0], "final_info": final[1]}, index[row])
-            infos = self._add_info(infos, info, index[row])
-        return infos
+def _merged(step_infos: list[StepInfo], num_envs: int, index: Mapping[int, int] | Sequence[int]) -> dict[str, Any]:
+    """Return the infos of so many envs as SyncVectorEnv would; `index` maps rows to positions."""
+    infos: dict[str, Any] = {}
+    for row, info, final in sorted(step_infos, key=lambda step_info: step_info.row):
+        if final is not None:
+            add_info(infos, {"final_obs": final[0], "final_info": final[1]}, index[row], num_envs)
+        add_info(infos, info, index[row], num_envs)
+    return infos
 
 
 def resolve_num_workers(requested: int | None, num_envs: int) -> int:
