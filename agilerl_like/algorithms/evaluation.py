@@ -27,6 +27,7 @@ from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
 from agilerl_like.envs.spaces import ObservationEncoder
+from agilerl_like.envs.vector_infos import copy_info
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.seeding import Purpose, integers
 
@@ -77,13 +78,15 @@ class LastInfos(NoInfos):
 
     def __init__(self, env: EvalEnv, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
         self._env, self._to_numpy = env, to_numpy
+        self._may_change = isinstance(env.array_backend, NumpyBackend)
         self._infos = np.full(env.num_envs, None, dtype=object)
 
     def note(self, stopped: Any, ended: Any) -> None:
         """Store the infos of the rows `[N]` that `stopped`: their episode `ended`, or was cut."""
         rows, over = np.flatnonzero(self._to_numpy(stopped)), self._to_numpy(ended)
         for row in rows.tolist():
-            self._infos[row] = self._env.last_info(row, ended=bool(over[row]))
+            info = self._env.last_info(row, ended=bool(over[row]))
+            self._infos[row] = copy_info(info) if self._may_change else info
 
     def of(self, rows: int) -> np.ndarray:
         """Return the infos of all rows, `[N]`."""

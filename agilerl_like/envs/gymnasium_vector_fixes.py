@@ -2,9 +2,9 @@
 
 Infos are merged by `add_info`, because gymnasium casts the numbers of all envs to the type of the first one.
 
-Vector envs that reset in the same step store only a reference to the last observation of an episode and then reset. If
-an env writes all observations into one array, the stored observation becomes the first of the next episode. Copies are
-made at episode ends only, so other steps take no longer.
+Vector envs that reset in the same step store only references to the last observation and info of an episode and then
+reset. If an env writes all observations into one array, the stored observation becomes the first of the next episode.
+Copies are made at episode ends only, so other steps take no longer.
 
 The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note. They
 also end at Ctrl-C, which a terminal sends to all processes, although the run still needs them to stop in order.
@@ -23,11 +23,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import _async_worker
 
 from agilerl_like.envs.env_errors import note_place
-from agilerl_like.envs.vector_infos import add_info
+from agilerl_like.envs.vector_infos import add_info, copy_info
 
 
 def fix_infos(env: VectorEnv) -> None:
-    """Make a vector env of gymnasium merge infos by `add_info`, and a SyncVectorEnv copy last observations.
+    """Make a vector env of gymnasium merge infos by `add_info`, and a SyncVectorEnv copy last observations and infos.
 
     A subclass is left unchanged. The method is replaced and not the env wrapped, because a user may hold references.
     """
@@ -38,12 +38,10 @@ def fix_infos(env: VectorEnv) -> None:
 
 
 def _add_copied_info(infos: dict[str, Any], info: dict[str, Any], row: int, *, num_envs: int) -> dict[str, Any]:
-    """Call `add_info`, which receives the last observation between an episode's end and the reset."""
+    """Call `add_info`, which receives last observation and info between an episode's end and the reset."""
     if not info:
         return infos
-    if "final_obs" in info:
-        info = {**info, "final_obs": deepcopy(info["final_obs"])}
-    return add_info(infos, info, row, num_envs)
+    return add_info(infos, copy_info(info) if "final_obs" in info else info, row, num_envs)
 
 
 class CopyFinalObs(gym.Wrapper):
@@ -65,7 +63,7 @@ class CopyFinalObs(gym.Wrapper):
             note_place(error)
             raise
         if terminated or truncated:
-            observation, info = deepcopy((observation, info))
+            observation, info = deepcopy(observation), copy_info(info)
         return observation, reward, terminated, truncated, info
 
 

@@ -33,7 +33,7 @@ from agilerl_like.envs.spaces import Tree, tree_map
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.envs.tensor_envs import TensorVectorEnv
 from agilerl_like.envs.vec_env_checks import check_reset, check_step, check_vector_env
-from agilerl_like.envs.vector_infos import InfoSizeMonitor, info_of_env
+from agilerl_like.envs.vector_infos import InfoSizeMonitor, copy_info, info_of_env
 from agilerl_like.envs.wrapper_specs import innermost_env, refuse_shared_envs
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
@@ -379,6 +379,8 @@ class VecEnvAdapter:
 
     def _reset_rows(self, group: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
         mask = self._masks.read(info, group.rows, ignored=ended)
+        if isinstance(self.array_backend, NumpyBackend):
+            group.infos = copy_info(info)  # their lists may change in the reset
         obs, reset_info = self.env.reset(options={"reset_mask": self.array_backend.copy(ended)})
         reset_mask = self._masks.read(reset_info, group.rows)
         if reset_mask is not None:  # this may be the first one that the env returns

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,16 @@ def _widened(merged: Any, flags: np.ndarray, dtype: np.dtype, shape: tuple[int, 
 
 _NUMBERS = set("biufc")
 """Kinds of dtypes."""
+
+
+def copy_info(info: Any) -> Any:
+    """Return a copy of an info, whose lists and arrays its env may change later; what cannot be copied is shared."""
+    if type(info) is dict:
+        return {key: copy_info(value) for key, value in info.items()}
+    try:
+        return deepcopy(info)
+    except Exception:  # of an object such as a lock
+        return info
 
 
 def info_of_env(

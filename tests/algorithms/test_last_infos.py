@@ -1,5 +1,6 @@
 """`test(callback)` gets each episode's last info as the environment gave it, whatever resets the environment."""
 
+import threading
 from typing import ClassVar
 
 import numpy as np
@@ -40,6 +41,29 @@ def test_the_callback_gets_the_last_info(make):
 
 def test_truncated_episodes_report_the_info_of_their_last_step():
     assert {(info["done"], info["episode_length"]) for _, info in heard_of(Counter(), max_steps=1)} == {(1, 1)}
+
+
+class Logging(Counter):
+    """A counter whose infos have one list for all episodes, and an object that cannot be copied."""
+
+    def __init__(self):
+        self.events, self.lock = [], threading.Lock()
+
+    def reset(self, *, seed=None, options=None):
+        self.events.clear()
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.events.append(1)
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"log": {"events": self.events, "lock": self.lock}}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("max_steps", [None, 2])
+def test_a_list_in_the_last_info_is_that_of_its_episode(mode, max_steps):
+    heard = heard_of(SyncVectorEnv([Logging] * 3, autoreset_mode=mode), max_steps=max_steps)
+    assert [len(info["log"]["events"]) for _, info in heard] == [info["episode_length"] for _, info in heard]
 
 
 class TwoCounters(ParallelEnv):
