@@ -101,18 +101,15 @@ def info_of_env(
     if final is not None:
         is_merged = isinstance(final, Mapping)
         return info_of_env(final, row, num_envs=num_envs) if is_merged else dict(final[row] or {})
+    flags = {f"_{key}" for key in infos}
     return {
         key: _entry(value, row, num_envs)
         for key, value in infos.items()
-        if key not in FINAL and not _is_flag(infos, key) and _has_entry(infos, key, row)
+        if key not in FINAL and key not in flags and _has_entry(infos, key, row)
     }
 
 
-def _is_flag(infos: Mapping[str, Any], key: str) -> bool:
-    return key.startswith("_") and key[1:] in infos
-
-
-def _has_entry(infos: Mapping[str, Any], key: str, row: int) -> bool:
+def _has_entry(infos: Mapping[Any, Any], key: Any, row: int) -> bool:
     flags = infos.get(f"_{key}")
     return flags is None or bool(flags[row])
 

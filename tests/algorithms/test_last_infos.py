@@ -66,6 +66,19 @@ def test_a_list_in_the_last_info_is_that_of_its_episode(mode, max_steps):
     assert [len(info["log"]["events"]) for _, info in heard] == [info["episode_length"] for _, info in heard]
 
 
+class Visiting(Counter):
+    """A counter whose infos have keys that are not strings."""
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {0: 1.5, "visits": {0: 1, 3: 2}}
+
+
+def test_keys_of_infos_that_are_no_strings_are_reported():
+    heard = heard_of(SyncVectorEnv([Visiting] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    assert all(info == {0: 1.5, "visits": {0: 1, 3: 2}, "episode_length": score} for score, info in heard)
+
+
 class TwoCounters(ParallelEnv):
     """Two agents; the second earns twice as much, and both count."""
 
