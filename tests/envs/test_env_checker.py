@@ -281,6 +281,15 @@ class TeamWithGuest(Team):
         return {**observations, 7: 1}, {**infos, "map": 2}
 
 
+class TeamWithReturn(Team):
+    """One agent ends after two steps and stays."""
+
+    def step(self, actions):
+        observations, rewards, terminations, *rest = super().step(dict.fromkeys(self.agents, 0))
+        terminations["a"] |= self.tick == 2
+        return observations, rewards, terminations, *rest
+
+
 class TeamWithState(Team):
     state_space = Box(-1, 1, (2,))
 
@@ -393,6 +402,10 @@ TEAM_DEFECTS = {
     "an observation of an unknown agent": (
         TeamWithGuest,
         r"warning: reset\(\) returned observations with 7, which is ignored; allowed are: a, b",
+    ),
+    "an agent that returns": (
+        TeamWithReturn,
+        r"warning: agents has 'a', which has ended in this episode; it does not act again .*; leave it out of agents",
     ),
     "endless": (
         partial(Team, life="o" * 10_000),
