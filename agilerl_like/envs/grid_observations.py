@@ -23,11 +23,13 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from gymnasium.utils import RecordConstructorArgs
 
+from agilerl_like.envs.spaces import channel_layout
 from agilerl_like.errors import ConfigurationError
 
 View = Literal["partial", "full"]
 KINDS, COLORS, STATES = 11, 6, 4
 """Planes of a cell: kinds of object, colours, and states of doors (three) or directions of the agent (four)."""
+PLANES = KINDS + COLORS + STATES
 BABYAI_MISSIONS = (
     "a after again and any ball behind blue box door doors front go green grey in key left location locked",
     "next object of on open pick purple put red right the then to twice up use wall with yellow you your",
@@ -43,7 +45,8 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
 
     Args:
         env: a MiniGrid environment.
-        view: "partial", the 7x7 cells in front of the agent, or "full", the whole grid with the agent in it.
+        view: "partial", the 7x7 cells in front of the agent, or "full", the whole grid with the agent in it. Cells that
+            are not seen surround a grid whose planes networks would read as channels-last, such as one 4 cells wide.
         mission: include the mission; by default if it can vary. Word numbers are 2 and above, and 0 follows the last
             word; 1 is a word outside the vocabulary, which `unknown_words` counts and one warning names.
         words: the vocabulary; by default the words of all missions of the environment.
@@ -82,9 +85,12 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
         self._max_words = max_words or max(_generated_words(grid), *(len(words_of(text)) for text in missions))
         image: Any = space["image"]
         width, height = (grid.width, grid.height) if view == "full" else image.shape[:2]
+        while channel_layout((PLANES, height, width)) == "last":
+            width, height = width + 1, height + 1
         bits: Any = np.bool_
+        self._image_shape = PLANES, height, width
         spaces: dict[str, Space] = {
-            "image": Box(0, 1, (KINDS + COLORS + STATES, height, width), dtype=bits),
+            "image": Box(0, 1, self._image_shape, dtype=bits),
             "direction": Discrete(4),
         }
         self._has_mission = len(missions) > 1 if mission is None else mission
@@ -94,7 +100,9 @@ class GridObservation(gym.ObservationWrapper, RecordConstructorArgs):
 
     def observation(self, observation: Any) -> dict[str, Any]:
         """Return the planes, the direction and the word numbers."""
-        cells = self._full_grid() if self.view == "full" else observation["image"]  # [width, height, 3]
+        seen = self._full_grid() if self.view == "full" else observation["image"]  # [width, height, 3]
+        _, height, width = self._image_shape
+        cells = np.pad(seen, ((0, width - seen.shape[0]), (0, height - seen.shape[1]), (0, 0)))  # 0: not seen
         planes = [np.arange(count)[:, None, None] == cells[..., i].T for i, count in enumerate((KINDS, COLORS, STATES))]
         found = {"image": np.concatenate(planes), "direction": np.int64(observation["direction"])}
         return {**found, "mission": self.encode(observation["mission"])} if self._has_mission else found

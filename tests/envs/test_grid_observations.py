@@ -9,9 +9,13 @@ from agilerl_like.errors import ConfigurationError
 
 pytest.importorskip("minigrid", reason="the extra minigrid is not installed")
 import minigrid  # noqa: F401  # registers the environments, and may be absent
+from minigrid.core.grid import Grid
+from minigrid.core.mission import MissionSpace
+from minigrid.minigrid_env import MiniGridEnv
 
 from agilerl_like.envs import grid_observations  # needs minigrid
 from agilerl_like.envs.grid_observations import GridObservation, sample_missions  # needs minigrid
+from agilerl_like.envs.spaces import ObservationEncoder
 
 DOOR_KEY, GO_TO_DOOR = "MiniGrid-DoorKey-6x6-v0", "MiniGrid-GoToDoor-5x5-v0"
 
@@ -37,6 +41,30 @@ def test_the_full_view_has_the_agent_at_its_place():
         assert observation["direction"] == env.unwrapped.agent_dir
         assert env.observation_space.contains(observation)
         observation = env.step(action)[0]
+
+
+class Corridor(MiniGridEnv):
+    def __init__(self, width, height):
+        super().__init__(mission_space=MissionSpace(lambda: "go"), width=width, height=height, max_steps=20)
+
+    def _gen_grid(self, width, height):
+        self.grid = Grid(width, height)
+        self.grid.wall_rect(0, 0, width, height)
+        self.agent_pos, self.agent_dir, self.mission = (1, 1), 0, "go"
+
+
+@pytest.mark.parametrize(("width", "height"), [(4, 9), (3, 9), (25, 21), (9, 4), (8, 6)])
+def test_the_planes_of_any_grid_are_read_as_channels(width, height):
+    env = GridObservation(Corridor(width, height), view="full")
+    observation, _ = env.reset(seed=3)
+    assert env.observation_space.contains(observation)
+    (image,) = [leaf for leaf in ObservationEncoder(env.observation_space).leaves if leaf.kind == "image"]
+    assert image.shape[0] == 21
+    planes = observation["image"]
+    assert planes[2, :height, :width].sum() == 2 * (width + height) - 4  # walls
+    assert np.argwhere(planes[10]).tolist() == [[1, 1]]
+    assert planes[0, height:].all()
+    assert planes[0, :, width:].all()
 
 
 def test_a_mission_that_varies_is_observed_as_word_numbers():
