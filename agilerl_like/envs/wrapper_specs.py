@@ -140,7 +140,7 @@ class BatchedObservationWrapper(VectorWrapper):
 
     def __init__(self, env: VectorEnv, wrapper: Wrapper) -> None:
         super().__init__(env)
-        if env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP:
+        if env.metadata.get("autoreset_mode") in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
             raise ConfigurationError(
                 f"wrappers: {wrapper!r} cannot go around {env}, which resets in the same step; allowed are NEXT_STEP "
                 "and DISABLED"

@@ -124,6 +124,11 @@ def test_wrappers_without_batch_support_wrap_single_envs():
     assert isinstance(env, SyncVectorEnv)
     with pytest.raises(ConfigurationError, match=r"Upside.* wraps single envs; allowed with backend='sync'"):
         make_vect_envs("CartPole-v1", 2, wrappers=[POSITIONS, Upside], backend="vector")
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, "SameStep"])
+def test_wrappers_of_batches_refuse_an_env_that_resets_in_the_same_step(monkeypatch, mode):
+    monkeypatch.setitem(SameStep.metadata, "autoreset_mode", mode)
     with pytest.raises(ConfigurationError, match="resets in the same step; allowed are NEXT_STEP"):
         make_vect_envs(SameStep, 2, wrappers=[POSITIONS], backend="vector")
 
