@@ -396,6 +396,26 @@ def test_infos_other_than_masks_are_passed_on():
     assert set(infos["a"]) == {"acting", "action_mask"}
 
 
+class WithoutInfos(Scripted):
+    """Gives None as the info of each agent."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        return observations, dict.fromkeys(infos)
+
+    def step(self, actions):
+        *result, infos = super().step(actions)
+        return *result, dict.fromkeys(infos)
+
+
+def test_infos_of_agents_may_be_none():
+    env = make_multi_agent_vect_envs(partial(WithoutInfos, a="ooT", b="ooT"), 2, backend="sync")
+    _, infos = env.reset(seed=0)
+    for _ in range(2):
+        assert {agent: [*infos[agent]] for agent in ("a", "b")} == {"a": ["acting"], "b": ["acting"]}
+        *_, infos = env.step({agent: np.zeros(2, int) for agent in ("a", "b")})
+
+
 def test_observations_that_are_not_finite_are_named():
     env = team_of(partial(Broken, "nan"))
     env.reset([0])

@@ -293,7 +293,7 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         fields["waiting"][...] = False
         if self.with_state:
             self._check("state()", _write(fields["state"], self.state()))
-        return _infos_without_masks(infos)
+        return _infos_without_masks(infos, self.agents)
 
     def _write_observation(self, agent: str, observations: Mapping[str, Any]) -> Any:
         """Write an agent's observation into the row, and return the mask that came with it."""
@@ -391,12 +391,13 @@ def _without_mask(space: gym.Space) -> gym.Space:
     return rest[OBSERVATION] if rest.keys() == {OBSERVATION} else Dict(rest)
 
 
-def _infos_without_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return infos without masks; agents with no other entry are left out, because merging infos is slow."""
+def _infos_without_masks(infos: Mapping[str, Any], agents: Collection[str]) -> dict[str, Any]:
+    """Return infos without masks; agents with no other entry, or None, are left out, because merging infos is slow."""
     kept = {}
     for key, info in infos.items():
         if not isinstance(info, dict):
-            kept[key] = info
+            if key not in agents:
+                kept[key] = info
         elif rest := {name: value for name, value in info.items() if name != MASK}:
             kept[key] = rest
     return kept
