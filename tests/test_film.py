@@ -201,6 +201,16 @@ def test_an_env_that_cannot_be_rendered_is_one_error_with_advice(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("frame", "shown"), [(None, "None"), (np.zeros((20, 20), np.uint8), r"an array of .*20\)")])
+def test_a_frame_without_colors_is_one_error(tmp_path, monkeypatch, frame, shown):
+    monkeypatch.setattr(Fading, "render", lambda self: frame)
+    with pytest.raises(
+        ConfigurationError, match=rf"cannot be rendered: render\(\) returned {shown}.*; allowed are arr"
+    ):
+        record_film(choosing(0), make_vect_envs(Fading, 1, backend="sync"), tmp_path / "f.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_factory_of_vector_envs_cannot_be_rendered(tmp_path):
     env = make_vect_envs(lambda num_envs: SyncVectorEnv([Fading] * num_envs), 2, backend="vector")
     with pytest.raises(

@@ -172,6 +172,8 @@ class TestEvaluate:
             evaluate(agents, "CartPole-v1", 0)
         with pytest.raises(ConfigurationError, match=r"env='Acrobot-v1' has .*; the agent was made for"):
             evaluate(agents, "Acrobot-v1", 1)
+        with pytest.raises(ConfigurationError, match="agents=None; allowed are an agent, a population"):
+            evaluate(None, "CartPole-v1")
         with pytest.raises(ConfigurationError, match="allowed are an agent, a population"):
             evaluate([], "CartPole-v1")
         with pytest.raises(ConfigurationError, match="all agents need the same"):

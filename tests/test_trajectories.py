@@ -65,7 +65,7 @@ def test_sums_equal_the_returns_of_evaluate(tmp_path, sampling):
 def test_log_probabilities_and_values_are_the_agents(tmp_path, recurrent):
     """Those of `get_action`'s network, step by step along the first episode."""
     agent = agents_for("CartPole-v1", 1, recurrent=recurrent)[0]
-    data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, seed=1, generation=7))
+    data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, seed=1, generation=np.int64(7)))
     assert set(data["episode_generation"]) == {7}
     state = agent.get_initial_hidden_state(1) if recurrent else None
     agent.set_training_mode(False)
@@ -209,6 +209,8 @@ def test_refuses(tmp_path):
         ("format='csv' is unknown", {"format": "csv"}),
         (r"allowed is a file that ends in \.npz", {"path": tmp_path / "t"}),
         ("generation has 2 entries", {"generation": [1, 2]}),
+        ("generation=None; allowed are a whole number, and one for each agent", {"generation": None}),
+        (r"generation=\['a'\]; allowed are a whole number", {"generation": ["a"]}),
     ):
         with pytest.raises(ConfigurationError, match=problem):
             export_trajectories(agent, "CartPole-v1", **{"path": tmp_path / "t.npz", **arguments})

@@ -17,7 +17,7 @@ import numpy as np
 
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.env_errors import env_name_of, short_repr
 from agilerl_like.envs.env_ids import resolve_source
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
 from agilerl_like.errors import ConfigurationError
@@ -179,6 +179,13 @@ class FilmedEpisodes(SeededEpisodes):
             reason = str(error) if known else f"{type(error).__name__}: {error!s:.300}"
             hint = f"; a machine without a display needs {HEADLESS}" if "OpenGL" in reason else ""
             raise ConfigurationError(f"env={env_name_of(self.env)} cannot be rendered: {reason}{hint}") from error
+        for frame in frames:
+            shape = np.shape(frame)
+            if len(shape) != 3 or shape[-1] < 3:
+                raise ConfigurationError(
+                    f"env={env_name_of(self.env)} cannot be rendered: render() returned {short_repr(frame)}; allowed "
+                    "are arrays [height, width, 3]"
+                )
         self._film.add(frames)
 
 

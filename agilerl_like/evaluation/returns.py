@@ -75,7 +75,7 @@ def seed_of(seed: Any) -> int:
 
 def agents_of(agents: EvolvableAlgorithm | Iterable[EvolvableAlgorithm]) -> list[EvolvableAlgorithm]:
     """Return one agent or several of equal spaces as a list; ConfigurationError if there is none."""
-    found = [agents] if isinstance(agents, EvolvableAlgorithm) else list(agents)
+    found = [agents] if isinstance(agents, EvolvableAlgorithm) else list(agents) if isinstance(agents, Iterable) else []
     if not found or not all(isinstance(agent, EvolvableAlgorithm) for agent in found):
         raise ConfigurationError(f"agents={agents!r:.100}; allowed are an agent, a population, or a list of agents")
     first = found[0]

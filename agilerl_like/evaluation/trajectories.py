@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -90,7 +91,9 @@ def export_trajectories(
         check_minari()  # before the episodes are played
     if not all(isinstance(agent, RLAlgorithm) for agent in players):
         raise ConfigurationError("trajectories of teams are not written; allowed are agents of one policy, such as PPO")
-    generations = [generation] * len(players) if isinstance(generation, int) else list(generation)
+    generations = list(generation) if isinstance(generation, Iterable) else [generation] * len(players)
+    if not all(isinstance(one, Integral) for one in generations):
+        raise ConfigurationError(f"generation={generation!r:.100}; allowed are a whole number, and one for each agent")
     if len(generations) != len(players):
         raise ConfigurationError(f"generation has {len(generations)} entries; allowed is one for each agent")
     seed, file = seed_of(seed), path.absolute()  # the env may change the directory
