@@ -234,6 +234,14 @@ class CountedResets(gym.Wrapper):
         return super().reset(**given)
 
 
+def test_episodes_are_rounded_up_before_their_seeds_are_drawn():
+    env = SyncVectorEnv([lambda limit=limit: gym.make("CartPole-v1", max_episode_steps=limit) for limit in (3, 4, 5)])
+    (agent,) = PPO.population(1, env.single_observation_space, env.single_action_space, net_config=SMALL, seed=0)
+    four, six = (evaluate(agent, env, episodes, seed=1) for episodes in (4, 6))
+    assert six.lengths.tolist() == [[3, 4, 5] * 2]
+    assert four.seeds.tolist() == six.seeds.tolist()
+
+
 def test_an_env_of_the_users_functions_is_copied_unless_they_return_the_same_env():
     def make():
         return CountedResets(gym.make("CartPole-v1"))

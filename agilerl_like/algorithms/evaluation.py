@@ -25,7 +25,7 @@ from torch import Tensor
 from agilerl_like.algorithms.episode_guard import EpisodeGuard, never_stop
 from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
-from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
+from agilerl_like.envs.distinct_envs import num_episodes, num_instances
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vector_infos import copy_info
 from agilerl_like.errors import ConfigurationError
@@ -258,7 +258,8 @@ def evaluate(
         EvaluationStopped: `should_stop` returned True.
     """
     envs = env.num_envs // members
-    seeds = _for_whole_sets(seeds, num_distinct_envs(env.env), envs)
+    missing = num_episodes(len(seeds), env.env, envs) - len(seeds)
+    seeds = [*seeds, *integers(missing, seeds[0], Purpose.EVALUATION_ENVS, 0, len(seeds))]
     if (instances := num_instances(env.env)) > 1:
         if envs % instances:
             raise ConfigurationError(
@@ -275,14 +276,6 @@ def evaluate(
     returns, lengths, lost, infos, played_seeds = in_rounds(play, seeds, envs, instances)
     by_agent = dict(zip(env.agent_ids, returns, strict=True))
     return Episodes(returns.sum(0), lengths, lost, infos, by_agent, played_seeds)
-
-
-def _for_whole_sets(seeds: Sequence[int], instances: int, envs: int) -> Sequence[int]:
-    """Return the seeds, with further ones until every kind of row has equally many, if a member has all kinds."""
-    if envs % instances:
-        return seeds
-    missing = round_up_to_sets(len(seeds), instances) - len(seeds)
-    return [*seeds, *integers(missing, seeds[0], Purpose.EVALUATION_ENVS, 0, len(seeds))]
 
 
 def in_rounds(play: Callable[[Sequence[int]], Played], seeds: Sequence[int], envs: int, instances: int = 1) -> Played:

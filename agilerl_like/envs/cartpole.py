@@ -1,8 +1,8 @@
 """gymnasium's native vectorised CartPole with one random generator per row.
 
 The native vector env draws the start states of all rows from one generator, so a row's episodes depend on when the
-other rows' episodes end. Here only the start states are replaced: each row plays exactly the episodes of a single
-CartPole with the same seed.
+other rows' episodes end. Here only the start states are replaced: after a seeded reset, each row plays exactly the
+episodes of a single CartPole with the same seed.
 """
 
 from __future__ import annotations

@@ -55,6 +55,12 @@ def set_num_distinct_envs(env: VectorEnv, count: int) -> None:
     cast(Any, env).num_distinct_envs = count
 
 
+def num_episodes(count: int, env: Any, envs: int) -> int:
+    """Return how many episodes a member with so many `envs` plays for `count`: whole sets if it has every kind."""
+    distinct = num_distinct_envs(env)
+    return count if envs % distinct else round_up_to_sets(count, distinct)
+
+
 def round_up_to_sets(count: int, num_distinct: int) -> int:
     """Return the smallest number of episodes >= `count` that has every distinct env equally often."""
     return -(-count // num_distinct) * num_distinct

@@ -10,6 +10,7 @@ import numpy as np
 
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.envs.distinct_envs import num_episodes
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of
 from agilerl_like.evaluation.policies import play
@@ -32,7 +33,8 @@ def evaluate(
 ) -> Episodes:
     """Return P agents' results in `episodes` fresh episodes each, on the same seeds, which `seed` names.
 
-    Of an env with instances, there are so many episodes on each of them: number i of K on instance i modulo I.
+    Of an env with instances, there are so many episodes on each of them: number i of K on instance i modulo I. Of a
+    vector env whose rows differ, `episodes` is rounded up so that every kind of row plays equally many.
     The result has `returns` and `lengths` `[P, K]`, `mean` and `std` `[P]`, `infos` `[P, K]`: the info of each
     episode's last step, and `seeds` `[P, K]`, with which an episode can be repeated: `env.reset(seed=…)` begins it.
     `sampling` is "greedy", "sample", "temperature(t)", "top_k(k)" or "bottom_k(k)" (see `Sampling`). `env` is an
@@ -46,8 +48,10 @@ def evaluate(
     players, sampling = agents_of(agents), Sampling.parse(sampling)
     episodes = count_of("episodes", episodes)
     max_steps = None if max_steps is None else count_of("max_steps", max_steps)
-    seeds = integers(episodes, seed_of(seed), Purpose.CONFIRMATION_ENVS)
+    seed = seed_of(seed)
     with evaluation_env_of(env, min(episodes, EVALUATION_ENVS), players[0]) as adapter:
+        count = num_episodes(episodes, adapter.env, adapter.num_envs)
+        seeds = integers(count, seed, Purpose.CONFIRMATION_ENVS)
         played = [play(agent, adapter, seeds, sampling, max_steps=max_steps) for agent in players]
     returns, lengths, lost, infos, played_seeds = (
         np.concatenate(columns) for columns in zip(*((*one[:4], one.seeds) for one in played), strict=True)
