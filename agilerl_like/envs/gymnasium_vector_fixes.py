@@ -37,11 +37,14 @@ def fix_infos(env: VectorEnv) -> None:
         env._add_info = partial(add_info, num_envs=env.num_envs)
 
 
-def _add_copied_info(infos: dict[str, Any], info: dict[str, Any], row: int, *, num_envs: int) -> dict[str, Any]:
+def _add_copied_info(
+    vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int, *, num_envs: int
+) -> dict[str, Any]:
     """Call `add_info`, which receives last observation and info between an episode's end and the reset."""
-    if not info:
-        return infos
-    return add_info(infos, copy_info(info) if "final_obs" in info else info, row, num_envs)
+    if not env_info:
+        return vector_infos
+    info = copy_info(env_info) if "final_obs" in env_info else env_info
+    return add_info(vector_infos, info, env_num, num_envs)
 
 
 class CopyFinalObs(gym.Wrapper):

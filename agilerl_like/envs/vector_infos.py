@@ -24,27 +24,27 @@ LARGE = 2**23
 _REQUIRED = ("final_obs", "_final_obs", "final_observation", "_final_observation")
 
 
-def add_info(infos: dict[str, Any], info: Mapping[str, Any], row: int, num_envs: int) -> dict[str, Any]:
-    """Add the info of one row to merged infos, and return these.
+def add_info(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int, num_envs: int) -> dict[str, Any]:
+    """Add the info of one env to merged infos, and return these; the arguments are those of gymnasium's method.
 
     Arrays of numbers have a type that holds the numbers of all rows. Values of unequal shape or kind are objects.
     """
-    for key, value in info.items():
-        flag, merged = f"_{key}", infos.get(key)
+    for key, value in env_info.items():
+        flag, merged = f"_{key}", vector_infos.get(key)
         if isinstance(value, dict) and key != "final_obs" and (merged is None or isinstance(merged, dict)):
-            merged = add_info({} if merged is None else merged, value, row, num_envs)
+            merged = add_info({} if merged is None else merged, value, env_num, num_envs)
         else:
             dtype, shape = (_OBJECT, ()) if key == "final_obs" else _array_type(value)
             if merged is None:
                 merged = np.full(num_envs, None) if dtype is _OBJECT else np.zeros((num_envs, *shape), dtype)
             elif not _holds(merged, dtype, shape):
-                merged = _widened(merged, infos[flag], dtype, shape)
-            merged[row] = value
-        infos[key] = merged
-        if flag not in infos:
-            infos[flag] = np.zeros(num_envs, dtype=np.bool_)
-        infos[flag][row] = True
-    return infos
+                merged = _widened(merged, vector_infos[flag], dtype, shape)
+            merged[env_num] = value
+        vector_infos[key] = merged
+        if flag not in vector_infos:
+            vector_infos[flag] = np.zeros(num_envs, dtype=np.bool_)
+        vector_infos[flag][env_num] = True
+    return vector_infos
 
 
 _OBJECT = np.dtype(object)
