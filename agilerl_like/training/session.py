@@ -253,7 +253,6 @@ class ProcessRun:
             )
         best = None if population is None else population.best_of_run
         members = self._shard(population)
-        members.population.set_training_mode(True)  # as those of a checkpoint, which does not hold it
         members.population.discard_experience()  # that of an earlier run, perhaps in other envs
         if saved_run is not None:
             self._check_unfinished(saved_run, members, best)
@@ -270,6 +269,7 @@ class ProcessRun:
                 "mutation has no effect without selection_strategy (or tournament): no member is replaced or mutates"
             )
         self._check_members(members)
+        members.population.set_training_mode(True)  # as those of a checkpoint, which does not hold it
         num_envs = members.first.num_envs
         with contextlib.ExitStack() as stack:
             removed = 0 if saved_run is None else Progress.from_json(saved_run["progress"]).removed
