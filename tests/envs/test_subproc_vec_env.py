@@ -32,6 +32,7 @@ from agilerl_like.envs import (
     with_num_envs,
 )
 from agilerl_like.envs.backend_timing import prefer_workers
+from agilerl_like.envs.gymnasium_vector_fixes import fix_infos
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, resolve_num_workers
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
@@ -60,12 +61,19 @@ def layouts(draw):
     )
 
 
+def sync_env(num_envs, mode):
+    """gymnasium's SyncVectorEnv, which would cast the numbers of infos to the type of the first row's."""
+    sync = SyncVectorEnv([failing_envs.AllSpaces] * num_envs, autoreset_mode=mode)
+    fix_infos(sync)
+    return sync
+
+
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(layouts(), st.integers(0, 99))
 def test_results_equal_sync(layout, seed):
     num_members, num_envs, num_workers, mode = layout
-    sync = SyncVectorEnv([failing_envs.AllSpaces] * num_envs, autoreset_mode=mode)
+    sync = sync_env(num_envs, mode)
     env = SubprocVectorEnv(
         [failing_envs.AllSpaces] * num_envs, num_workers=num_workers, num_members=num_members, autoreset_mode=mode
     )
@@ -97,7 +105,7 @@ def in_parts(env, actions, expected):
 def test_each_group_equals_sync_while_the_other_group_steps():
     env = SubprocVectorEnv([failing_envs.AllSpaces] * 10, num_workers=2, num_members=2)
     same(env.env_groups, (np.array([0, 1, 2, 5, 6, 7]), np.array([3, 4, 8, 9])))
-    alone = [SyncVectorEnv([failing_envs.AllSpaces] * len(rows), autoreset_mode=SAME_STEP) for rows in env.env_groups]
+    alone = [sync_env(len(rows), SAME_STEP) for rows in env.env_groups]
     env.reset(seed=list(range(10)))
     for rows, sync in zip(env.env_groups, alone, strict=True):
         sync.reset(seed=rows.tolist())
