@@ -46,7 +46,7 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.ppo_update import PPOUpdate
 from agilerl_like.learning.rollout_buffer import _check_finite
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.reporting import Reporter
+from agilerl_like.reporting import Callback, Reporter
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.checkpoint_manager import newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -289,6 +289,12 @@ def test_a_member_with_a_nan_normalizer_is_replaced():
     assert all(is_finite(agent) for agent in population)
 
 
+class StopAfterThree(Callback):
+    def on_generation(self, run, record):
+        if record.generation == 3:
+            run.stop("three are enough")
+
+
 def plagued(*keys, generations=4, **more):
     """The tiny run with a checkpoint at each generation, in which everybody is blinded in the lives that keys name."""
     lives = [integers(ENVS, 0, Purpose.TRAINING_ENVS, slot, *key)[1] for key in keys for slot in range(MEMBERS)]
@@ -318,7 +324,7 @@ def test_divergence_of_all_members_restarts_from_the_checkpoint_once(tmp_path, m
     births = [(birth["generation"], birth["slot"]) for birth in lineage(tmp_path / "whole")]
     assert len(births) == len(set(births))
     # and what comes after it can be resumed like any other run
-    plagued((2,), generations=3, run_dir=tmp_path / "parts")
+    plagued((2,), run_dir=tmp_path / "parts", callbacks=[StopAfterThree()])
     resumed = plagued((2,), resume=tmp_path / "parts")
     assert digest(resumed) == digest(population)
 
