@@ -30,7 +30,7 @@ LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes"
 """Two processes, also where there is no GPU: with --cpu Accelerate would start one, whatever number is given."""
 APART = ("--algorithm.per_member", "true")
 """What lets a run be the same on any number of processes."""
-LONG = 120.0
+LONG = 600.0
 """Seconds that nothing here takes, unless it hangs."""
 LEAVE = 3.0
 """Seconds in which an ending process exits."""
