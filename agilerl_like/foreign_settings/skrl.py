@@ -49,8 +49,10 @@ KL_OPTIONS = {
 }
 """Arguments of KLAdaptiveLR, and the settings here."""
 
-PARTS = ("class", "network", "clip_actions", "initial_log_std", "min_log_std", "max_log_std", "clip_log_std")
-PARTS += ("fixed_log_std",)
+PARTS = (
+    *("class", "network", "clip_actions", "initial_log_std", "min_log_std", "max_log_std", "clip_log_std"),
+    "fixed_log_std",
+)
 """Parts of a model that are converted, follow from the spaces, or are among the differences of the preset."""
 HARMLESS = {"output": ("ACTIONS", "ONE"), "reduction": ("sum",)}
 """Values of parts of a model that need no conversion."""
