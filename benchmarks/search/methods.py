@@ -262,7 +262,8 @@ METHODS = {
     ),
     "no_evolution": Method("population without evolution: random search of full runs from S2", _no_evolution),
     "random_quarters": Method(
-        "random search, four times as many runs of a quarter, five generations; the 21st begins runs of one",
+        "random search, four times as many runs, of five generations each; in the last generation, the 21st, new runs "
+        "train for one",
         _quarters,
     ),
     "tpe_median": Method(
