@@ -491,6 +491,24 @@ def test_the_standard_deviation_of_skrls_policy(tmp_path, parts, deviation):
     assert {*made.conversion.refused} == {"timesteps=2400"}
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "found"),
+    [
+        ("multi_agents", "MAPPO", {"name": "IPPO", "critic_observation": "state"}),
+        ("multi_agents", "IPPO", {"name": "IPPO"}),
+        ("agents", "PPO_RNN", {"recurrent": True}),
+    ],
+)
+def test_the_agent_of_a_script_of_skrl(tmp_path, module, name, found):
+    head = f"from skrl.{module}.torch.{name.lower()} import {name}\n"
+    script = f"{head}cfg = {{}}\ncfg['rollouts'] = 16\nagent = {name}(cfg=cfg)\n"
+    for text, form in ((script, "given.py"), (f"agent: {{class: {name}, rollouts: 16}}", "given.yaml")):
+        made = converted(tmp_path, text, "skrl", name=form)
+        assert made.data["algorithm"] == {"preset": "skrl", "num_steps": 16, **found}
+        assert made.conversion.refused == {}
+        assert "PPO is assumed" not in made.to_yaml()
+
+
 def test_parts_of_skrls_models_without_an_equivalent_are_listed(tmp_path):
     made = converted(tmp_path, SKRL.replace("output: ACTIONS", "output: tanh(ACTIONS)"), "skrl")
     assert "policy.output='tanh(ACTIONS)' has no equivalent" in made.conversion.refused.values()
@@ -598,8 +616,10 @@ def test_the_envs_and_the_steps_of_a_whole_script(tmp_path):
     rewards = settings(converted(tmp_path, WHOLE_SCRIPT.replace("norm_obs=True", "norm_obs=False"), "sb3", name="r.py"))
     assert rewards["algorithm"]["normalize_observation"] is False
     assert "observation_clip" not in rewards["algorithm"]
-    short = converted(tmp_path, 'model = PPO("MlpPolicy", "CartPole-v1").learn(1000)', "sb3", name="short.py")
-    assert settings(short)["environment"] == {"id": "CartPole-v1"}
+    for env in ('"CartPole-v1"', 'env="CartPole-v1"'):
+        short = converted(tmp_path, f'model = PPO("MlpPolicy", {env}).learn(1000)', "sb3", name="short.py")
+        assert settings(short)["environment"] == {"id": "CartPole-v1"}
+        assert short.conversion.refused == {}
 
 
 MADE = 'make_vec_env("Acrobot-v1", n_envs=4)'

@@ -39,6 +39,8 @@ OF_AGILERL: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     ),
 }
 """Calls of AgileRL's scripts: the settings of its files that the arguments are, by their places and by their names."""
+OF_SKRL = ("PPO_RNN", "IPPO", "MAPPO")
+"""Classes of skrl's agents beside PPO; each is the setting `class` of skrl's files."""
 RANGE = ("min", "max", "shrink_factor", "grow_factor")
 """Arguments of AgileRL's RLParameter."""
 POLICY_KWARGS = "policy_kwargs"
@@ -87,6 +89,8 @@ class _Script:
         self.sections: dict[str, Any] = {}
         self.names = _assigned_once(tree)
         """Expressions by the name that they are assigned to."""
+        imports = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        self.imports_skrl = any(module.startswith("skrl.") for module in imports)
         of_training = _expressions_of_training_env(tree)
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.ClassDef | ast.Call)]
         for node in sorted(nodes, key=lambda node: (node not in of_training, node.lineno, node.col_offset)):
@@ -120,15 +124,16 @@ class _Script:
         keywords = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
         if name in CALLS:
             arguments = map(self._value, node.args if name in PPO_CLASSES else ())
-            found = {
-                key: value
-                for key, value in zip(("policy", "env_id"), arguments, strict=False)
-                if isinstance(value, str)
-            }
+            places = dict(zip(("policy", "env_id"), arguments, strict=False))
+            if name in PPO_CLASSES and isinstance(keywords.get("env"), str):
+                places["env_id"] = keywords.pop("env")
+            found = {key: value for key, value in places.items() if isinstance(value, str)}
             for word in node.keywords:
                 if word.arg == POLICY_KWARGS and isinstance(word.value, ast.Name):  # its dictionary is no section
                     keywords[POLICY_KWARGS] = self.sections.pop(word.value.id, keywords[POLICY_KWARGS])
             self._section(f"{name}()").update({**found, **keywords})
+        elif name in OF_SKRL and self.imports_skrl:
+            self._section(f"{name}()")["class"] = name
         elif name == "HyperparameterConfig":
             self._section(f"{name}()")["rl_hp_selection"] = keywords
         elif name in OF_AGILERL and (name != "population" or _name_of(_owner(node)) in (*PPO_CLASSES, "IPPO")):

@@ -95,10 +95,20 @@ def _value_clip(value: Any, given: Given) -> Settings:
     return {"algorithm.clip_coef_vf": off_at_zero(value) if given.get("clip_predicted_values", True) else None}
 
 
+AGENTS: Mapping[str, Settings] = {
+    "PPO": {},
+    "PPO_RNN": {"algorithm.recurrent": True},
+    "IPPO": {"algorithm.name": "IPPO"},
+    "MAPPO": {"algorithm.name": "IPPO", "algorithm.critic_observation": "state"},
+}
+"""Settings of skrl's classes of agents."""
+
+
 def _agent(value: Any, given: Given) -> Settings:
-    if class_name(value) not in ("PPO", "PPO_RNN"):
-        raise NotConvertible("allowed are PPO and PPO_RNN")
-    return {"algorithm.recurrent": True} if class_name(value) == "PPO_RNN" else {}
+    name = class_name(value) or ""
+    if name not in AGENTS:
+        raise NotConvertible(f"allowed are {', '.join(AGENTS)}")
+    return dict(AGENTS[name])
 
 
 def _models(value: Any, given: Given) -> Settings:
@@ -154,7 +164,7 @@ def _experiment(value: Any, given: Given) -> Settings:
 
 SKRL: Rules = {
     **RUN,
-    "class": Rule("algorithm.name", "is PPO", _agent),
+    "class": Rule("algorithm.name", "is PPO, or IPPO for teams", _agent),
     "trainer.class": unused("there is one training loop"),
     **renamed(
         "algorithm",
