@@ -545,6 +545,7 @@ class TestEval:
     def test_agent_without_a_run_needs_an_env_option(self, run, tmp_path, capsys):
         PPO.load(run / "best").save_checkpoint(tmp_path / "elsewhere" / "agent")
         agent = str(tmp_path / "elsewhere" / "agent")
+        (tmp_path / "elsewhere" / "config.yaml").write_text("environment: {id: CartPole-v1}")  # of another program
         assert main(["eval", agent]) == 2
         assert "env is missing" in capsys.readouterr().err
         assert main(["eval", agent, "--env", "CartPole-v1", "--episodes", "2"]) == 0

@@ -120,6 +120,10 @@ def config_of(run: Path, env: str, agent: EvolvableAlgorithm, *, trust: bool) ->
 
 
 def config_file_of(run: Path) -> Path | None:
-    """Return config.yaml of a run's folder, or of an agent's in it; None without one."""
-    files = (folder / CONFIG for folder in (run, run.parent))
+    """Return config.yaml of a run's folder, or of an agent's in it; None without one.
+
+    That of a folder which is no run belongs to something else, unless the agent is the best one of a Hub's folder.
+    """
+    is_in_run = run.name == BEST or (run.parent / METRICS).is_file()
+    files = (folder / CONFIG for folder in ((run, run.parent) if is_in_run else (run,)))
     return next((file for file in files if file.is_file()), None)
