@@ -576,6 +576,14 @@ class TestCommands:
         assert f"  {formatting.with_error(best, error)}  " in first
         assert second.startswith("s4 ")
 
+    def test_a_damaged_run_is_listed_with_the_reason(self, run_dir, capsys):
+        (run_dir / "metrics.csv").rename(run_dir / "other.csv")
+        (run_dir / "metrics.csv").symlink_to(run_dir / "other.csv")  # files of a run are no links
+        assert main(["runs", str(run_dir.parent)]) == 0
+        out, err = capsys.readouterr()
+        assert re.search(rf"^{run_dir.name} +unreadable", out, re.MULTILINE)
+        assert re.search(rf"^agilerl-like: {run_dir.name} is unreadable: .*metrics.csv", err, re.MULTILINE)
+
     def test_names_in_a_run_folder_and_of_it_do_not_control_the_terminal(self, runs, tmp_path, capsys):
         sequence = "\x1b]0;title\x07\x1b[31m\x9b\nforged row"
         folder = shutil.copytree(runs / "s3", tmp_path / f"folder{sequence}")

@@ -70,7 +70,10 @@ def row(run: Run, folder: Path = Path()) -> list[str]:
     try:
         records = run.records
     except (ConfigurationError, CheckpointError) as error:
-        state = "running" if run.is_running else "unreadable" if isinstance(error, CheckpointError) else "no records"
+        is_damaged = isinstance(error, CheckpointError) and not run.is_running
+        if is_damaged:
+            write_note(f"{name} is unreadable: {error}")
+        state = "running" if run.is_running else "unreadable" if is_damaged else "no records"
         return [name, "", state, *[""] * (len(HEAD) - 3)]
     last, document = records.rows[-1], records.document
     return [
