@@ -190,6 +190,10 @@ def test_agents_without_a_run_and_teams(tmp_path):
     agent.fitness.append(12.5)
     push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
     assert metadata_of(tmp_path / "one" / "README.md")["model-index"][0]["results"][0]["metrics"][0]["value"] == "12.50"
+    push_to_hub(agent, tmp_path / "one", env="<img src=x>\n# forged | [link](x)")
+    text = (tmp_path / "one" / "README.md").read_text().rpartition("---\n")[2]
+    assert r"on &lt;img src=x&gt; # forged \| \[link\](x)" in text
+    assert "<img" not in text
     team = IPPO({"a_0": space[0]}, {"a_0": space[1]}, seed=0)
     push_to_hub(team, tmp_path / "team")
     assert isinstance(from_hub(tmp_path / "team"), IPPO)

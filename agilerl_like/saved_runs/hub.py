@@ -6,6 +6,7 @@ machine (`config.yaml`), and the card (`README.md`). `agilerl-like eval FOLDER` 
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import math
 import re
@@ -199,9 +200,15 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
         shutil.copyfile(video, folder / VIDEO)
 
 
+def _shown(value: object) -> str:
+    """Return a value as one line of Markdown without markup: others may have written the files of a run."""
+    line = html.escape(" ".join(str(value).split()), quote=False)
+    return re.sub(r"([|\[\]`*\\])", r"\\\1", line)
+
+
 def card_of(content: Content, place: str) -> str:
     """Return the card: metadata that the Hub reads, what the agent is, and how to load it."""
-    agent, env = content.agent, content.env or "an environment"
+    agent, env = content.agent, _shown(content.env or "an environment")
     metadata: dict[str, Any] = {
         "library_name": LIBRARY,
         "tags": [
@@ -225,7 +232,7 @@ def card_of(content: Content, place: str) -> str:
         *content.origin.items(),
     ]
     shown, hidden = content.lineage[-LINES_OF_LINEAGE:], max(0, len(content.lineage) - LINES_OF_LINEAGE)
-    lineage = [*([f"- {hidden} earlier births"] if hidden else []), *(f"- {line}" for line in shown)]
+    lineage = [*([f"- {hidden} earlier births"] if hidden else []), *(f"- {_shown(line)}" for line in shown)]
     return "\n".join(
         [
             "---",
@@ -238,7 +245,7 @@ def card_of(content: Content, place: str) -> str:
             "",
             "| | |",
             "|---|---|",
-            *(f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in facts),
+            *(f"| {name} | {_shown(value)} |" for name, value in facts),
             "",
             *(["## How it came about", "", *lineage, ""] if lineage else []),
             "## Use",
