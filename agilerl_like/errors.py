@@ -182,7 +182,8 @@ def unknown_name(field: str, value: object, allowed: Iterable[str]) -> Configura
         if near
         else f"allowed are: {', '.join([*names.values()][:SHOWN_NAMES])}{', …' * (len(names) > SHOWN_NAMES)}"
     )
-    return ConfigurationError(f"{field}={value!r} is unknown; {hint}")
+    of_agent = "; settings of the algorithm are arguments of its `population`" if "pop" in names else ""
+    return ConfigurationError(f"{field}={value!r} is unknown; {hint}{of_agent}")
 
 
 def renamed_error(field: str, value: object, here: str, foreign: ForeignSetting) -> ConfigurationError:

@@ -53,3 +53,6 @@ def test_an_unknown_keyword_is_refused():
         train_off_policy(None, eps_strat=0.5)
     with pytest.raises(ConfigurationError, match="argument='sum_score' is unknown; did you mean 'sum_scores'"):
         train_multi_agent_on_policy(None, sum_score=True)
+    for setting in ("lr", "gradient_steps"):
+        with pytest.raises(ConfigurationError, match=f"'{setting}' is unknown; .*; settings of the algorithm are arg"):
+            train_off_policy(None, **{setting: 1})
