@@ -90,9 +90,9 @@ class CNNSpec(ImageSpec):
             object.__setattr__(self, field, _extents(field, entries, least, layers))
         check_limits(self, "min_hidden_layers", "max_hidden_layers")
         layers = len(self.channel_size)
-        check_range("number of layers in channel_size", layers, self.min_hidden_layers, self.max_hidden_layers)
+        check_range(self, "number of layers in channel_size", layers, "min_hidden_layers", "max_hidden_layers")
         for channels in self.channel_size:
-            check_range("channel_size entry", channels, self.min_channel_size, self.max_channel_size)
+            check_range(self, "channel_size entry", channels, "min_channel_size", "max_channel_size")
         if self.max_kernel_size < NEW_KERNEL_SIZE:
             raise ConfigurationError(
                 f"max_kernel_size={self.max_kernel_size!r} must be at least {NEW_KERNEL_SIZE}, a new layer's kernel"

@@ -23,8 +23,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.modules.layers import Activation
-from agilerl_like.modules.spec import Arguments, SpecT, check_range
+from agilerl_like.modules.spec import Arguments, SpecT
 
 UnitAxes = dict[str, tuple[str, ...]]
 """Tensor name -> the unit group of each of its axes, "" for one without units. The first group named is its outputs."""
@@ -86,7 +87,8 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         Raises:
             ConfigurationError: `share` is not between 0 and 1.
         """
-        check_range("share", share, 0.0, 1.0)
+        if not 0 <= share <= 1:
+            raise ConfigurationError(f"share={share!r} is outside its range [0.0, 1.0]")
         for activation in _fades(self):
             activation.advance_(share)
 

@@ -94,9 +94,9 @@ class MLPSpec(FadingSpec):
             check_limits(self, low, high)
         if self.hidden_size:
             layers = len(self.hidden_size)
-            check_range("number of layers in hidden_size", layers, self.min_hidden_layers, self.max_hidden_layers)
+            check_range(self, "number of layers in hidden_size", layers, "min_hidden_layers", "max_hidden_layers")
         for nodes in self.hidden_size:
-            check_range("hidden_size entry", nodes, self.min_mlp_nodes, self.max_mlp_nodes)
+            check_range(self, "hidden_size entry", nodes, "min_mlp_nodes", "max_mlp_nodes")
         if self.layer_norm and self.min_mlp_nodes < 2:
             raise ConfigurationError("min_mlp_nodes=1 is too few for layer_norm=True: one normalised node is constant")
         self._check_activations()

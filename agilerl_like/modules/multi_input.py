@@ -100,7 +100,7 @@ class MultiInputSpec(CompositeSpec):
                 allowed = ", ".join(kind.spec.__name__ for kind in EXTRACTORS.values())
                 raise ConfigurationError(f"extractors[{name!r}]={spec!r} is no extractor; allowed are {allowed}")
         check_limits(self, "min_latent_dim", "max_latent_dim")
-        check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
+        check_range(self, "latent_dim", self.latent_dim, "min_latent_dim", "max_latent_dim")
         check_activation("activation", self.activation)
         check_activation("output_activation", self.output_activation)
         if self.fading:

@@ -73,10 +73,12 @@ class LSTMSpec(MemorySpec):
         super().__post_init__()
         if self.cell not in CELLS:
             raise unknown_name("cell", self.cell, CELLS)
-        for low, high in (("min_hidden_state_size", "max_hidden_state_size"), ("min_layers", "max_layers")):
+        for field, low, high in (
+            ("hidden_state_size", "min_hidden_state_size", "max_hidden_state_size"),
+            ("num_layers", "min_layers", "max_layers"),
+        ):
             check_limits(self, low, high)
-        check_range("hidden_state_size", self.hidden_state_size, self.min_hidden_state_size, self.max_hidden_state_size)
-        check_range("num_layers", self.num_layers, self.min_layers, self.max_layers)
+            check_range(self, field, getattr(self, field), low, high)
         if not 0 <= self.dropout < 1:
             raise ConfigurationError(f"dropout={self.dropout!r} must be at least 0 and less than 1")
 

@@ -39,8 +39,8 @@ class ResidualSpec(Spec):
         low, high = self.WIDTH_LIMITS
         check_limits(self, "min_blocks", "max_blocks")
         check_limits(self, low, high, least=least_width)
-        check_range(self.WIDTH, self.width, getattr(self, low), getattr(self, high))
-        check_range("num_blocks", self.num_blocks, self.min_blocks, self.max_blocks)
+        check_range(self, self.WIDTH, self.width, low, high)
+        check_range(self, "num_blocks", self.num_blocks, "min_blocks", "max_blocks")
         if self.scale_factor < 1:
             raise ConfigurationError(f"scale_factor={self.scale_factor!r} must be at least 1")
 

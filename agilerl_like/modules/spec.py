@@ -292,7 +292,8 @@ def check_limits(spec: Spec, low: str, high: str, *, least: int = 1) -> None:
         )
 
 
-def check_range(field: str, value: float, low: float, high: float) -> None:
-    """Raise ConfigurationError unless `low <= value <= high`."""
-    if not low <= value <= high:
-        raise ConfigurationError(f"{field}={value!r} is outside its range [{low}, {high}]")
+def check_range(spec: Spec, field: str, value: int, low: str, high: str) -> None:
+    """Raise ConfigurationError unless a value lies between the two fields of a spec that limit it."""
+    limits = getattr(spec, low), getattr(spec, high)
+    if not limits[0] <= value <= limits[1]:
+        raise ConfigurationError(f"{field}={value!r} is outside its range {[*limits]}, which {low} and {high} set")

@@ -89,7 +89,7 @@ class TransformerSpec(MemorySpec):
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be at least 1")
         for field, (low, high) in self.BOUNDS.items():
             check_limits(self, low, high)
-            check_range(field, getattr(self, field), getattr(self, low), getattr(self, high))
+            check_range(self, field, getattr(self, field), low, high)
         if not self.head_dim:
             if self.d_model % self.num_heads:
                 raise ConfigurationError(

@@ -102,7 +102,7 @@ class NetworkSpec(CompositeSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_limits(self, "min_latent_dim", "max_latent_dim")
-        check_range("latent_dim", self.latent_dim, self.min_latent_dim, self.max_latent_dim)
+        check_range(self, "latent_dim", self.latent_dim, "min_latent_dim", "max_latent_dim")
         if getattr(self.encoder, "output_layernorm", False) and self.min_latent_dim < 2:
             raise ConfigurationError(
                 "min_latent_dim=1 is too few for output_layernorm=True, which maps a single node to a constant"

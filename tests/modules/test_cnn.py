@@ -254,7 +254,10 @@ def test_extents_may_be_lists_and_equal_lists_become_integers():
     [
         ({"chanel_size": [64]}, "enc key='chanel_size' is unknown; did you mean 'channel_size'"),
         ({"channel_size": []}, r"number of layers in channel_size=0 is outside its range \[1, 6\]"),
-        ({"channel_size": [8], "min_channel_size": 16}, r"channel_size entry=8 is outside its range \[16, 256\]"),
+        (
+            {"channel_size": [8], "min_channel_size": 16},
+            r"channel_size entry=8 is outside its range \[16, 256\], which min_channel_size and max_channel_size set",
+        ),
         ({"kernel_size": [3]}, r"kernel_size=\(3,\) must be a list with an entry for each of the 2 layers"),
         ({"kernel_size": 3}, "kernel_size=3 must be a list with an entry for each of the 2 layers"),
         ({"kernel_size": 0}, "kernel_size=0 must be a list"),
