@@ -125,6 +125,7 @@ def test_a_budget_is_divided_into_thirty_generations_of_all_members():
         (["--minutes", "nan"], "minutes=nan must be finite and greater than 0"),
         (["--budget", "1e6", "--minutes", "3"], "minutes=3.0 and budget=1000000.0 exclude one another"),
         (["--population", "1"], "population=1 is too small for tune"),
+        (["--device", "gpu"], "device='gpu'; allowed are 'cpu', 'cuda', "),
         (["--seed", "-1"], "seed=-1 must be at least 0"),
         (["--out", "README.md"], "out='README.md' exists; allowed is a new file"),
     ],
@@ -214,9 +215,9 @@ def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_it
 ):
     killed, out = tmp_path / "killed", tmp_path / "out.yaml"
 
-    def copied(config, callbacks):
+    def copied(config, callbacks, quiet):
         copy = CopyFolder(config.run.dir / config.run.name, killed, generation=3)
-        return train_config(config, callbacks=[*callbacks, copy])
+        return train_config(config, callbacks=[*callbacks, copy], quiet=quiet)
 
     monkeypatch.setattr(tune, "train_config", copied)
     file = tmp_path / "own.yaml"
@@ -363,19 +364,23 @@ def test_what_was_found_has_the_schedules_of_its_selection_where_the_file_has_no
     assert of_best == {"ent_coef": "linear"}
 
 
-def test_minutes_are_converted_by_the_measured_speed_and_written_as_the_limit_of_the_run(monkeypatch, tmp_path):
+def test_minutes_are_converted_by_the_measured_speed_and_written_as_the_limit_of_the_run(monkeypatch, tmp_path, capsys):
     configs = []
     monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: 1000.0)
-    monkeypatch.setattr(tune, "train_config", lambda config, callbacks: configs.append(config) or 0)
-    assert main(["tune", "CartPole-v1", "--minutes", "2", "--population", "4", "--dir", str(tmp_path)]) == 0
-    training = configs[0].training
-    assert (training.max_steps, training.max_seconds) == (30_000, 120.0)
+    monkeypatch.setattr(tune, "train_config", lambda config, callbacks, quiet: configs.append((config, quiet)) or 0)
+    options = ["--minutes", "2", "--population", "4", "--dir", str(tmp_path)]
+    assert main(["tune", "CartPole-v1", *options, "--device", "auto", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    ((config, quiet),) = configs
+    assert quiet
+    assert config.run.device == "auto"
+    assert (config.training.max_steps, config.training.max_seconds) == (30_000, 120.0)
 
 
 def test_the_speed_is_measured_again_with_the_settings_of_a_short_search(monkeypatch, tmp_path):
     probes, searches = [], []
     monkeypatch.setattr(tune, "steps_per_second", lambda config, seconds: probes.append(config) or 2000.0 / len(probes))
-    monkeypatch.setattr(tune, "train_config", lambda config, callbacks: searches.append(config) or 0)
+    monkeypatch.setattr(tune, "train_config", lambda config, callbacks, quiet: searches.append(config) or 0)
     assert main(["tune", "CartPole-v1", "--minutes", "2", "--population", "4", "--dir", str(tmp_path)]) == 0
     assert [config.training.max_steps for config in probes] == [500_000, 60_000]  # of each of four members
     assert searches[0].training.max_steps == 30_000

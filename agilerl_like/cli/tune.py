@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
@@ -63,6 +63,8 @@ def tune(
     dir: Path | None = None,
     seed: int | None = None,
     out: Path | None = None,
+    device: str | None = None,
+    quiet: FlagCreatePairsOff[bool] = False,
 ) -> int:
     """Search for the hyperparameters and the architecture of an environment while a population learns in it.
 
@@ -85,6 +87,8 @@ def tune(
         dir: Parent folder of the run; left out: that of the file, or runs.
         seed: Seed of the run; left out: that of the file, or a random one.
         out: A second file for what was found, beside found.yaml in the run's folder.
+        device: Device of the networks (cpu, cuda, cuda:1, auto); left out: run.device of the file, or cpu.
+        quiet: Print warnings and errors only.
     """
     if budget is not None and minutes is not None:
         raise ConfigurationError(f"minutes={minutes!r} and budget={budget!r} exclude one another; allowed is one")
@@ -100,6 +104,8 @@ def tune(
     if out is not None:
         make_folder(out.absolute().parent)  # before the search, whose result would be lost otherwise
     draft, is_file = find_config(env), names_file(env)
+    if device is not None:
+        draft = draft.override(["--run.device", device])
     if seed is None and is_file:
         seed = draft.validate().seed
     seed = fresh_seed() if seed is None else checked_seed(seed)
@@ -109,6 +115,9 @@ def tune(
     steps = BUDGET if budget is None else budget
     if minutes is not None:
         steps = _steps_in(minutes, draft, population=population, seed=seed, has_ranges=bool(ranges))
+        if not quiet:
+            speed, count = f"{steps / minutes / 60:,.0f} env steps/s", formatting.count(steps)
+            write_line(f"measured {speed}: about {count} steps in {minutes:g} minutes")
     config = search_config(draft, steps=steps, population=population, seed=seed, has_ranges=bool(ranges))
     if minutes is not None:
         config = config.model_copy(update={"training": replace(config.training, max_seconds=60 * minutes)})
@@ -121,14 +130,14 @@ def tune(
     config = config.model_copy(update={"run": run})
     mark = SearchMark(folder.absolute() / FOUND)
     try:
-        code = train_config(config, callbacks=[mark])
+        code = train_config(config, callbacks=[mark], quiet=quiet)
     finally:
         remove_if_empty(folder)
     if not (folder / BEST).exists():  # an error ended it before its first checkpoint
         return code
-    write_found(Run.open(folder), config, folder / FOUND, quiet=out is not None)
+    write_found(Run.open(folder), config, folder / FOUND, quiet=quiet or out is not None)
     if out is not None:
-        write_found(Run.open(folder), config, out)
+        write_found(Run.open(folder), config, out, quiet=quiet)
     return code
 
 
@@ -185,7 +194,7 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
 
 
 def _steps_in(minutes: float, draft: Draft, *, population: int, seed: int, has_ranges: bool) -> float:
-    """Return the env steps of all members in so many minutes, by the measured speed, which is printed.
+    """Return the env steps of all members in so many minutes, by the measured speed.
 
     A search of few steps has shorter rollouts and generations than one of `BUDGET`, and is slower: the speed is then
     measured again with its settings.
@@ -210,7 +219,6 @@ def _steps_in(minutes: float, draft: Draft, *, population: int, seed: int, has_r
             f"minutes={minutes:g} are {steps:,.0f} env steps at {rate:,.0f} steps/s; allowed are at least "
             f"{least:,}, for {LEAST_GENERATIONS} generations"
         )
-    write_line(f"measured {rate:,.0f} env steps/s: about {formatting.count(steps)} steps in {minutes:g} minutes")
     return steps
 
 
