@@ -221,7 +221,8 @@ class AutoSelection(GatedSelection):
     def _rows_of_failure(self, view: PopulationView) -> list[SlotPlan]:
         """Return a row for every slot where no member earns more than a constant policy.
 
-        Members that earn more in training, with noise, stay. Up to half of the members, the oldest of the others, are
+        Members that earn more in training, with noise, stay, and so does a clone of the best agent in the generation in
+        which it returned. Up to half of the members, the oldest of the others, are
         replaced, in turn by clones of members that earn more in training and by fresh members: a higher training return
         may be luck, and the networks of that member may be saturated, so that no clone learns. Where none earns more in
         training, fresh members alone replace them, after every tenth of the budget (`PATIENCE`). Fresh members explore
@@ -229,7 +230,8 @@ class AutoSelection(GatedSelection):
         """
         rows, finders = self._rows_without_selection(view), finders_of(view)
         patience = share_of_generations(view, PATIENCE_SHARE, PATIENCE)
-        staying = {*self.in_grace(view), *(finders or [int(ranking(view.fitness, view.uids)[0])])}
+        best = int(ranking(view.fitness, view.uids)[0])
+        staying = {*self.in_grace(view), *(finders or [best]), returned_clone(view)}
         healthy = [slot for slot in range(len(view)) if math.isfinite(view.fitness[slot])]
         by_age = sorted((slot for slot in healthy if slot not in staying), key=lambda slot: view.uids[slot])
         oldest = by_age[: len(view) // 2] if finders or view.state["idle"] % patience == 0 else []

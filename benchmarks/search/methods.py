@@ -204,16 +204,17 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=18)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=19)
 
 
 METHODS = {
     "ours": Method(
-        'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=18, also_counts={
+        'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=19, also_counts={
             16: "no fresh members came in generations in which a clone of the best agent had just returned, although "
             "no member earned more than a constant policy",
-            17: "no constant policies were played in simple_spread, so that no fresh members could come there; runs in "
-            "other environments are equal",
+            17: "no constant policies were played in simple_spread, so that no fresh members could come there, and a "
+            "fresh member could replace a clone of the best agent in the generation of its return, where no member "
+            "earned more than a constant policy",
         },
     ),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
@@ -237,7 +238,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=18,
+        (("selection", AUTO), ("explorer", AUTO)), version=19,
     ),
     "pb2": Method(
         "a variant of PB2: truncation, this package's process without its rule for noise; a quarter of the clones take "

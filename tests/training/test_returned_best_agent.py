@@ -236,6 +236,17 @@ def test_fresh_members_come_though_a_clone_of_the_best_agent_earns_more_than_a_c
     assert found == [(None, []), (3, [0, 1]), (None, []), (3, [2])]  # 0 and 1 have time to learn
 
 
+def test_a_clone_of_the_best_agent_stays_in_the_generation_of_its_return_beside_finders():
+    """It has no training return yet, so that the members that earn more in training come before it."""
+    lucky, state = [-120.0, -130.0, -140.0], {"baseline": [-500.0, 0.0], "returned": [3, 6]}
+    view = PopulationView(
+        [-500.0, -500.0, -500.0, -130.0], [1, 2, 3, 9], (), 6, returns=[[-500.0] * 3] * 3 + [lucky], generations=20,
+        state=state, best_returns=lucky, train_returns=[-450.0, -460.0, -500.0, np.nan],
+    )  # fmt: skip
+    plan = AUTO.plan(view, np.random.default_rng(0))
+    assert [(row.weights_from, row.start) for row in plan] == [(0, None), (1, None), (0, None), (3, None)]
+
+
 def test_the_slot_of_a_clone_of_the_best_agent_is_known_after_others_are_removed():
     state = {"returned": [3, 5]}
     assert AUTO.removed(view_of([1.0, 6.0, 2.0, 9.0], state=state)) == [0, 2]
