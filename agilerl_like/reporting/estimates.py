@@ -162,7 +162,7 @@ def operator_gains(history: RunHistory) -> dict[str, list[float]]:
     gains: dict[str, list[float]] = {}
     for row, before in enumerate(history.before):
         if history.is_birth(row) and math.isfinite(gain := fitness[row] - fitness[before]):
-            gains.setdefault(_operators(history, row), []).append(gain)
+            gains.setdefault(_operators(history, row, history.births_of(row)), []).append(gain)
     unchanged = gains.pop("None", None)
     ordered = dict(sorted(gains.items(), key=lambda item: -len(item[1])))
     return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
@@ -184,18 +184,18 @@ def operator_effects(history: RunHistory) -> dict[str, list[float]]:
         parent = row_of.get((own["generation"], own["parent_uid"]), -1)
         if not history.is_birth(number) or parent < 0 or _is_of_earlier(history, number):
             continue
-        if any((birth.generation, birth.parent_uid) in changed for birth in history.births_of(number)):
+        birth = history.births_of(number)[-1:]  # not that of the parent, with which the member is compared
+        if any((one.generation, one.parent_uid) in changed for one in birth):
             continue
         if math.isfinite(effect := fitness[number] - fitness[parent]):
-            effects.setdefault(_operators(history, number), []).append(effect)
+            effects.setdefault(_operators(history, number, birth), []).append(effect)
     unchanged = effects.pop("None", None)
     ordered = dict(sorted(effects.items(), key=lambda item: -len(item[1])))
     return ordered if unchanged is None else {"clone, unchanged": unchanged, **ordered}
 
 
-def _operators(history: RunHistory, row: int) -> str:
-    """The operators of the birth of a row's member; several are one name."""
-    births = history.births_of(row)
+def _operators(history: RunHistory, row: int, births: Sequence[OffspringRecord]) -> str:
+    """Return the operators of the births that led to a row's member; several are one name."""
     if not births:
         return history.rows[row]["mutation"] or "None"
     if any(birth.shrunk for birth in births):  # which changes fitness by more than any mutation

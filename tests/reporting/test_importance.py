@@ -234,6 +234,18 @@ def test_a_clone_of_a_member_that_has_just_taken_its_slot_descends_from_that_mem
     assert operator_gains(run) == {"clone, unchanged": [2.0], "lr + batch_size": [2.0]}
 
 
+def test_a_clone_that_replaced_a_diverged_member_has_no_effect_of_its_parents_mutation():
+    """Member 4 is compared with 3, its parent: both have the learning rate with which 3 was born."""
+    rows = rows_of([(0, -1, 4.0), (1, -1, 10.0), (2, -1, 3.0)], [(3, 1, 12.0), (1, -1, 9.0), (4, 3, 11.0)])
+    births = (
+        a_birth(generation=1, slot=0, uid=3, parent_uid=1, mutations=LR),
+        a_birth(generation=2, slot=2, uid=4, parent_uid=3, mutations=(), reason="replaced"),
+    )
+    run = RunHistory(Path("run"), rows, births)
+    assert operator_effects(run) == {"clone, unchanged": [-1.0], "lr": [3.0]}
+    assert operator_gains(run) == {"lr": [2.0, 1.0]}  # over member 1, the generation before
+
+
 def test_a_parent_that_was_changed_at_the_birth_of_its_clone_is_no_comparison():
     rows = rows_of([(0, -1, 10.0), (1, -1, 4.0)], [(0, -1, 60.0), (2, 0, 12.0)])
     parent, clone = a_birth(slot=0, uid=0, survives=True, mutations=LR), a_birth(slot=1, uid=2, mutations=())
