@@ -213,6 +213,7 @@ class CsvReporter(FileReporter[dict[str, Any]]):
         if wanted == self._columns:
             self._file.append(_csv(wanted, rows))
         elif self._columns:
+            self._file.append("")  # removes what a failed write left of `rows`
             self._rewrite(wanted, [*_table(self.path, self._columns).records, *rows])
         else:
             self._rewrite(wanted, rows)

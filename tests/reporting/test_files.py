@@ -154,6 +154,20 @@ def test_records_of_a_full_disk_are_written_when_space_is_free_again(tmp_path):
     assert calls.texts == [f"CsvReporter {text}", f"LineageReporter {text}"]
 
 
+def test_rows_of_which_a_full_disk_took_a_part_are_written_once_beside_a_new_column(tmp_path):
+    reporters = CallbackList([CsvReporter(tmp_path), Warnings()])
+    reporters.on_run_begin(RUN)
+    members = [a_member(), a_member(slot=1, uid=1)]
+    reporters.on_generation(RUN, a_generation(*members, number=1))
+    header, row, _ = (tmp_path / "metrics.csv").read_text().splitlines(keepends=True)
+    with a_disk_of(len(header) + 3 * len(row) + 50):
+        reporters.on_generation(RUN, a_generation(*members, number=2))
+    RUN.track("x", 1.0)
+    reporters.on_generation(RUN, a_generation(*members, number=3))
+    written = [(row["generation"], row["slot"]) for row in read_metrics(tmp_path)]
+    assert written == [(number, slot) for number in (1, 2, 3) for slot in (0, 1)]
+
+
 @pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
 def test_link_or_pipe_in_place_of_a_file_is_an_error_and_its_target_unchanged(tmp_path, sink):
     target = tmp_path / "mine.txt"
