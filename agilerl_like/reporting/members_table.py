@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agilerl_like.reporting import formatting
-from agilerl_like.reporting.records import GenerationRecord, MemberRecord, fitness_order
+from agilerl_like.reporting.records import NO_PARENT, GenerationRecord, MemberRecord, fitness_order
 
 _GAP = 2
 _ARCHITECTURE_WIDTH = 40  # least width beside numbers; it grows into free space
@@ -136,7 +136,8 @@ def _identity(members: list[MemberRecord], previous: Mapping[int, float], target
     fitness = [m.fitness for m in members]
     changes = [m.fitness - previous.get(m.uid, previous.get(m.parent_uid, math.nan)) for m in members]
     is_new = [bool(previous) and m.uid not in previous for m in members]
-    names = [f"{m.uid} ← {m.parent_uid}" if new else str(m.uid) for m, new in zip(members, is_new, strict=True)]
+    has_parent = [new and m.parent_uid != NO_PARENT for m, new in zip(members, is_new, strict=True)]
+    names = [f"{m.uid} ← {m.parent_uid}" if its else str(m.uid) for m, its in zip(members, has_parent, strict=True)]
     return [
         _column("slot", (str(m.slot) for m in members), "dim"),
         _column("member", names, ("cyan" if new else "" for new in is_new))._replace(justify="left"),

@@ -94,6 +94,10 @@ def test_table_is_sorted_by_fitness_and_compares_offspring_with_parents():
     ]
 
 
+def test_a_fresh_member_has_no_parent_in_the_table():
+    assert table(a_generation(a_member(uid=9), number=2), {0: 100.0}, width=120)[1].split()[:3] == ["0", "9", "100.0"]
+
+
 def test_narrow_window_splits_the_table():
     assert table(two_members(), {0: 100.0, 1: 50.0}, width=50) == [
         "                                             batch",
