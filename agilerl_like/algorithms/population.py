@@ -674,6 +674,7 @@ def replace_diverged(population: BasePopulation, diverged: Sequence[int], uids: 
     agents = list(population)
     for place, uid in zip(diverged, uids, strict=True):
         agents[place] = population[parent].clone(index=uid)
+        agents[place].mut = "None"  # that of the parent is not of this birth
     population.set_members(agents)
     return [(place, parent) for place in diverged]
 

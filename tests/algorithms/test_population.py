@@ -404,8 +404,9 @@ def test_a_diverged_member_is_replaced_by_a_clone_of_the_best():
     with torch.no_grad():
         for parameter in population[0].network.parameters():
             parameter.fill_(torch.nan)
+    population[1].mut = "lr"
     assert replace_diverged(population, [0], [9]) == [(0, 1)]
-    assert population[0].index == 9
+    assert (population[0].index, population[0].mut) == (9, "None")
     assert torch.equal(flat(population[0]), flat(population[1]))
     with pytest.raises(PopulationDivergedError, match="every member"):
         replace_diverged(population, [0, 1, 2], [10, 11, 12])
