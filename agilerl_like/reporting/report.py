@@ -53,11 +53,6 @@ def write_report(runs: Sequence[RunHistory], target: Path, methods: Sequence[str
     return target
 
 
-def report_run(run_dir: Path | str) -> Path:
-    """Write the report of a run to `report.html` in its folder, and return the path."""
-    return write_report([read_history(run_dir)], Path(run_dir) / REPORT)
-
-
 class HtmlReporter(Reporter):
     """Writes `report.html` at the end of a run, also of an interrupted one; it comes after the record files."""
 

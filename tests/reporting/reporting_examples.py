@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from agilerl_like.reporting import (
@@ -15,6 +16,8 @@ from agilerl_like.reporting import (
     SummaryRecord,
     fittest,
 )
+from agilerl_like.reporting.report import write_report
+from agilerl_like.reporting.run_history import read_history
 
 
 def a_run(**changes: Any) -> RunRecord:
@@ -88,6 +91,11 @@ def a_birth(**changes: Any) -> OffspringRecord:
         "parent_fitness": 100.0,
     }
     return OffspringRecord(**{**values, **changes})
+
+
+def report_of(folder: Path) -> Path:
+    """Write the report of a run to its folder."""
+    return write_report([read_history(folder)], folder / "report.html")
 
 
 def a_founder(uid: int = 0) -> OffspringRecord:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run
+from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run, report_of
 
 from agilerl_like.cli import main
 from agilerl_like.errors import ConfigurationError
@@ -24,7 +24,7 @@ from agilerl_like.reporting.estimates import (
     pooled_by_method,
     probability_of_improvement,
 )
-from agilerl_like.reporting.report import PAGE, lineage_rows, report_html, report_run
+from agilerl_like.reporting.report import PAGE, lineage_rows, report_html
 from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.reporting.vega_scripts import vega_scripts
 
@@ -96,7 +96,7 @@ def json_of(page):
 
 
 def test_report_is_one_file_that_loads_nothing(run_dir):
-    path = report_run(run_dir)
+    path = report_of(run_dir)
     page = without_scripts(path.read_text(encoding="utf-8"))
     assert path == run_dir / "report.html"
     found = Checker(page)
@@ -113,7 +113,7 @@ def test_report_is_one_file_that_loads_nothing(run_dir):
 
 
 def test_charts_of_a_run_share_one_table(run_dir):
-    specs, (table,) = json_of(report_run(run_dir).read_text(encoding="utf-8"))
+    specs, (table,) = json_of(report_of(run_dir).read_text(encoding="utf-8"))
     # a tree, a fan, two hyperparameters and the weights; gains and times have numbers of their own
     assert sum(spec["data"] == {"name": "rows"} for spec in specs) == 5
     assert len(specs) == 7
@@ -141,7 +141,7 @@ def test_a_hyperparameter_that_a_schedule_changed_has_a_second_panel(tmp_path):
     for number, factor in enumerate((1.0, 0.5), 1):
         member = a_member(fitness=10.0 * number, losses={"lr": 1e-3 * factor, "batch_size": 64.0})
         metrics.generation(a_generation(member, number=number))
-    page = report_run(tmp_path).read_text(encoding="utf-8")
+    page = report_of(tmp_path).read_text(encoding="utf-8")
     specs, (table,) = json_of(page)
     assert (table["h0"], table["h1"], table["h2"]) == ([1e-3, 1e-3], [64, 64], [1e-3, 5e-4])
     assert "train/lr" in [spec["title"]["text"] for spec in specs if isinstance(spec.get("title"), dict)]
@@ -512,7 +512,7 @@ class TestIncompleteFolders:
 
     def test_deep_levels_of_the_run_document_are_left_out(self, run_dir):
         (run_dir / "run.json").write_text('{"deep": ["near", ' + "[" * 700 + "1" + "]" * 700 + "]}")
-        assert "near, …" in report_run(run_dir).read_text(encoding="utf-8")
+        assert "near, …" in report_of(run_dir).read_text(encoding="utf-8")
 
     def test_damaged_run_document_counts_as_missing(self, run_dir):
         for text in ("{", "[1]", "[" * 10_000, "\0"):

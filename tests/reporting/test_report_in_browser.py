@@ -5,9 +5,10 @@ from time import process_time
 
 import pytest
 from browser import PROGRAM, Browser
+from reporting_examples import report_of
 from test_report import HOSTILE, write_hostile_run, write_large_run, write_run
 
-from agilerl_like.reporting.report import report_run, write_report
+from agilerl_like.reporting.report import write_report
 from agilerl_like.reporting.run_history import read_history
 
 SMALLEST_TEXT = 9  # pixels of the font
@@ -78,7 +79,7 @@ class TestReport:
         (folder / "run.json").write_text(json.dumps({"command": "/a/long/path" * 20, "versions": {"torch": "2.13.0"}}))
         (folder / "config.yaml").write_text("environment: {id: LunarLander-v3}\n")
         headings = ["Family tree", "Fitness", "Hyperparameters", "What each mutation brought", "Time by part"]
-        browser.open(report_run(folder).as_uri(), width)
+        browser.open(report_of(folder).as_uri(), width)
         draw_all(browser)
         check(browser, width, [*headings, "Provenance and configuration"])
         places = browser.evaluate(WIDTHS)
@@ -102,7 +103,7 @@ class TestReport:
 def test_large_report_is_small_and_fast(browser, tmp_path):
     write_large_run(tmp_path / "large", size=64, generations=200)
     start = process_time()
-    report = report_run(tmp_path / "large")
+    report = report_of(tmp_path / "large")
     assert process_time() - start < 5
     assert report.stat().st_size < 5_000_000
     browser.call("Performance.enable", timeDomain="threadTicks")
@@ -117,14 +118,14 @@ def test_large_report_is_small_and_fast(browser, tmp_path):
 
 
 def test_charts_are_drawn_when_they_come_near(browser, tmp_path):
-    browser.open(report_run(write_run(tmp_path / "lander")).as_uri(), 1280, height=300)
+    browser.open(report_of(write_run(tmp_path / "lander")).as_uri(), 1280, height=300)
     assert browser.evaluate("drawn.has(document.querySelectorAll('.chart')[6])") is False
     browser.evaluate(f"scrollTo(0, 9999), {NEXT_FRAME}")
     assert browser.evaluate("drawn.has(document.querySelectorAll('.chart')[6])") is True
 
 
 def test_pointer_over_a_member_shows_its_fitness_and_birth(browser, tmp_path):
-    browser.open(report_run(write_run(tmp_path / "lander")).as_uri(), 1280)
+    browser.open(report_of(write_run(tmp_path / "lander")).as_uri(), 1280)
     draw_all(browser)
     # the place of member 2 in generation 2, line 1, from the scales of the tree's view
     x, y = browser.evaluate("""drawn.get(document.querySelector(".chart")).then(({view}) => {
@@ -137,7 +138,7 @@ def test_pointer_over_a_member_shows_its_fitness_and_birth(browser, tmp_path):
 
 
 def test_hostile_names_are_text(browser, tmp_path):
-    report = report_run(write_hostile_run(tmp_path / HOSTILE.replace("/", "_")))
+    report = report_of(write_hostile_run(tmp_path / HOSTILE.replace("/", "_")))
     browser.open(report.as_uri(), 1280)
     draw_all(browser)
     assert browser.console == []  # an element <img src=x> would be a failed request
