@@ -133,8 +133,10 @@ def _zero_absent_rows(rows: Any, acting: Any) -> Any:
 
     def cleaned(part: Any) -> np.ndarray:
         array = np.array(part)
-        rows = slice(None) if absent.all() else absent  # one env may come without its axis
-        array[rows] = np.nan_to_num(array[rows])
+        if absent.all():  # one env may come without its axis
+            return np.nan_to_num(array)
+        if absent.any():
+            array[absent] = np.nan_to_num(array[absent])
         return array
 
     return tree_map(cleaned, rows)

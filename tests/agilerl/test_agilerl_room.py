@@ -276,6 +276,17 @@ def test_a_rollout_that_begins_within_an_episode_has_its_hidden_state():
     assert starts == [[1.0, 1.0], [0.0, 1.0]]
 
 
+def test_a_buffer_of_one_environment_takes_observations_without_its_axis():
+    """As those of `gymnasium.make`."""
+    agent, observation = agent_of(num_envs=1), np.ones(3, np.float32)
+    for _ in range(16):
+        action, log_prob, _, value = agent.get_action(observation)[:4]
+        agent.rollout_buffer.add(observation, action, 1.0, 0.0, value, log_prob, next_obs=observation)
+    assert agent.rollout_buffer.get(8)["observations"].shape == (8, 3)
+    assert agent.rollout_buffer.get()["actions"].shape == (16,)
+    assert np.isfinite(agent.learn())
+
+
 def test_steps_are_a_number_and_the_list_of_older_releases(tmp_path):
     agent = agent_of()
     agent.steps += 5

@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.algorithms.agilerl_experiences import Experiences
 from agilerl_like.envs.pytree import tree_map
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.gae import gae
@@ -134,8 +135,12 @@ class RolloutBuffer:
         starts = self._ended if episode_start is None else self._numbers(episode_start)
         numbers = (self._numbers(reward), self._numbers(done), self._numbers(value), self._numbers(log_prob))
         mask = None if action_mask is None else np.array(action_mask)
-        copied = tree_map(lambda part: np.array(_host(part)), obs)
-        self._rows.append(Row(copied, np.array(_host(action)), *numbers, starts, mask, flags))
+        copied, taken = tree_map(lambda part: np.array(_host(part)), obs), np.array(_host(action))
+        if self.num_envs == 1:  # whose axis observation and action may lack
+            is_single = ObservationEncoder(self.observation_space).as_batch(copied)[1]
+            copied = tree_map(lambda part: part[None], copied) if is_single else copied
+            taken = taken[None] if taken.ndim == len(self.action_space.shape or ()) else taken
+        self._rows.append(Row(copied, taken, *numbers, starts, mask, flags))
         self._first_state = hidden_state if len(self._rows) == 1 else self._first_state
         self._next_obs, self._ended = next_obs, numbers[1]
 
