@@ -287,6 +287,19 @@ def test_a_buffer_of_one_environment_takes_observations_without_its_axis():
     assert np.isfinite(agent.learn())
 
 
+def test_the_rollout_buffer_has_the_settings_that_a_mutation_made():
+    ranges = HyperparameterConfig(gamma=RLParameter(0.5, 0.99), learn_step=RLParameter(8, 64, dtype=int))
+    agent = agent_of(num_envs=2, hp_config=ranges)
+    changed = set()
+    for seed in range(8):
+        before = agent.rollout_buffer
+        Mutations(0, 0, 0, 0, 0, 1, rand_seed=seed).mutation([agent])
+        after = agent.rollout_buffer
+        assert (after.gamma, after.capacity) == (agent.gamma, agent.rollout_steps)
+        changed |= {name for name in ("gamma", "capacity") if getattr(after, name) != getattr(before, name)}
+    assert changed == {"gamma", "capacity"}
+
+
 def test_steps_are_a_number_and_the_list_of_older_releases(tmp_path):
     agent = agent_of()
     agent.steps += 5

@@ -25,7 +25,7 @@ from agilerl_like.algorithms.agilerl_experiences import NAMES
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
 from agilerl_like.learning.sequences import BPTTSequenceType
 from agilerl_like.networks.distributions import make_distribution
 from agilerl_like.seeding import Purpose, generator
@@ -128,6 +128,11 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
         self._buffer: RolloutBuffer | None = None
 
     # -- the rollout buffer
+
+    def _take_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+        """Begin with an empty buffer, as AgileRL does after a mutation: it has the length of a rollout, and gamma."""
+        self._buffer = None
+        return super()._take_genome(genome, changes)
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
