@@ -292,6 +292,9 @@ def prune_by_output_variance(consumers: Sequence[tuple[Tensor, Tensor, Tensor]],
 
 # -- copying along unit maps
 
+DRAWN = ("weight", "conv")
+"""Endings of the names of weights: their rows of new outputs are drawn, since `skip_init` builds a child with zeros."""
+
 
 def copy_along_axes_(
     child: np.ndarray,
@@ -330,9 +333,9 @@ def copy_units_(
 ) -> None:
     """Fill the child's weights or buffers `[1, …]`, or weights and their moments `[3, …]`, from the parent's.
 
-    A tensor without a source stays as it is. New outputs of a weight matrix get random rows as long as the median row;
-    new outputs of other tensors keep the child's values. The moments of new entries are 0 and the mean of the tensor's
-    second moment: with 0 their first steps would be 3 to 6 learning rates long.
+    A tensor without a source stays as it is. New outputs of the tensors `DRAWN` get random rows as long as the median
+    row; new outputs of other tensors keep the child's values. The moments of new entries are 0 and the mean of the
+    tensor's second moment: with 0 their first steps would be 3 to 6 learning rates long.
     """
     arrays = {group: unit_map.numpy() for group, unit_map in weight_map.maps.items()}
     for name, tensor in child.items():
@@ -360,7 +363,7 @@ def _new_unit_values(name: str, old: np.ndarray, built: np.ndarray, generator: t
         return np.zeros_like(built)
     if built.ndim < 2 or name.endswith("bias"):
         return built
-    rows = torch.randn(built.shape, generator=generator).numpy() if name.endswith("weight") else built
+    rows = torch.randn(built.shape, generator=generator).numpy() if name.endswith(DRAWN) else built
     lengths = np.sort(_lengths(old), axis=None)
     median = lengths[(len(lengths) - 1) // 2]
     return rows * ((median if median > 0 else 2**0.5) / np.maximum(_lengths(rows), 1e-12))

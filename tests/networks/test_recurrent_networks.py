@@ -134,6 +134,17 @@ def test_growth_keeps_whole_sequences_and_running_episodes(cell, layers, activat
         parent = replace(parent, network=child.network, moments=child.moments)
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_new_units_of_a_memory_have_a_state(cell):
+    child = mutate_network(parent_of(spec_of(cell, units=10)), "memory.add_node", {"nodes": 16}, stream()).network
+    x, sequence_info = sequences(child.state_shape)
+    sequence_info = sequence_info._replace(state=torch.zeros_like(sequence_info.state))
+    for which, branch in enumerate((child.actor, child.critic)):
+        outputs = branch.recurrent_output(x, sequence_info, which)
+        assert outputs.shape[-1] == 26
+        assert bool((outputs[:, 10:] != 0).all())
+
+
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize(
     ("operator", "arguments"),
