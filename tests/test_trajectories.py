@@ -78,15 +78,16 @@ def test_log_probabilities_and_values_are_the_agents(tmp_path, recurrent):
         state = after[0] if recurrent else None
 
 
-def test_action_values(tmp_path):
+@pytest.mark.parametrize("dueling", [False, True])
+def test_action_values(tmp_path, dueling):
     """DQN chooses the largest value; it has no probabilities to draw from."""
     env = gym.make("CartPole-v1")
-    agent = DQN(env.observation_space, env.action_space, net_config=SMALL, seed=0)
+    agent = DQN(env.observation_space, env.action_space, net_config=SMALL, dueling=dueling, seed=0)
     data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, sampling="greedy", seed=1))
     learner = agent.learner
     with torch.no_grad():
         x = learner.network.observation_norm(learner.encode(data["observations"]))
-        values, _ = learner.network.step(x, learner.initial_hidden_state.expand(len(x), -1, -1, -1))
+        values = learner.network.q_values(x)
     np.testing.assert_array_equal(data["actions"], values.argmax(-1))
     np.testing.assert_allclose(data["values"], values.amax(-1), rtol=1e-5)
     assert (data["log_probs"] == 0).all()

@@ -112,7 +112,8 @@ class SampledPolicy:
         Of action values (DQN): 0, because the largest is always chosen, and that value.
         """
         if isinstance(self.learner.distribution, EpsilonGreedy):
-            legal = outputs if mask is None else outputs.masked_fill(~mask, -torch.inf)
+            values, _ = self.learner.network.evaluate(x)  # the outputs of a dueling network are advantages
+            legal = values if mask is None else values.masked_fill(~mask, -torch.inf)
             return np.zeros(len(x), np.float32), legal.amax(-1).cpu().numpy()
         sequence = SequenceInfo(x.new_zeros(len(x), 1), state) if self.learner.recurrent else NO_SEQUENCE
         log_prob, _ = self.learner.distribution.evaluate(outputs, raw, mask)
