@@ -415,7 +415,10 @@ class EvolvableTransformer(MemoryModule[TransformerSpec]):
     def init_new_layer_(self, operator: str, arguments: Arguments, generator: torch.Generator) -> None:
         """A new layer attends and computes, and adds nothing."""
         if operator == "add_layer":
-            self._layers[int(arguments["layer"])].reset_inside_(generator, orthogonal=self.spec.init_layers)
+            layer = self._layers[int(arguments["layer"])]
+            layer.reset_inside_(generator, orthogonal=self.spec.init_layers)
+            for parameter in (*layer.output.parameters(), *layer.outer.parameters()):
+                nn.init.zeros_(parameter)
 
     def layer_input(self, name: str, x: Tensor) -> Tensor:
         """`x` are sequences `[S, L, in]` that each begin an episode, or first steps `[n, in]`."""

@@ -204,6 +204,16 @@ def test_growth_changes_no_output_and_keeps_the_cache(operators, seed):
     torch.testing.assert_close(after, before, **EXACT)
 
 
+@pytest.mark.parametrize("operator", ["add_layer", "add_head", "add_node"])
+def test_growth_in_place_changes_no_output(operator):
+    module = made(TransformerSpec(**SMALL))
+    x, starts = normal(3, 6, 3), random_starts(3, 6)
+    before, _ = module.unroll(x, starts, x.new_zeros(3, *module.state_shape))
+    getattr(module, operator)(seed=3)
+    after, _ = module.unroll(x, starts, x.new_zeros(3, *module.state_shape))
+    torch.testing.assert_close(after, before, **EXACT)
+
+
 def test_a_new_layer_and_a_new_head_learn():
     module = made(TransformerSpec(**SMALL))
     for operator, arguments in (("add_layer", {"layer": 2}), ("add_head", {"heads": 1})):
