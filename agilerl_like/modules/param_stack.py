@@ -261,6 +261,7 @@ class ParamStack(Generic[ModuleT]):
         layers = self.member_layouts[0].layers
         for name, layer in self.module.named_modules():
             vars(layer).update({hooks: vars(layers[name])[hooks] for hooks in _HOOKS})
+            layer._is_full_backward_hook = True  # a registration sets it on the member's layer alone
 
     @torch.no_grad()
     def _move_in(self, row: int, member: nn.Module) -> None:

@@ -595,6 +595,16 @@ def test_forward_hooks_on_layers_of_a_single_agent_run_in_acting_and_learning():
     assert any(learns for _, learns in calls)
 
 
+def test_backward_hooks_on_layers_of_a_single_agent_run_in_learning():
+    agent, calls = agent_of(), []
+    experiences = experiences_of(agent)
+    linear = agent.actor.head.linears[-1]
+    linear.register_full_backward_hook(lambda _, inputs, outputs: calls.append((inputs[0].shape, outputs[0].shape)))
+    agent.learn(experiences)
+    (inputs, outputs), *_ = calls
+    assert (inputs[-1], outputs[-1]) == (linear.weight.shape[1], linear.weight.shape[0])
+
+
 @pytest.mark.parametrize(
     ("space", "action", "message"),
     [
