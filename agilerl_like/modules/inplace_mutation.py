@@ -74,7 +74,7 @@ def mutate_(
     with in_eval_mode(module):
         transfer_weights_(child, module, operator, chosen, states=states, generator=generator)
     child.train(module.training)
-    hooks = {name: value for name, value in vars(module).items() if name.endswith("_hooks")}
+    hooks = {name: value for name, value in vars(module).items() if "_hook" in name}
     vars(module).update({**vars(child), **hooks})
     return chosen
 

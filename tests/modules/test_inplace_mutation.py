@@ -113,6 +113,15 @@ def test_lstm_growth_keeps_hooks():
     torch.testing.assert_close(after[:, :16], before)
 
 
+def test_growth_keeps_the_options_of_hooks():
+    mlp, calls = made("mlp"), []
+    mlp.register_forward_pre_hook(lambda module, inputs, keywords: calls.append(keywords), with_kwargs=True)
+    mlp.register_forward_hook(lambda module, inputs, keywords, outputs: calls.append(keywords), with_kwargs=True)
+    mlp.add_node()
+    mlp(states_of(mlp))
+    assert calls == [{}, {}]
+
+
 def test_history_lstm_is_narrowed_without_states():
     """Its inputs are windows `[time * features]`; the new units, without consumers, are removed first."""
     window, stream = (
