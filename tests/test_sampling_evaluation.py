@@ -1,6 +1,7 @@
 """`evaluate`: returns on fresh episodes under each way of drawing actions, and `agilerl-like eval`."""
 
 import math
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like import IPPO, PPO, TD3, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.algorithms.episode_summary import summary
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli.evaluate import _write_result, _write_returns_by_agent
@@ -156,6 +157,13 @@ class TestEvaluate:
         assert not np.allclose(hot, cold)
         with pytest.raises(ConfigurationError, match=r"sampling=top_k\(2\) needs discrete actions"):
             evaluate(agent, "Pendulum-v1", 2, 1, "top_k(2)")
+
+    @pytest.mark.parametrize("sampling", ["temperature(4)", "top_k(2)"])
+    def test_a_deterministic_policy_has_no_probabilities(self, sampling):
+        env = gym.make("Pendulum-v1")
+        agent = TD3(env.observation_space, env.action_space, net_config=SMALL, seed=0)
+        with pytest.raises(ConfigurationError, match=rf"sampling={re.escape(sampling)} needs .* are greedy and sample"):
+            evaluate(agent, "Pendulum-v1", 1, 1, sampling)
 
     def test_cuts_long_episodes(self):
         played = evaluate(population("Pendulum-v1"), "Pendulum-v1", 2, 1, max_steps=5)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.distributions import ActionDistribution, Bernoulli, Categorical, Gaussian
-from agilerl_like.networks.exploration import EpsilonGreedy
+from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh
 
 ALLOWED = "allowed are greedy, sample, temperature(t) with t > 0, top_k(k) and bottom_k(k) with k >= 1"
 FORM = re.compile(r"(greedy|sample)|(temperature|top_k|bottom_k)\(\s*([^()]+?)\s*\)")
@@ -59,6 +59,11 @@ class Sampling:
         if not self.is_greedy and isinstance(distribution, EpsilonGreedy):
             raise ConfigurationError(
                 f"sampling={self.kind!r} needs a policy of probabilities; of action values (DQN) allowed is greedy"
+            )
+        if self.kind not in ("greedy", "sample") and isinstance(distribution, NoisyTanh):
+            raise ConfigurationError(
+                f"sampling={self.kind}({self.value:g}) needs a policy of probabilities; of a deterministic policy "
+                "(TD3, DDPG, and evolution strategies with a Box) allowed are greedy and sample, which are the same"
             )
         if self.kind in ("top_k", "bottom_k") and isinstance(distribution, Gaussian):
             raise ConfigurationError(
