@@ -54,9 +54,9 @@ def centred_ranks(returns: Tensor) -> Tensor:
 
 
 def standardized(returns: Tensor) -> Tensor:
-    """Return returns `[…, E]` minus their mean, over their standard deviation; 0 where all are equal."""
-    std = returns.std(-1, keepdim=True, unbiased=False)
-    return torch.where(std > 1e-6, (returns - returns.mean(-1, keepdim=True)) / std.clamp(min=1e-6), 0.0)
+    """Return returns `[…, E]` minus their mean, over their standard deviation; 0 if they differ by rounding alone."""
+    mean, std = returns.mean(-1, keepdim=True), returns.std(-1, keepdim=True, unbiased=False)
+    return torch.where(std > 1e-6 * mean.abs(), (returns - mean) / std, 0.0)
 
 
 SHAPINGS = {"ranks": centred_ranks, "standardized": standardized}

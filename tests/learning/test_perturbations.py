@@ -62,7 +62,14 @@ def test_standardized_returns():
     # mean 3, standard deviation sqrt((4 + 0 + 4) / 3)
     expected = torch.tensor([-2.0, 0.0, 2.0]) / (8 / 3) ** 0.5
     torch.testing.assert_close(standardized(torch.tensor([1.0, 3.0, 5.0])), expected)
-    assert standardized(torch.tensor([4.0, 4.0])).tolist() == [0.0, 0.0]
+    for equal in (0.0, 0.1, 4.0, 1e8):
+        assert standardized(torch.full((5,), equal)).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e7])
+def test_standardized_returns_do_not_depend_on_the_unit_of_rewards(scale):
+    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    torch.testing.assert_close(standardized(scale * returns), standardized(returns))
 
 
 def test_the_gradient_of_a_quadratic():
