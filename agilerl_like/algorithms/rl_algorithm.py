@@ -272,6 +272,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         """
         self.learner.set_image_layout(space, swap_channels=swap_channels)
         self.observation_space, self.swap_channels = space, swap_channels
+        if "swap_channels" in self._fixed:
+            self._fixed["swap_channels"] = swap_channels
 
     # -- mutation
 

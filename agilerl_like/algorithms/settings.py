@@ -137,8 +137,11 @@ SIZES = {
     each.name for spec in (NetworkSpec, MLPSpec, CNNSpec, ResNetSpec, SimBaSpec, LSTMSpec) for each in fields(spec)
 }
 """Parts of networks that mutations of the architecture change, and their limits."""
-FIXED = (*OF_NETWORKS, "squash_output", "dueling", "twin_q")
-"""Settings that cannot be set after an agent was made: its networks would not have the saved shape or outputs."""
+OF_ENCODERS = ("normalize_images", "swap_channels", "critic_observation")
+"""Settings that the encoder of observations is built from."""
+FIXED = (*OF_NETWORKS, *OF_ENCODERS, "squash_output", "dueling", "twin_q")
+"""Settings that cannot be set after an agent was made: its networks would not have the saved shape, inputs or outputs.
+"""
 ALWAYS_STORED = {
     *("batch_size", "lr", "learn_step", "gamma", "gae_lambda", "clip_coef", "clip_coef_vf", "ent_coef", "vf_coef"),
     *("action_std_init", "action_std_min", "action_std_max", "action_noise_correlation", "squash_output"),

@@ -54,13 +54,15 @@ def team_of(**settings):
         (agent_of, "recurrent", True), (team_of, "share_encoders", True), (agent_of, "normalize_observation", False),
         (agent_of, "squash_output", True), (lambda: DQN(BOX, DISCRETE, seed=0), "dueling", True),
         (lambda: TD3(BOX, BOX, seed=0), "twin_q", False), (agent_of, "action_std_init", -1.0),
+        (agent_of, "normalize_images", False), (agent_of, "swap_channels", True), (team_of, "swap_channels", True),
+        (agent_of, "critic_observation", "critic"),
     ],
 )  # fmt: skip
 def test_settings_that_networks_are_built_from_cannot_be_set(make, name, value, tmp_path):
     agent = make()
     assert getattr(agent, name) != value
     setattr(agent, name, value)
-    with pytest.raises(ConfigurationError, match=f"{name}={value} cannot be set after the networks were built with"):
+    with pytest.raises(ConfigurationError, match=f"{name}={value!r} cannot be set after the networks were built"):
         agent.save_checkpoint(tmp_path / "agent")
     copy = agent.clone()
     assert getattr(copy, name) != value  # a copy has the value that fits its networks

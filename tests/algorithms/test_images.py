@@ -174,7 +174,7 @@ def test_channels_last_images_give_the_same_network_input():
     )
 
 
-def test_swap_channels_of_test_reads_channels_last():
+def test_swap_channels_of_test_reads_channels_last(tmp_path):
     agent = agent_of(FRONT, net_config=CNN)
     front = gymnasium.vector.SyncVectorEnv([Pictures] * 2)
     behind = gymnasium.vector.SyncVectorEnv([lambda: Pictures(BEHIND)] * 2)
@@ -182,7 +182,9 @@ def test_swap_channels_of_test_reads_channels_last():
     assert agent.test(behind, swap_channels=True, loop=3) == score
     assert agent.observation_space == FRONT  # it is what it was
     agent.set_image_layout(BEHIND, swap_channels=True)
-    assert agent.test(behind, loop=3) == score
+    agent.save_checkpoint(tmp_path / "agent")
+    for one in (agent, agent.clone(), PPO.load(tmp_path / "agent")):
+        assert one.test(behind, loop=3) == score
     with pytest.raises(ConfigurationError, match=r"is not Box.* with its channels behind"):
         agent.set_image_layout(FRONT, swap_channels=True)
 
