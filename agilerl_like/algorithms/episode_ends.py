@@ -21,7 +21,7 @@ class StepEnds(NamedTuple):
     truncated: np.ndarray
     ended: np.ndarray
     acting: np.ndarray
-    """False in rows whose action was ignored."""
+    """False in rows whose action was ignored, or whose worker process was lost."""
     starts_next: np.ndarray
     """Rows whose next step begins an episode."""
     cut: np.ndarray
@@ -69,13 +69,14 @@ class EpisodeEnds:
         shape = (envs,)
         ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
         skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
-        acts = ~skipped if acting is None else np.broadcast_to(np.asarray(acting, np.bool_), shape) & ~skipped
-        terminated, truncated = (  # an episode may end while its agent waits
-            np.array(host(flag), np.bool_).reshape(shape) & ~skipped for flag in (terminated, truncated)
-        )
+        lost = np.broadcast_to(np.asarray(host(infos.get("worker_lost", False)), np.bool_), shape)
+        acts = np.broadcast_to(np.asarray(True if acting is None else acting, np.bool_), shape) & ~skipped & ~lost
+        terminated, truncated = (np.array(host(flag), np.bool_).reshape(shape) for flag in (terminated, truncated))
+        # a worker that replaces one lost in a reset resets in the next step
+        self._ended = (terminated | truncated) & (~skipped | lost)
+        terminated, truncated = terminated & ~skipped, truncated & ~skipped  # an episode may end while its agent waits
         ended, cut = terminated | truncated, np.flatnonzero(truncated & ~terminated)
         last = self._last_observations(cut, next_obs, infos)
-        self._ended = ended
         starts_next = ended | skipped  # an episode begins behind the step whose action was ignored, too
         return StepEnds(terminated, truncated, ended, acts, starts_next, cut, last)
 

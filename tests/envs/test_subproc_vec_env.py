@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slowness import slowness
 
+from agilerl_like import DQN, TransitionBuffer
 from agilerl_like.envs import (
     SubprocVectorEnv,
     VecEnvAdapter,
@@ -443,6 +444,28 @@ def test_with_next_step_a_reset_that_is_lost_is_not_valid_when_it_is_repeated(en
     assert (repeated.valid.tolist(), repeated.ended.tolist()) == ([False, False], [False, False])
     assert repeated.obs[:, 1].tolist() == [0.0, 0.0]
     assert env.step(np.zeros(2, int)).valid.all()
+
+
+@pytest.mark.parametrize("ends_before", [False, True])
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP, DISABLED])
+def test_a_hand_written_loop_stores_the_steps_that_are_valid(env_of, mode, ends_before):
+    """With `ends_before` the worker is lost in the step that resets row 0 with next-step autoreset."""
+    env, other = (env_of([failing_envs.FailingEnv] * 2, num_workers=1, autoreset_mode=mode) for _ in range(2))
+    adapter, agent = VecEnvAdapter(other), DQN(env.single_observation_space, env.single_action_space, num_envs=2)
+    buffer = TransitionBuffer(agent, env)
+    before, _ = env.reset(seed=[10, 20])
+    adapter.reset([10, 20])
+    for actions in [[failing_envs.ENDS, 0]] * ends_before + [[0, failing_envs.IS_KILLED], [0, 0], [0, 0]]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*SIGKILL", RuntimeWarning)
+            (obs, reward, terminated, truncated, info), step = env.step(np.array(actions)), adapter.step(actions)
+        assert buffer.add(before, actions, reward, terminated, truncated, obs, info) == step.valid.sum()
+        if step.valid.any():
+            same(buffer.newest()["obs"], before[step.valid])
+            same(buffer.newest()["reward"], step.reward[step.valid])
+        before = obs
+        if mode is DISABLED and (terminated | truncated).any():
+            before, _ = env.reset(options={"reset_mask": terminated | truncated})
 
 
 def test_an_env_whose_mask_allows_nothing_is_named_by_its_row(env_of):
