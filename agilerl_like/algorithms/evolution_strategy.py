@@ -190,7 +190,6 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             encoding=first.encoding,
             device=self.device,
             recent=-(-RECENT // first.num_envs),
-            with_moments=first.algorithm.normalize_observation in (True, "running"),
             describe_row=describe_row,
         )
         return self._returns
@@ -219,13 +218,10 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         returns = torch.zeros(len(at), rows, device=self.device)
         returns[:, self.columns] = experience.returns[at]
         returns = self.gradient_sync.all_reduce_(returns)
-        size = experience.encoding.num_floats
-        observations, counts = torch.zeros(len(at), 2, size, device=self.device), returns.new_zeros(len(at), 2)
-        if experience.moments is not None:
-            moments = experience.moments.of(at)
-            for numbers in moments:
-                self.gradient_sync.all_reduce_(numbers)
-            observations, counts = moments.as_rows()
+        moments = experience.moments.of(at)
+        for numbers in moments:
+            self.gradient_sync.all_reduce_(numbers)
+        observations, counts = moments.as_rows()
         trials = [self._trials[place] for place in at]
         sigmas = [
             learner.sigma if trial is None else trial.sigma for trial, learner in zip(trials, learners, strict=True)

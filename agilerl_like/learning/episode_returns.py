@@ -66,7 +66,6 @@ class EpisodeReturns:
         encoding: ObservationEncoder,
         device: torch.device,
         recent: int,
-        with_moments: bool,
         describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
     ) -> None:
         self.encoding, self.device, self.describe_row = encoding, device, describe_row
@@ -76,7 +75,7 @@ class EpisodeReturns:
         self._running = zeros.clone()  # returns of the current episodes, under the current policies
         self._counts_when_ended = torch.ones_like(zeros, dtype=torch.bool)
         self._at_start = torch.ones_like(zeros, dtype=torch.bool)  # no step of the current episode was taken
-        self.moments = ObservationMoments.zeros(members, encoding.num_floats, device) if with_moments else None
+        self.moments = ObservationMoments.zeros(members, encoding.num_floats, device)
         self._recent = torch.zeros(recent, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self._steps = 0
         # sums of each env's rewards and observations, which are finite if all of these are; float64 does not overflow
@@ -90,9 +89,8 @@ class EpisodeReturns:
         """Begin again for a member whose policies have changed."""
         self.sums[place] = self.counts[place] = self._running[place] = 0.0
         self._counts_when_ended[place] = self._at_start[place]
-        if self.moments is not None:
-            for numbers in self.moments:
-                numbers[place] = 0.0
+        for numbers in self.moments:
+            numbers[place] = 0.0
 
     def begin(self) -> int:
         """Return the place for the next step of all envs, among the last ones."""
@@ -126,9 +124,7 @@ class EpisodeReturns:
         at_start = self._at_start[:, columns]
         at_start &= ~valid
         at_start |= ended
-        if self.moments is not None:
-            seen = self._recent[place, :, columns]
-            self.moments.add_(self.encoding.float_columns(seen), valid)
+        self.moments.add_(self.encoding.float_columns(self._recent[place, :, columns]), valid)
 
     # -- reading
 

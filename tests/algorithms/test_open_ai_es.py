@@ -123,6 +123,15 @@ def test_a_member_learns_together_as_it_does_alone(indices, wide, normalize):
         torch.testing.assert_close(alone[0].optimizer.exp_avg, together[place].optimizer.exp_avg, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("normalizes", [(False, True), (True, False)])
+def test_each_member_that_normalises_observations_has_statistics_of_them(normalizes):
+    members = [cartpole(index, normalize_observation=its) for index, its in enumerate(normalizes)]
+    collected(Population(members), 60)
+    normalizing = members[normalizes.index(True)]
+    assert normalizing.learner.updates > 0
+    assert float(normalizing.network.observation_norm.count) > 0
+
+
 def test_per_member_gives_the_same_bits_alone():
     members = [cartpole(index, per_member=True) for index in range(3)]
     together = Population([member.clone() for member in members])

@@ -16,7 +16,7 @@ ENCODING = ObservationEncoder(gymnasium.spaces.Box(-1.0, 1.0, (2,)))
 
 
 def record(members=1, envs=1, **changed):
-    arguments = {"encoding": ENCODING, "device": torch.device("cpu"), "recent": 2, "with_moments": False}
+    arguments = {"encoding": ENCODING, "device": torch.device("cpu"), "recent": 2}
     return EpisodeReturns(members, envs, **{**arguments, **changed})
 
 
@@ -96,7 +96,7 @@ def test_members_and_env_groups_are_apart():
 
 
 def test_moments_and_recent_observations():
-    its = record(envs=2, with_moments=True)
+    its = record(envs=2)
     seen = torch.tensor([[[1.0, 2.0], [3.0, 6.0]]])
     step(its, [0, 0], observations=seen)
     step(its, [0, 0], valid="x.", observations=seen + 4)  # (5, 6) counts, (7, 10) does not
