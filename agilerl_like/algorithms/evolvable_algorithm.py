@@ -35,6 +35,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, Settin
 from agilerl_like.algorithms.serialization import MAX_COUNT, check_space_sizes, read_agent, read_history, to_builtin
 from agilerl_like.algorithms.settings import (
     FIXED,
+    check_is_config,
     check_ranges,
     check_values,
     setting_names,
@@ -174,17 +175,21 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Return what remains of a range that `repair` cuts off; "" if all of it is used."""
         return ""
 
-    def check(self) -> None:
-        """Raise ConfigurationError unless the current settings are legal together, and fit the networks."""
+    def check_settings(self) -> None:
         settings = self.settings()
         validated(self.config, settings)
+        check_is_config(self.hp_config)
         for name, value in self._fixed.items():
             if settings[name] != value:
                 raise ConfigurationError(
                     f"{name}={settings[name]!r} cannot be set after the networks were built with {value!r}; allowed is "
                     f"a new agent, {self.algo}(…, {name}={settings[name]!r})"
                 )
-        check_ranges(self.config, settings, self.hp_config, self.algo)
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the current settings are legal together, and fit the networks."""
+        self.check_settings()
+        check_ranges(self.config, self.settings(), self.hp_config, self.algo)
         for learner in self.learners.values():
             self.group_class.check_critic_config(self.algo, learner.architecture.critic)
 

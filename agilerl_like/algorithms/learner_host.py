@@ -127,6 +127,9 @@ class LearnerHost:
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together."""
 
+    def check_settings(self) -> None:
+        """Raise ConfigurationError unless the settings are legal in a hand-written loop, whatever its rollouts are."""
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Attach the learners that `copy.deepcopy` and `pickle` made."""
         vars(self).update(state)

@@ -34,11 +34,15 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     loss = staticmethod(ppo_loss)
     """The loss of an update; a subclass may have one of its own (see `tutorials/own_loss.py`)."""
 
-    def check(self) -> None:
-        super().check()
+    def check_settings(self) -> None:
+        super().check_settings()
         settings = self.settings()
         check_combinations(settings, self.hp_config)
         check_std_range(settings, self.hp_config)
+
+    def check(self) -> None:
+        super().check()
+        settings = self.settings()
         if not self.bootstrap_truncated:
             warn_of_unbootstrapped()
         for group, learner in self.learners.items():

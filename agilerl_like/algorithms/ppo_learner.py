@@ -17,7 +17,7 @@ from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
-from agilerl_like.algorithms.settings import largest, number_range, validated
+from agilerl_like.algorithms.settings import largest, number_range
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
@@ -173,8 +173,7 @@ class PPOLearner(Learner):
         acting: Sequence[Any] | None = None,
     ) -> float:
         """Do one PPO update as `PPO.learn` describes."""
-        host = self.algorithm
-        validated(host.config, host.settings())  # attributes may have been set since the last update
+        self.algorithm.check_settings()  # attributes may have been set since the last update
         if isinstance(experiences, RolloutBuilder):
             rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
             experiences.clear()

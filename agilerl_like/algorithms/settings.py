@@ -252,12 +252,16 @@ def unknown_setting(field: str, name: str, allowed: Iterable[str]) -> Configurat
     return ConfigurationError(f"{field}={name!r} is unknown here; it is {called}a setting of {', '.join(owners)}")
 
 
+def check_is_config(hp_config: Any) -> None:
+    """Raise ConfigurationError unless ranges that were set by hand are a `HyperparameterConfig`."""
+    if not isinstance(hp_config, HyperparameterConfig):
+        raise ConfigurationError(f"hp_config={hp_config!r:.100}; allowed is a HyperparameterConfig")
+
+
 def check_ranges(
     config: type[Any], settings: Mapping[str, Any], hp_config: HyperparameterConfig, algorithm: str
 ) -> None:
     """Raise ConfigurationError unless all ranges are of settings that may evolve, with legal bounds, and hold these."""
-    if not isinstance(hp_config, HyperparameterConfig):  # set by hand
-        raise ConfigurationError(f"hp_config={hp_config!r:.100}; allowed is a HyperparameterConfig")
     check_bounds(config, settings, hp_config, algorithm)
     hp_config.check({name: settings[name] for name in hp_config})
 
