@@ -110,6 +110,7 @@ class LearnerBase:
         self.updates_without_learning = 0
         """Rollouts that count in `updates`, of which random streams are named, but were not learned from."""
         self._random_steps_taken = 0  # in a hand-written loop, since its last rollout
+        self._undone_random_steps = 0  # in the rollout of the last update, if that was undone
         self.return_statistics = ReturnStatistics.new()
         """The scale by which rewards are divided with `normalize_reward`."""
         self.recent_observations = torch.zeros(0, 0)

@@ -105,8 +105,7 @@ class PPOLearner(Learner):
             mask = self._mask(action_mask, len(x))
             outputs, values = self.network.evaluate(x, sequence_info)
             noise = self.next_noise(len(x)) if self.algorithm.training else None
-            taken = self.env_steps + self._random_steps_taken
-            if noise is not None and taken < self.algorithm.random_steps:
+            if noise is not None and self._draws_uniformly():
                 self._random_steps_taken += len(x) // self.num_agents if envs is None else envs
                 raw = self.distribution.uniform(noise, mask)
                 entropy = self.distribution.evaluate(outputs, raw, mask)[1]
@@ -122,6 +121,11 @@ class PPOLearner(Learner):
             arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             result = self.distribution.unbounded(raw), *arrays
             return (*result, self._named(self.network.step(x, sequence_info.state)[1])) if self.recurrent else result
+
+    def _draws_uniformly(self) -> bool:
+        """Return whether the next step's actions are uniformly random; it is not one of a rollout that was undone."""
+        self._undone_random_steps = 0
+        return self.env_steps + self._random_steps_taken < self.algorithm.random_steps
 
     def evaluate_actions(
         self, obs: Any, actions: np.ndarray, hidden_state: Any = None, action_mask: np.ndarray | None = None
@@ -174,9 +178,9 @@ class PPOLearner(Learner):
     ) -> float:
         """Do one PPO update as `PPO.learn` describes."""
         self.algorithm.check_settings()  # attributes may have been set since the last update
+        return_statistics = self.return_statistics
         if isinstance(experiences, RolloutBuilder):
             rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
-            experiences.clear()
         else:
             rollout, precomputed = as_rollout(
                 experiences,
@@ -186,34 +190,45 @@ class PPOLearner(Learner):
                 action_masks=action_masks,
                 acting=acting,
             )
-        rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
         snapshot = self.cohort.snapshot(self.row)
-        report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
-        if learns and not bool(report["healthy"][0]):
+        try:
+            rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
+            report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
+            if learns and not bool(report["healthy"][0]):
+                raise PopulationDivergedError(
+                    f"agent {self.index}: {_non_finite(report)} is not finite; its weights were restored"
+                )
+        except BaseException:
             self.cohort.restore(self.row, snapshot)
-            raise PopulationDivergedError(
-                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were restored"
-            )
+            self.return_statistics = return_statistics
+            self._undone_random_steps = self._random_steps_taken or self._undone_random_steps
+            self._random_steps_taken = 0
+            if isinstance(experiences, RolloutBuilder):
+                experiences.clear_at_next_step()
+            raise
         self.after_rollout(rollout)
+        if isinstance(experiences, RolloutBuilder):
+            experiences.clear()
         return float(report["loss"][0])
 
     def _marked_random_steps(self, rollout: Rollout) -> Rollout:
         """Mark the first steps of a hand-written loop's rollout whose actions `get_action` drew uniformly."""
-        if not self._random_steps_taken:
+        taken = self._random_steps_taken or self._undone_random_steps
+        if not taken:
             return rollout
         uniform = torch.zeros_like(rollout.valid, dtype=torch.bool)
-        uniform[:, : -(-self._random_steps_taken * self.num_agents // uniform.shape[2])] = True
+        uniform[:, : -(-taken * self.num_agents // uniform.shape[2])] = True
         return rollout.replace(uniform=uniform)
 
     def skip_step(self, envs: int) -> None:
         """Count a step of a hand-written loop's `envs` in which no agent of the group acts towards `random_steps`."""
-        if self.algorithm.training and self.env_steps + self._random_steps_taken < self.algorithm.random_steps:
+        if self.algorithm.training and self._draws_uniformly():
             self._random_steps_taken += envs
 
     def skip_rollout(self, rows: int) -> None:
         """Count a hand-written loop's rollout of so many `rows`, in none of which an agent of the group acted."""
         self.env_steps += rows // self.num_agents
-        self._random_steps_taken = 0
+        self._random_steps_taken = self._undone_random_steps = 0
 
     @property
     def longest_rollout(self) -> int:
@@ -237,7 +252,7 @@ class PPOLearner(Learner):
         """Count a rollout, in which `row` is this learner's, and bound the standard deviation."""
         self.updates_without_learning += not self.learns
         self.env_steps += math.prod(rollout.rewards.shape[1:]) // self.num_agents
-        self._random_steps_taken = 0
+        self._random_steps_taken = self._undone_random_steps = 0
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
         self.after_update(rollout.observations[row], rollout[row : row + 1].starts[0] if self.recurrent else None)

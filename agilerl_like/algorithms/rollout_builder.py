@@ -40,6 +40,9 @@ class _Step(NamedTuple):
 class RolloutBuilder:
     """Collects the steps of a hand-written loop; `agent.learn(builder)` does an update from them and empties it.
 
+    If an error undoes the update, the steps stay until the next one is added, so that `learn` can repeat it, for
+    example with a smaller `lr`.
+
     AgileRL's tuple has one done flag, which does not distinguish time limits from terminations. `add` takes both flags,
     and the value of the last observation of a truncated episode is bootstrapped.
 
@@ -64,6 +67,11 @@ class RolloutBuilder:
         self._starts: np.ndarray | None = self._starts_next
         """Flags of the envs whose episode begins with the first step; None: of all."""
         self._hidden_state: Mapping[str, Tensor] | None = None
+        self._clears_at_next_step = False
+
+    def clear_at_next_step(self) -> None:
+        """Discard all steps when the next one is added, because the update from them was undone."""
+        self._clears_at_next_step = True
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -95,6 +103,8 @@ class RolloutBuilder:
         Raises:
             ConfigurationError: the last observation of a truncated episode is missing.
         """
+        if self._clears_at_next_step:
+            self.clear()
         action = host(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape

@@ -18,6 +18,7 @@ from agilerl_like import (
     Population,
     PopulationDivergedError,
     RLParameter,
+    RolloutBuilder,
     make_vect_envs,
 )
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
@@ -287,6 +288,34 @@ def test_a_non_finite_update_is_undone():
     assert torch.equal(before, agent.learner.cohort.stacked.flat)
     agent.lr = 1e-3
     agent.learn(experiences)
+
+
+def add_steps(builder, agent, steps):
+    for step in range(steps):
+        obs = np.full((2, 4), 0.1 * step)
+        builder.add(obs, agent.get_action(obs)[0], [step, 1.0], [0, 0], [0, 0], obs)
+
+
+def test_an_undone_update_can_be_repeated_and_leaves_no_trace_in_the_next_rollout():
+    agent = agent_of(normalize_reward=True, random_steps=20)
+    agents = [agent.clone(index=agent.index) for _ in range(3)]
+    builders = [RolloutBuilder(agent, autoreset="Disabled") for agent in agents]
+    for one, builder in zip(agents, builders, strict=True):
+        add_steps(builder, one, 16)
+    for one, builder in zip(agents[:2], builders[:2], strict=True):
+        one.lr = 1e38
+        for _ in range(2):
+            with pytest.raises(PopulationDivergedError):
+                one.learn(builder)
+        one.lr = agent.lr
+    agents[0].learn(builders[0])
+    agents[2].learn(builders[2])
+    repeated, once = agents[0].learner, agents[2].learner
+    assert torch.equal(repeated.return_statistics.moments, once.return_statistics.moments)
+    assert torch.equal(repeated.cohort.stacked.flat, once.cohort.stacked.flat)
+    add_steps(builders[1], agents[1], 4)
+    assert len(builders[1]) == 4
+    assert agents[1].learner._random_steps_taken == 8  # of this rollout
 
 
 @pytest.mark.parametrize(
