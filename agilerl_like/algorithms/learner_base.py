@@ -406,8 +406,11 @@ class LearnerBase:
 
     @property
     def cohort(self) -> PopulationLearner:
-        """The cohort that computes this learner: a population's, else one of its own."""
-        if self._cohort is None:
+        """The cohort that computes this learner: a population's, else one of its own.
+
+        One of its own replaces a cohort with other execution options, because these may be set at any time.
+        """
+        if self._cohort is None or self._cohort.execution != self.execution:
             self.attach(PopulationLearner([self.network], [self.moments], execution=self.execution), 0)
         return cast(PopulationLearner, self._cohort)
 

@@ -117,9 +117,10 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
 
     @property
     def cohort(self) -> PopulationLearner | PerMemberLearner:
-        """The cohort that computes the learners; it is rebuilt after a learner has got another network."""
+        """The cohort that computes the learners; another network or other execution options replace it by a new one."""
         attached = [] if self._cohort is None else self._cohort.learners
-        if len(attached) != len(self) or not all(map(Learner.is_attached, self, attached)):
+        is_current = len(attached) == len(self) and attached[0].execution == self[0].execution
+        if not is_current or not all(map(Learner.is_attached, self, attached)):
             if self.is_per_member:
                 self._cohort = PerMemberLearner([_make_cohort([learner], self.gradient_sync) for learner in self])
             else:

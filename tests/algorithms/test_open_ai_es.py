@@ -142,6 +142,16 @@ def test_per_member_gives_the_same_bits_alone():
     assert torch.equal(flat(alone[0]), flat(together[1]))
 
 
+def test_per_member_can_be_set_between_runs():
+    pop = Population([cartpole(index) for index in range(2)])
+    collected(pop, 60)
+    for member in pop:
+        member.per_member = True
+    updates = pop[0].learner.updates
+    collected(pop, 60)
+    assert pop[0].learner.updates > updates
+
+
 def test_a_member_waits_for_all_of_its_policies_or_for_learn_step():
     pop = Population([cartpole(0, learn_step=None), cartpole(1, learn_step=6 * 8)])
     env = make_vect_envs("CartPole-v1", num_envs=12, backend="torch")

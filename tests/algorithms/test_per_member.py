@@ -240,6 +240,22 @@ def test_per_member_agents_have_separate_cohorts():
     assert "per_member" not in population[0].genome.hyperparameters
 
 
+def test_a_population_whose_execution_options_are_set_has_a_cohort_with_them():
+    population = Population(members_of(WORLDS["vectors"], 0))
+    before, cohort = [state_of(agent) for agent in population], population.cohort
+    for options in ({"precision": "bfloat16"}, {"per_member": True}, {"per_member": False, "precision": "float32"}):
+        for agent in population:
+            for name, value in options.items():
+                setattr(agent, name, value)
+        assert population.cohort is not cohort
+        cohort = population.cohort
+        assert isinstance(cohort, PerMemberLearner) == population[0].per_member
+        assert {its.execution for its in cohort.learners} == {population[0].learner.execution}
+        assert population.cohort is cohort
+        for agent, state in zip(population, before, strict=True):
+            assert all(torch.equal(x, state[name]) for name, x in state_of(agent).items())
+
+
 def test_snapshots_can_be_restored():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort, before = population.cohort, [state_of(agent) for agent in population]

@@ -350,6 +350,16 @@ def test_a_changed_attribute_counts_from_the_next_update_on():
     assert 20 < moved[1] / moved[0] < 500
 
 
+def test_precision_that_is_set_counts_from_the_next_update_on():
+    agent = agent_of()
+    agent.learn(experiences_of(agent))
+    agent.precision = "bfloat16"
+    clone = agent.clone(index=agent.index)
+    for one in (agent, clone):
+        one.learn(experiences_of(one))
+    assert torch.equal(agent.learner.cohort.stacked.flat, clone.learner.cohort.stacked.flat)
+
+
 @pytest.mark.parametrize("part", ["encoder_config", "head_config"])
 def test_weight_noise_is_resampled_after_every_update(part):
     agent = agent_of(net_config={**SMALL, part: {"hidden_size": [16], "noisy": True}})
