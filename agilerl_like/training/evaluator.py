@@ -45,7 +45,7 @@ class EvalResult(NamedTuple):
     was lost, or a member did not play a seed. Empty if fitness is not a mean over episodes; if it is info.NAME, these
     are the infos."""
     is_zero_sum: bool = False
-    """Whether there were rewards, and in every episode they summed to 0 over the agents."""
+    """Whether the fitness is the return, there were rewards, and in every episode they summed to 0 over the agents."""
     instances: int = 1
     """Instances of the env; episode i of a member is of instance i modulo their number."""
     aggregate: str = "mean"
@@ -299,7 +299,7 @@ class Evaluator:
             scores.shape[1],
             played.lengths.sum(axis=1).tolist(),
             scores.tolist(),
-            played.is_zero_sum,
+            played.is_zero_sum and not self.fitness_info,
             self.instances,
             self.aggregate,
             {name: [summary(its.tolist()).mean for its in values] for name, values in measures.items()},

@@ -123,3 +123,29 @@ def test_constant_policies_are_measured_for_teams_without_masks(team, measured):
     train_multi_agent_on_policy(env, pop=pop, selection_strategy=NotesBaseline(), mutation=GaussianSteps(), **options)
     env.close()
     assert NotesBaseline.noted == [None, None, measured]
+
+
+class WithHits(Duel):
+    """Counts the colours that red names in an episode."""
+
+    def reset(self, seed=None, options=None):
+        self.hits = 0
+        return super().reset(seed, options)
+
+    def step(self, actions):
+        self.hits += int(actions["red_0"] == self.colour)
+        *parts, infos = super().step(actions)
+        return *parts, {agent: {"hits": self.hits} for agent in infos}
+
+
+def test_constant_policies_are_measured_in_a_zero_sum_game_whose_fitness_is_an_info(capsys):
+    env = make_multi_agent_vect_envs(WithHits, 2, backend="sync", info_keys={"hits": "red_0.hits"})
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    pop = IPPO.population(2, *spaces, num_envs=2, learn_step=16, batch_size=16, net_config=SMALL, seed=1)
+    options = {"max_steps": 64, "evo_steps": 16, "eval_loop": 1, "verbose": False, "fitness": "info.hits"}
+    NotesBaseline.noted.clear()
+    train_multi_agent_on_policy(env, pop=pop, selection_strategy=NotesBaseline(), mutation=GaussianSteps(), **options)
+    env.close()
+    assert "fitness='return'" not in capsys.readouterr().out
+    highest, spread = NotesBaseline.noted[2]
+    assert 0 <= spread <= highest <= 4
