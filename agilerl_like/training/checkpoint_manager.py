@@ -54,7 +54,7 @@ class Progress:
     """Vector steps."""
     evaluation_steps: NonNegativeInt = 0
     saved_at: NonNegativeInt = 0
-    """Env steps of each member at the last checkpoint."""
+    """Env steps of each member when the last checkpoint was due."""
     seconds: Seconds = 0.0
     seconds_by_part: dict[str, Seconds] = field(default_factory=dict)
     evolved: Flag = True
@@ -347,6 +347,8 @@ class CheckpointManager:
         self.saves = 0
         self.failures = 0
         """Consecutive saves that failed."""
+        self.saved_generation = 0
+        """The generation of the newest checkpoint; 0 without one. The same on all processes."""
 
     def save(self, run_state: RunState, *, last: bool = False, is_complete: bool = True) -> None:
         """Write the best agent; the population if this is the last save; a checkpoint if the generation is complete.
@@ -366,9 +368,9 @@ class CheckpointManager:
                 if last and not is_done:
                     break
             self.failures = 0 if is_done else self.failures + 1
-        self.failures = process_group.broadcast(self.failures)
-        if self.has_run_dir and not self.failures and is_complete:
-            process_group.monitor.record_checkpoint(run_state.progress.generation, self.resume)
+        self.failures, self.saved_generation = process_group.broadcast([self.failures, self.saved_generation])
+        if self.saved_generation == run_state.progress.generation:
+            process_group.monitor.record_checkpoint(self.saved_generation, self.resume)
 
     def save_best_after_error(self, best: BestAgent) -> list[Path]:
         """Write the best agent and return its folders; none if another process has it, which may have left the run."""
@@ -455,8 +457,9 @@ class CheckpointManager:
     def _write_checkpoint(
         self, checkpoints: Checkpoints, run_state: RunState, documents: dict[str, Any], tensors: dict[str, Any]
     ) -> Path:
-        score = run_state.best.record.fitness
-        written = checkpoints.write(run_state.progress.generation, documents, tensors, score=score)
+        generation, score = run_state.progress.generation, run_state.best.record.fitness
+        written = checkpoints.write(generation, documents, tensors, score=score)
+        self.saved_generation = generation
         checkpoints.write_marker()
         checkpoints.warn_if_disk_nearly_full(self.callbacks.on_warning)
         return written

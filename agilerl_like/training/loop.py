@@ -147,22 +147,23 @@ class TrainingLoop(EvaluatingLoop):
     def _finish(self, stopped: int) -> RunResult:
         """Save the run, report its summary and return its result."""
         self._save(last=True, is_complete=not stopped)
-        if stopped and not self.progress.saved_at and self.checkpoint_manager.checkpoints is not None:
+        manager, best = self.checkpoint_manager, self._known_best()
+        summary = self._summary(best, resumes=bool(stopped))
+        if summary.resume and not manager.saved_generation and manager.checkpoints is not None:
             same = "with the same result"
             if self.context.record.steps_before:
                 same = "for which it needs the members as they were before it, since these had been trained"
-            self.callbacks.on_warning(
-                f"the run ended before its first checkpoint, which is due after {self.checkpoint_every} "
-                f"env steps of each member: resume starts it from the beginning, {same}. A smaller "
-                "training.checkpoint comes earlier; population/ has the members as they are now"
-            )
-        best = self._known_best()
-        summary = self._summary(best, resumes=bool(stopped))
+            reason, advice = "the run has no checkpoint, since none could be written", ""
+            if stopped and not self.progress.saved_at:
+                distance = f"{self.checkpoint_every} env steps of each member"
+                reason = f"the run ended before its first checkpoint, which is due after {distance}"
+                advice = ". A smaller training.checkpoint comes earlier; population/ has the members as they are now"
+            self.callbacks.on_warning(f"{reason}: resume starts it from the beginning, {same}{advice}")
         self.callbacks.on_run_end(self.context, summary)
         population = self.members.gather_all()
         population.fitness, population.outcome = list(self.fitness), summary.reason
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
-        return RunResult(population, list(self.fitness), summary, max(stopped, 0), self.checkpoint_manager.failures)
+        return RunResult(population, list(self.fitness), summary, max(stopped, 0), manager.failures)
 
     # -- training
 
@@ -643,9 +644,9 @@ class TrainingLoop(EvaluatingLoop):
         paths = [] if self.best is None else manager.save_best_after_error(self.best)
         if manager.checkpoints is None or generation == 0:
             return
-        first = self.saved_generation + 1
+        first = manager.saved_generation + 1
         lost = f"generation {first}" if first >= generation else f"generations {first} to {generation}"
-        start = f"the checkpoint of generation {first - 1}" if self.saved_generation else "the beginning"
+        start = f"the checkpoint of generation {first - 1}" if manager.saved_generation else "the beginning"
         saved = f"{paths[0].name}/ has the best agent so far" if paths else "no best agent was saved"
         self.callbacks.on_warning(
             f"the run broke off in generation {generation}: {saved}, and members are saved in checkpoints alone, which "
@@ -673,5 +674,3 @@ class TrainingLoop(EvaluatingLoop):
                 last=last,
                 is_complete=is_complete,
             )
-            if is_complete and not self.checkpoint_manager.failures:
-                self.saved_generation = self.progress.generation

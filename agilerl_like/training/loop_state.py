@@ -77,8 +77,6 @@ class LoopState:
         self.lineage = Lineage()
         self.best: BestAgent | None = None
         """None before the first evaluation."""
-        self.saved_generation = 0
-        """The generation of the newest checkpoint; 0 without one."""
         self.uids = members.all_gather_by_slot([agent.index for agent in members.population], encode=int, decode=int)
         self.progress = Progress(next_uid=1 + max(self.uids), updates_before=members.most_updates())
         self.fitness: list[float] = []
@@ -130,7 +128,7 @@ class LoopState:
     ) -> None:
         """Restore the state of a checkpoint; only the main process has the best agent and the opponents."""
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
-        self.progress.outcome, self.saved_generation = "", self.progress.generation
+        self.progress.outcome, self.checkpoint_manager.saved_generation = "", self.progress.generation
         self.unreplaced = {*self.progress.unreplaced}
         self.history = History.from_json(saved_run.get("history", []))
         self.search = SearchState.from_json(saved_run.get("search")).for_selection(selection_name(self.selection))
@@ -276,7 +274,7 @@ class LoopState:
 
     def _summary(self, best: BestAgent, *, resumes: bool) -> SummaryRecord:
         reason, manager = self.progress.outcome, self.checkpoint_manager
-        resume = manager.resume if self.progress.saved_at or not resumes else manager.restart
+        resume = manager.resume if manager.saved_generation else manager.restart
         resumes = resumes or reason == "disk full" or reason.startswith("stopped")
         return SummaryRecord(
             reason=reason,

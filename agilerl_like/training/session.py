@@ -288,7 +288,7 @@ class ProcessRun:
                 try:
                     return loop.run(stop_requests)
                 except PopulationDivergedError as end:
-                    is_saved = saved_run is not None or loop.progress.saved_at
+                    is_saved = loop.checkpoint_manager.saved_generation > 0
                     is_loadable = self.population is None or not differing_functions(self.population)
                     if diverged is None and is_saved and is_loadable:
                         raise RetryFromCheckpoint(str(end)) from end

@@ -6,13 +6,15 @@ import shutil
 
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from small_runs import Records
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.distributed.heartbeat import NullMonitor
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, EnvStepError
 from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
-from agilerl_like.storage.checkpoint_folder import Checkpoint
+from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
 from agilerl_like.training import checkpoint_manager
 from agilerl_like.training.checkpoint_manager import EXPERIENCE, load_population, newest_checkpoint, take_experience
 from agilerl_like.training.training_arguments import OutputPaths
@@ -173,6 +175,55 @@ def test_a_checkpoint_is_written_although_the_elite_cannot_be(tmp_path):
     train_on_policy(env, pop=pop, **sizes, **paths, callbacks=[Block(tmp_path / "elite")], verbose=False)
     env.close()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["gen-000001"]
+
+
+class Break(Callback):
+    """Lets every step of the env fail after the second generation."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch = monkeypatch
+
+    def on_generation(self, context, record):
+        def step(env, action):
+            raise OSError("serial port lost")
+
+        if record.generation == 2:
+            self.monkeypatch.setattr(CartPoleEnv, "step", step)
+
+
+def test_the_warning_after_an_error_names_the_checkpoint_that_was_written_without_the_elite(tmp_path, monkeypatch):
+    env, records = make_vect_envs("CartPole-v1", 2, backend="sync"), Records()
+    sizes = {"max_steps": 128, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32, "history": 0}
+    paths = {"run_dir": tmp_path / "run", "elite_path": tmp_path / "elite"}
+    callbacks = [Block(tmp_path / "elite"), Break(monkeypatch), records]
+    with pytest.raises(EnvStepError, match="serial port lost"):
+        train_on_policy(env, pop=members_of(env), **sizes, **paths, callbacks=callbacks, verbose=False)
+    env.close()
+    assert "A resumed run repeats generation 3, from the checkpoint of generation 2" in records.warnings[-1]
+
+
+class StopInUpdate(Callback):
+    """Stops a run in the first update of its second generation."""
+
+    def on_update(self, run, metrics):
+        if run.generation == 2:
+            run.stop()
+
+
+@pytest.mark.parametrize("evo_steps", [32, 64])  # the end of a generation, and its midst
+def test_a_run_whose_only_checkpoint_could_not_be_written_is_not_resumed(tmp_path, monkeypatch, evo_steps):
+    def write(*args, **more):
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "write", write)
+    env, records = make_vect_envs("CartPole-v1", 2, backend="vector"), Records()
+    sizes = {"max_steps": 256, "evo_steps": evo_steps, "eval_loop": 1, "eval_steps": 5, "checkpoint": evo_steps}
+    callbacks = [StopInUpdate(), records]
+    train_on_policy(env, pop=members_of(env), **sizes, run_dir=tmp_path / "run", callbacks=callbacks, verbose=False)
+    env.close()
+    assert records.warnings[0] == "No space left on device"
+    assert records.warnings[-1].startswith("the run has no checkpoint, since none could be written: resume starts it")
+    assert records.summary.resume.startswith("no checkpoint yet; ")
 
 
 def progress(**changes):
