@@ -258,7 +258,8 @@ class LineageReporter(FileReporter[OffspringRecord]):
     """Writes `lineage.jsonl`: every `OffspringRecord` as one JSON object; a number that is not finite is null."""
 
     file_name = LINEAGE
-    _is_new = True
+    _is_new = False
+    """Whether the run has begun and has written nothing."""
     _resumed_at = 0
     """The last generation of the checkpoint that the run continues from."""
 
@@ -277,26 +278,25 @@ class LineageReporter(FileReporter[OffspringRecord]):
         self._write()
 
     def _write(self) -> None:
-        if not self._pending:
-            return
         if self._is_new and self.path.is_file():
             self._resume_at(self._pending)
         self._is_new = False
-        self._file.append("".join(map(_line, self._pending)))
-        self._pending = []
+        if self._pending:
+            self._file.append("".join(map(_line, self._pending)))
+            self._pending = []
 
     def _resume_at(self, births: Sequence[OffspringRecord]) -> None:
         """Remove what a killed or diverged attempt wrote after the checkpoint that the run continues from.
 
         A run that ended was saved before its last generation evolved, but after members that diverged in it had been
-        replaced: those births have smaller uids than the new ones.
+        replaced: those births have smaller uids than the new ones. Without selection there may be no new births.
         """
         found = _parse_lines(self.path, read_birth)
         if found.damaged:
             self._file.back_up(found.damaged)
-        generation = min(birth.generation for birth in births)
+        generation = min([self._resumed_at + 1, *(birth.generation for birth in births)])
         new = [birth.uid for birth in births if not birth.survives]
-        first_uid = min(new, default=1 + max(birth.uid for birth in births))
+        first_uid = min(new, default=1 + max((birth.uid for birth in births), default=0))
         replaced_at = self._resumed_at if self._resumed_at == generation else -1
         earlier = [
             span

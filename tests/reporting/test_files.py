@@ -314,7 +314,7 @@ def test_resumed_run_replaces_lineage_after_its_checkpoint(tmp_path):
     first.offspring((a_birth(generation=2, uid=3),))
     path = tmp_path / "lineage.jsonl"
     path.write_text(path.read_text() + '{"generation": 3, "sl')
-    second.start(a_run())
+    second.on_run_begin(RunContext(a_run(), generation=1))
     second.offspring((a_birth(generation=2, uid=3, slot=0),))
     second.offspring((a_birth(generation=3, uid=4, slot=0),))
     assert [(birth.uid, birth.slot) for birth in read_lineage(tmp_path)] == [(0, 0), (2, 1), (3, 0), (4, 0)]
@@ -330,6 +330,30 @@ def test_births_of_an_attempt_that_diverged_are_removed_where_the_run_restarts(t
     reporter.on_run_begin(RunContext(a_run(), generation=1))
     reporter.offspring((a_birth(generation=2, uid=5),))
     assert [(birth.generation, birth.uid) for birth in read_lineage(tmp_path)] == [(0, 0), (0, 1), (1, 2), (2, 5)]
+
+
+@pytest.mark.parametrize("births", [(), ((),), ((a_birth(generation=5, uid=6),),)])
+def test_births_of_an_abandoned_attempt_are_removed_although_none_follow_soon(tmp_path, births):
+    """Without selection the births are those of diverged members alone."""
+    first, second = LineageReporter(tmp_path), LineageReporter(tmp_path)
+    first.start(a_run())
+    first.offspring((a_founder(0), a_founder(1)))
+    first.offspring((a_birth(generation=2, uid=2),))
+    first.offspring((a_birth(generation=3, uid=3),))
+    second.on_run_begin(RunContext(a_run(), generation=2))
+    for one in births:
+        second.offspring(one)
+    second.finish(None)
+    new = [(5, 6)] if births and births[0] else []
+    assert [(birth.generation, birth.uid) for birth in read_lineage(tmp_path)] == [(0, 0), (0, 1), (2, 2), *new]
+
+
+def test_a_lineage_reporter_that_has_not_begun_changes_no_file(tmp_path):
+    first = LineageReporter(tmp_path)
+    first.start(a_run())
+    first.offspring((a_founder(0), a_birth(generation=1, uid=2)))
+    LineageReporter(tmp_path).close()
+    assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 2]
 
 
 @pytest.mark.parametrize("late", [False, True])
