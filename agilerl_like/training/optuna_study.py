@@ -24,12 +24,10 @@ optuna = library()
 
 @dataclass
 class _Observed:
-    """A member of the current generation: its last record, its fitness by generation, and when it trained."""
+    """A member of the current generation: when it began to train, and its record and the end of each generation."""
 
-    member: MemberRecord
     start: datetime
-    end: datetime
-    scores: dict[int, float] = field(default_factory=dict)
+    generations: dict[int, tuple[MemberRecord, datetime]] = field(default_factory=dict)
 
 
 class StudyCallback(Callback):
@@ -42,7 +40,8 @@ class StudyCallback(Callback):
 
     A run that was stopped and can be resumed adds its members when the resumed run ends, so that none is added twice.
     With the same callback the trials are those of an uninterrupted run. A new one has neither the fitness before the
-    stop nor members that the resumed run replaces at once.
+    stop nor members that the resumed run replaces at once. A run that continues from a checkpoint discards what
+    followed it, but trials that were added since stay, because Optuna removes none.
     """
 
     def __init__(self, study: Any, hp_config: HyperparameterConfig) -> None:
@@ -79,6 +78,12 @@ class StudyCallback(Callback):
         return {labels[name][0]: from_optuna(labels[name][1], value) for name, value in params.items()}
 
     def on_run_begin(self, run: RunContext) -> None:
+        """Begin, and discard what an abandoned attempt, or another run, has observed after `run.generation`."""
+        for uid, observed in [*self._alive.items()]:
+            for number in [number for number in observed.generations if number > run.generation]:
+                del observed.generations[number]
+            if not observed.generations:
+                del self._alive[uid]
         self._generation_start = datetime.now()
         self._folder = None if run.record.run_dir is None else str(run.record.run_dir.resolve())
 
@@ -88,10 +93,8 @@ class StudyCallback(Callback):
             self._add(run, self._alive.pop(uid))
         now = datetime.now()
         for member in record.members:
-            its = self._alive.setdefault(member.uid, _Observed(member, self._generation_start, now))
-            its.member, its.end = member, now
-            if math.isfinite(member.fitness):
-                its.scores[record.generation] = member.fitness
+            observed = self._alive.setdefault(member.uid, _Observed(self._generation_start))
+            observed.generations[record.generation] = member, now
         self._generation_start = now
 
     def on_run_end(self, run: RunContext, summary: SummaryRecord) -> None:
@@ -105,21 +108,26 @@ class StudyCallback(Callback):
         """Add a member's trial, unless it was added before the run was stopped, after its last checkpoint.
 
         A resumed run has the folder of the run that was stopped, and the time at which it began, which another run in
-        that folder does not have. A run without a folder cannot be resumed.
+        that folder does not have. A run without a folder cannot be resumed. After all members had diverged, the same
+        member has another fitness than before the restart, and is added again, with its fitness since then.
         """
-        member, folder = observed.member, self._folder
+        (member, end), folder = observed.generations[max(observed.generations)], self._folder
         begun = None if folder is None else run_document(Path(folder) / RUN_DOCUMENT).get("begun")
         origin = {"run": run.record.name, "run_dir": folder, "begun": begun, "seed": run.record.seed, "uid": member.uid}
-        if folder is not None and any(origin.items() <= trial.user_attrs.items() for trial in self.study.trials):
-            return
         facts = {**origin, "env": run.record.env, "parent_uid": member.parent_uid}
         facts |= {"architecture": member.architecture, "mutation": member.mutation}
+        scores = {number: one.fitness for number, (one, _) in observed.generations.items()}
         trial = as_trial(
             self.hp_config,
             member.hyperparameters,
             member.fitness,
-            intermediate_values=observed.scores,
+            intermediate_values={number: score for number, score in scores.items() if math.isfinite(score)},
             user_attrs=facts,
         )
-        trial.datetime_start, trial.datetime_complete = observed.start, observed.end
+        if folder is not None and any(
+            origin.items() <= its.user_attrs.items() and (its.last_step, its.value) == (trial.last_step, trial.value)
+            for its in self.study.trials
+        ):
+            return
+        trial.datetime_start, trial.datetime_complete = observed.start, end
         self.study.add_trial(trial)

@@ -162,23 +162,58 @@ def test_a_stopped_and_resumed_run_has_the_trials_of_an_uninterrupted_one(tmp_pa
     assert parts == whole
 
 
+LR = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2))
+
+
+def observe(callback, run_dir, *fitness, generation=0):
+    """Begin a run after a generation, and give each further one the fitness of its members by uid."""
+    record = SimpleNamespace(name="run", env="e", seed=1, run_dir=run_dir)
+    run = SimpleNamespace(record=record, generation=generation)
+    callback.on_run_begin(run)
+    same = {"parent_uid": -1, "hyperparameters": {"lr": 1e-3}, "architecture": "", "mutation": ""}
+    for number, by_uid in enumerate(fitness, generation + 1):
+        members = [SimpleNamespace(uid=uid, fitness=score, **same) for uid, score in by_uid.items()]
+        callback.on_generation(run, SimpleNamespace(generation=number, members=members))
+    return run
+
+
+def found_in(study):
+    return [(trial.user_attrs["uid"], trial.intermediate_values, trial.value) for trial in study.trials]
+
+
+def test_a_run_that_restarts_from_a_checkpoint_has_no_trials_of_what_followed_it(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    callback, both = StudyCallback(study, LR), {0: 1.0, 1: 2.0}
+    observe(callback, tmp_path, both, {0: 1.5, 1: 2.5}, {0: 1.5, 1: 2.5}, {0: 3.0, 2: 4.0})
+    added = (1, {1: 2.0, 2: 2.5, 3: 2.5}, 2.5)
+    assert found_in(study) == [added]  # Optuna removes no trial
+    run = observe(callback, tmp_path, {0: 1.0, 1: 2.5}, generation=1)
+    callback.on_run_end(run, SimpleNamespace(resume=""))
+    assert found_in(study) == [added, (0, {1: 1.0, 2: 1.0}, 1.0), (1, {2: 2.5}, 2.5)]
+
+
+def test_a_member_that_the_continued_run_has_lost_is_added_as_it_was_at_the_checkpoint(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    callback = StudyCallback(study, LR)
+    observe(callback, tmp_path, {0: 1.0, 1: 2.0}, {0: 1.5, 1: 2.5})
+    observe(callback, tmp_path, {0: 1.0, 2: 2.0}, generation=1)
+    assert found_in(study) == [(1, {1: 2.0}, 2.0)]
+
+
+def test_members_of_a_stopped_run_are_not_trials_of_a_new_one(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    callback = StudyCallback(study, LR)
+    observe(callback, tmp_path / "first", {0: 1.0, 1: 2.0})
+    run = observe(callback, tmp_path / "second", {0: 3.0})
+    callback.on_run_end(run, SimpleNamespace(resume=""))
+    assert found_in(study) == [(0, {1: 3.0}, 3.0)]
+
+
 def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run(tmp_path):
-    ranges, study = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), optuna.create_study(direction="maximize")
+    study = optuna.create_study(direction="maximize")
 
     def generations(run_dir):
-        run, callback = (
-            SimpleNamespace(record=SimpleNamespace(name="run", env="e", seed=1, run_dir=run_dir)),
-            StudyCallback(study, ranges),
-        )
-        callback.on_run_begin(run)
-        for number, uids in enumerate([(0, 1), (0, 2)], 1):
-            members = [
-                SimpleNamespace(
-                    uid=uid, parent_uid=-1, fitness=1.0, hyperparameters={"lr": 1e-3}, architecture="", mutation=""
-                )
-                for uid in uids
-            ]
-            callback.on_generation(run, SimpleNamespace(generation=number, members=members))
+        observe(StudyCallback(study, LR), run_dir, {0: 1.0, 1: 1.0}, {0: 1.0, 2: 1.0})
 
     generations(Path("runs/a/seed1")), generations(Path("runs/a/seed1").resolve())
     assert [trial.user_attrs["uid"] for trial in study.trials] == [1]
