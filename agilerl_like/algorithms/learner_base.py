@@ -109,6 +109,8 @@ class LearnerBase:
         """Env steps of all rollouts so far, including those that were not learned from."""
         self.updates_without_learning = 0
         """Rollouts that count in `updates`, of which random streams are named, but were not learned from."""
+        self.updates_before = 0
+        """Updates before the run; a clone has those of its parent."""
         self._random_steps_taken = 0  # in a hand-written loop, since its last rollout
         self._undone_random_steps = 0  # in the rollout of the last update, if that was undone
         self.return_statistics = ReturnStatistics.new()
@@ -177,6 +179,11 @@ class LearnerBase:
     def learn_step(self) -> int:
         """Rows of a rollout, before it is rounded up to whole steps."""
         return self.rollout_length * self.num_agents
+
+    @property
+    def updates_of_run(self) -> int:
+        """Updates since the run began; rollouts that were not learned from do not count."""
+        return self.updates - self.updates_without_learning - self.updates_before
 
     @property
     def scheduled(self) -> tuple[str, ...]:
@@ -445,7 +452,7 @@ class LearnerBase:
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
         copy.env_steps, copy.return_statistics = self.env_steps, self.return_statistics
-        copy.updates_without_learning = self.updates_without_learning
+        copy.updates_without_learning, copy.updates_before = self.updates_without_learning, self.updates_before
         if copy.index == self.index:  # it continues the steps of a hand-written loop
             copy._last_noise, copy._random_steps_taken = self._last_noise, self._random_steps_taken
         return copy

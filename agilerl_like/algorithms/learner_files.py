@@ -70,6 +70,7 @@ class StoredLearner(LearnerBase):
         for name, count in (
             ("env_steps", self.env_steps),
             ("updates_without_learning", self.updates_without_learning),
+            ("updates_before", self.updates_before),
             ("random_steps_taken", self._random_steps_taken),
         ):
             if count:
@@ -152,9 +153,9 @@ class StoredLearner(LearnerBase):
         self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
         self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
         weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
-        self.env_steps, self.updates_without_learning, self._random_steps_taken = (
+        self.env_steps, self.updates_without_learning, self.updates_before, self._random_steps_taken = (
             read_count(document, name) if name in document else 0
-            for name in ("env_steps", "updates_without_learning", "random_steps_taken")
+            for name in ("env_steps", "updates_without_learning", "updates_before", "random_steps_taken")
         )
         network = self._unfilled(self.architecture)
         self._check_facts(safe_folder.tensor_infos(tensors), network, weights_only=weights_only)

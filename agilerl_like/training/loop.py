@@ -133,6 +133,7 @@ class TrainingLoop(EvaluatingLoop):
         stopped = 0
         self._set_checkpoint_distance()
         if self.progress.generation == 0:
+            self.progress.updates_before = self.members.start_counting_updates()
             self._warn_if_no_update()
             self._record_initial_members()
             if self.training_args.history:
@@ -213,7 +214,7 @@ class TrainingLoop(EvaluatingLoop):
         if self._has_reset or self.population.keeps_experience:
             return
         self._has_reset = True
-        if self._updates() == 0 and not self._warned_of_resets:
+        if self.members.most_updates() == 0 and not self._warned_of_resets:
             reason, allowed = self._reset_reason()
             self.callbacks.on_warning(
                 f"no member has learned in {self.steps} env steps, after which {reason}: what members have collected "
@@ -391,7 +392,7 @@ class TrainingLoop(EvaluatingLoop):
     def _updates_reached(self) -> bool:
         """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""
         limit = self.training_args.max_updates
-        return limit is not None and self._updates() >= limit
+        return limit is not None and self.members.most_updates() >= limit
 
     def _seconds_reached(self) -> bool:
         """Return whether the main process has run for `max_seconds`; collective if there is a limit."""

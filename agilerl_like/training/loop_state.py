@@ -78,7 +78,7 @@ class LoopState:
         self.best: BestAgent | None = None
         """None before the first evaluation."""
         self.uids = members.all_gather_by_slot([agent.index for agent in members.population], encode=int, decode=int)
-        self.progress = Progress(next_uid=1 + max(self.uids), updates_before=members.most_updates())
+        self.progress = Progress(next_uid=1 + max(self.uids))
         self.fitness: list[float] = []
         """The last fitness of each member, by slot; empty before the first evaluation."""
         self.history = History()
@@ -185,15 +185,11 @@ class LoopState:
         """
         args, generation = self.training_args, self.progress.generation
         found = args.generations(self.members.first.num_envs)
-        if args.max_updates is not None and (updates := self._updates()) > 0:
+        if args.max_updates is not None and (updates := self.members.most_updates()) > 0:
             found = min(found, math.ceil(generation * args.max_updates / updates))
         if args.max_seconds is not None:
             found = min(found, math.ceil(generation * args.max_seconds / self._main_seconds()))
         return max(found, generation)
-
-    def _updates(self) -> int:
-        """Return the updates that a member of any process has made at most in this run; collective."""
-        return self.members.most_updates() - self.progress.updates_before
 
     def _main_seconds(self) -> float:
         """Return for how many seconds the run has lasted on the main process; collective."""

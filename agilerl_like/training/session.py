@@ -559,7 +559,7 @@ def limits_reached(
         for name, is_reached in (
             ("max_steps", is_spent),
             ("target", is_good_enough),
-            ("max_updates", updates is not None and members.most_updates() - progress.updates_before >= updates),
+            ("max_updates", updates is not None and members.most_updates() >= updates),
             ("max_seconds", seconds is not None and progress.seconds >= seconds),
         )
         if is_reached and progress.outcome

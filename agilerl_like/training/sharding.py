@@ -126,13 +126,18 @@ class ShardedPopulation:
             map(MemberInfo.of, self.population), encode=self._info_to_json, decode=self._info_from_json
         )
 
-    def most_updates(self) -> int:
-        """Return the updates of the member that has made the most; collective.
+    def start_counting_updates(self) -> int:
+        """Count each member's updates from 0 on; return those that a member has made before at most; collective."""
+        for learner in self.population.all_learners():
+            learner.updates_before += learner.updates_of_run
+        return max(self.process_group.all_gather(max(its.updates_before for its in self.population.all_learners())))
 
-        Rollouts before `learning_starts` do not count.
+    def most_updates(self) -> int:
+        """Return the updates that a member has made at most in this run; collective.
+
+        Those of a clone include its parent's. Rollouts before `learning_starts` do not count.
         """
-        own = max(its.updates - its.updates_without_learning for its in self.population.all_learners())
-        return max(self.process_group.all_gather(own))
+        return max(self.process_group.all_gather(max(its.updates_of_run for its in self.population.all_learners())))
 
     def _info_to_json(self, info: MemberInfo) -> Any:
         return [info.uid, info.fitness, genome_to_json(info.genome), info.hp_config.to_json(), info.train_return]

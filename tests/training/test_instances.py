@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
@@ -23,6 +23,7 @@ from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.distinct_envs import num_distinct_envs
 from agilerl_like.envs.episode_wrappers import InfoObservation, MaxTotalReward
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.hpo import Selection, SlotPlan
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -327,6 +328,38 @@ def test_updates_before_the_run_do_not_count(tmp_path):
     saved_run = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), pytest.fail).documents["run"]
     assert limits_reached(saved_run, TrainingArguments(max_updates=3, max_steps=300), own) == ["max_updates"]
     assert limits_reached(saved_run, TrainingArguments(max_updates=4, max_steps=300), own) == []
+
+
+@dataclass(frozen=True)
+class Second(Selection):
+    """Clones of the second member fill all slots but its own."""
+
+    def plan(self, view, rng):
+        return [SlotPlan(1, 1, explore=False) for _ in view.fitness]
+
+
+def test_updates_count_from_the_beginning_of_each_lineage(tmp_path):
+    """The first member has made more updates before the run than the second, whose clone replaces it."""
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    population = members(2, env)
+    population[0].learner.updates = 100
+    options = {"max_steps": 300, "checkpoint": 30, "selection_strategy": Second()}
+    population, _ = trained(env, population, max_updates=3, run_dir=tmp_path / "run", **options)
+    assert population.outcome == "max_updates reached"
+    assert [agent.learner.updates for agent in population] == [3, 3]
+    population, _ = trained(env, population, max_updates=5, resume=tmp_path / "run", **options)
+    assert population.outcome == "max_updates reached"
+    assert [agent.learner.updates for agent in population] == [5, 5]
+
+
+def test_the_updates_before_a_run_are_in_the_files_of_its_members(tmp_path):
+    env = make_vect_envs(Paid, num_envs=3, backend="sync")
+    population, _ = trained(env, members(2, env), max_steps=60)
+    assert [agent.learner.updates_before for agent in population] == [0, 0]
+    population, _ = trained(env, population, max_steps=30)
+    stored = PPO.from_documents(*population[0].to_documents(), device="cpu", where="memory")
+    for agent in (population[0], population[0].clone(), stored):
+        assert (agent.learner.updates_before, agent.learner.updates_of_run) == (2, 1)
 
 
 def test_all_processes_find_the_same_limits_of_a_run_that_has_ended():
