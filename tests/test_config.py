@@ -1,6 +1,6 @@
 import contextlib
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,6 +45,20 @@ PLAIN_DATA = st.recursive(
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(NAMES, inside, max_size=3),
     max_leaves=8,
 )
+
+
+@dataclass(frozen=True)
+class HalfSelection(TruncationSelection):
+    """Replaces half of the members."""
+
+    fraction: float = 0.5
+
+
+@dataclass(frozen=True)
+class BoldMutations(Mutations):
+    """Changes hyperparameters more often."""
+
+    rl_hp: float = 1.0
 
 
 @pytest.fixture
@@ -471,6 +485,20 @@ class TestBuilding:
         for name, strategy in registered(section.KIND).items():
             if strategy.__module__.startswith("agilerl_like."):  # others are of other tests
                 assert section.model_validate({"name": name}).build() == strategy()
+
+    def test_a_registered_strategy_keeps_its_own_defaults_of_settings_that_the_section_has(self, monkeypatch):
+        entries = ("selection", "half", HalfSelection), ("explorer", "bold", BoldMutations)
+        for kind, name, strategy in entries:
+            monkeypatch.setitem(registered(kind)._entries, name, strategy)
+        assert SelectionConfig.model_validate({"name": "half"}).build() == HalfSelection()
+        assert SelectionConfig.model_validate({"name": "half", "fraction": 0.25}).build() == HalfSelection(0.25)
+        assert MutationConfig.model_validate({"name": "bold"}).build() == BoldMutations()
+
+    def test_defaults_of_one_strategy_are_legal_beside_the_name_of_another(self):
+        stored = SelectionConfig.model_validate({"name": "auto"}).model_dump(mode="json")
+        assert SelectionConfig.model_validate({**stored, "name": "tournament"}).build() == TournamentSelection()
+        with pytest.raises(ValidationError, match=r"final_share=0\.4 has no meaning for name='tournament'"):
+            SelectionConfig.model_validate({**stored, "name": "tournament", "final_share": 0.4})
 
     def test_a_setting_beside_evolution_auto_is_refused_and_has_a_place_in_its_parts(self, read):
         with pytest.raises(

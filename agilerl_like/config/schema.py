@@ -408,16 +408,23 @@ class StrategySection(Section, frozen=True):
             return handler(given)
         strategies = registered(cls.KIND)
         strategy = strategies.find("name", given.get("name", cls.model_fields["name"].default))
-        wanted = ({*strategy_fields([strategy])} | given.keys()) - cls.model_fields.keys()
-        fields_of_all = strategy_fields([*strategies.values(), strategy])  # with the defaults of the one that is named
-        own = {name: its for name, its in fields_of_all.items() if name in wanted}
+        defaults = {name: ... if its.is_required() else its.default for name, its in cls.model_fields.items()}
+        own = {
+            name: its
+            for name, its in strategy_fields([strategy]).items()
+            if name not in defaults or its[1] != defaults[name]
+        }
+        others = strategy_fields(strategies.values())
+        own |= {name: its for name, its in others.items() if name in given.keys() - defaults.keys() - own.keys()}
         return create_model(cls.__name__, __base__=cls, **own).model_validate(given) if own else handler(given)
 
     @model_validator(mode="after")
     def _check_strategy(self) -> StrategySection:
         used = {"name", *(used.name for used in fields(self.build()))}
+        of_all = [known for strategy in registered(self.KIND).values() for known in fields(strategy)]
         for name, value in self:
-            if name not in used and value != type(self).model_fields[name].default:
+            is_default = any(known.name == name and known.default == value for known in of_all)
+            if name not in used and not is_default:
                 raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
         return self
 
