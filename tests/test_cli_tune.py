@@ -108,6 +108,14 @@ def test_a_limit_of_evaluation_episodes_counts_as_the_longest_episode(tmp_path):
     assert (training.max_steps // training.evo_steps, training.eval_loop) == (27, 12)
 
 
+def test_evaluation_episodes_are_counted_on_each_instance(tmp_path):
+    file = tmp_path / "mine.yaml"
+    instances = ", ".join(f"{{g: {5 + number}}}" for number in range(9))
+    file.write_text(f"environment: {{id: Pendulum-v1, num_envs: 9, instances: [{instances}]}}\n")
+    training = tune.search_config(find_config(str(file)), steps=2e6, population=8, seed=1).training
+    assert (training.max_steps // training.evo_steps, training.eval_loop) == (12, 4)
+
+
 def test_a_budget_is_divided_into_thirty_generations_of_all_members():
     config = tune.search_config(find_config("Pendulum-v1"), steps=2e6, population=8, seed=1)
     assert (config.training.max_steps, config.training.evo_steps, config.population.size) == (250_000, 8333, 8)

@@ -173,8 +173,9 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
         with contextlib.closing(env_setup.env):
             action_space = env_setup.spaces[-1]
             limits = (longest_episode(env_setup.vec_env), base.training.eval_steps)
+            instances = env_setup.num_eval_episodes(1)
     longest = min(filter(None, limits), default=None)
-    generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop)
+    generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop, instances)
     evo_steps = max(shortest, each // generations)
     data = base.to_json()
     if not has_ranges:
@@ -257,16 +258,17 @@ def _longest_rollout(config: Config) -> int:
     return longest_rollout(settings, ranges, envs)
 
 
-def generations_and_episodes(steps: int, longest: int | None, episodes: int) -> tuple[int, int]:
+def generations_and_episodes(steps: int, longest: int | None, episodes: int, instances: int = 1) -> tuple[int, int]:
     """Return the generations of a search, and the evaluation episodes of each member in a generation.
 
     `steps` are the env steps of each member in the whole search, `longest` those of an episode, None if it has no
-    limit, and `episodes` the evaluation episodes that the configuration has, which are the most. Where long episodes
-    would make evaluation exceed `EVALUATION_SHARE`, both numbers fall, generations being two and a half times as many.
+    limit, and `episodes` the evaluation episodes that the configuration has, which are the most, on each of so many
+    `instances`. Where long episodes or many instances would make evaluation exceed `EVALUATION_SHARE`, both numbers
+    fall, generations being two and a half times as many.
     """
     if longest is None:
         return GENERATIONS, episodes
-    affordable = EVALUATION_SHARE * steps / min(longest, TYPICAL_LIMIT)
+    affordable = EVALUATION_SHARE * steps / (instances * min(longest, TYPICAL_LIMIT))
     episodes = min(episodes, max(FEW_EPISODES, round(math.sqrt(affordable / 2.5))))
     return min(GENERATIONS, max(FEW_GENERATIONS, int(affordable / episodes))), episodes
 
