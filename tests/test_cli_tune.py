@@ -63,8 +63,9 @@ def test_only_rollouts_limit_a_minibatch_and_have_a_length_to_search():
     assert "learn_step" not in space(DISCRETE, {"learn_step": 16_000}, algorithm=OpenAIES)[0]
 
 
-def test_a_setting_without_a_value_has_no_range():
-    ranges, start = space(DISCRETE, {"max_grad_norm": None, "lr": 1e-3})
+@pytest.mark.parametrize("off", [None, 0])
+def test_a_setting_that_is_switched_off_has_no_range(off):
+    ranges, start = space(DISCRETE, {"max_grad_norm": off, "lr": 1e-3})
     assert "max_grad_norm" not in ranges
     assert start == {"lr": 1e-3}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from agilerl_like.algorithms.exploration_ranges import EXPLORATION, is_continuous
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.population import LIMITS
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.settings import evolvable_settings
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
@@ -41,9 +42,10 @@ def search_space(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the section `hyperparameters`, and the settings of the first member, which lie in these ranges.
 
-    A range is widened to a value that is given, except where this is beyond its scale; a setting that is given as None
-    has no range. Rollouts are so short that a generation of `evo_steps` has a few updates. Algorithms without rollouts
-    take minibatches from a replay or have none, so only rollouts limit `batch_size`, and only their length is searched.
+    A range is widened to a value that is given, except where this is beyond its scale; a setting that is given as None,
+    or a limit that is given as 0, is switched off and has no range. Rollouts are so short that a generation of
+    `evo_steps` has a few updates. Algorithms without rollouts take minibatches from a replay or have none, so only
+    rollouts limit `batch_size`, and only their length is searched.
     """
     ranges = _ranges(algorithm_class, action_space, given)
     longest = sys.maxsize
@@ -71,7 +73,7 @@ def search_space(
 
 
 def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the ranges of the settings that are not None and have an effect.
+    """Return the ranges of the settings that are not switched off and have an effect.
 
     The algorithm's own ranges replace the general ones, and `lr_schedule: kl` limits that of `lr`.
     """
@@ -84,4 +86,5 @@ def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, A
         if settings[LR_SCHEDULE] == ADAPTIVE:
             low, high = max(wanted["lr"]["min"], settings["lr_min"]), min(wanted["lr"]["max"], settings["lr_max"])
             wanted["lr"] = {**wanted["lr"], "min": low, "max": high}
-    return {name: dict(range_) for name, range_ in wanted.items() if name in known and given.get(name, 0) is not None}
+    known -= {name for name, value in given.items() if value is None or (not value and name in LIMITS)}
+    return {name: dict(range_) for name, range_ in wanted.items() if name in known}
