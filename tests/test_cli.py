@@ -179,8 +179,9 @@ class TestTrain:
         assert message in capsys.readouterr().err
         assert not (tmp_path / "runs").exists()
 
-    def test_seeds_that_have_not_ended_are_continued_by_the_command_that_is_printed(self, file, tmp_path, capsys):
-        given = ["--seed", "7", "--training.checkpoint", "128", "--run.report", "false", "--run.plot", "false"]
+    @pytest.mark.parametrize("more", [[], ["--run.name", "x", "--run.overwrite", "true"]])
+    def test_seeds_that_have_not_ended_are_continued_by_the_command_that_is_printed(self, file, tmp_path, capsys, more):
+        given = ["--seed", "7", "--training.checkpoint", "128", "--run.report", "false", "--run.plot", "false", *more]
         with ctrl_c_after_the_first_generation():
             assert main(["train", file, "--seeds", "2", *given]) == 130
         said = capsys.readouterr().err
@@ -194,6 +195,17 @@ class TestTrain:
         assert main(command) == 0
         assert [metrics(folder) for folder in folders] == before
         assert capsys.readouterr().out.count("best fitness of 2 seeds: 5.00, 5.00") == 2
+
+    def test_earlier_runs_that_the_printed_command_would_resume_are_named(self, file, tmp_path, monkeypatch, capsys):
+        earlier = tmp_path / "runs" / "x-seed-8"
+        earlier.mkdir(parents=True)
+        (earlier / "config.yaml").write_text(Path(file).read_text())
+        monkeypatch.setattr(train_command, "_check_folder", lambda config: None)
+        monkeypatch.setattr(train_command, "train_config", lambda *_, **__: 75)
+        given = ["--run.name", "x", "--seed", "7", "--run.overwrite", "true"]
+        assert main(["train", file, "--seeds", "2", *given]) == 75
+        folder = Path("runs", "x-seed-8")
+        assert f"resumes each run that it finds; delete these earlier ones first: {folder}\n" in capsys.readouterr().err
 
     def test_a_report_of_seeds_that_cannot_be_written_is_a_warning(self, monkeypatch, tmp_path, capsys):
         def fails(runs, path):

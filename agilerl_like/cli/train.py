@@ -203,6 +203,13 @@ def _train_seeds(config: Config, seeds: int, arguments: Sequence[str], *, quiet:
         if code := train_config(its, quiet=quiet, resumes=resumes):
             chosen = [] if given.run.name else ["--run.name", name]
             chosen += [] if given.seed is not None else ["--seed", str(config.seed)]
+            chosen += ["--run.overwrite", "false"] if given.run.overwrite else []
+            later = [one.run.dir / one.run.name for one in configs[number + 1 :]] if given.run.overwrite else []
+            if earlier := [str(folder) for folder in later if (folder / CONFIG).is_file()]:
+                found = shlex.join(earlier)
+                write_note(
+                    f"the command below resumes each run that it finds; delete these earlier ones first: {found}"
+                )
             again = [PROGRAM, "train", *arguments, SEEDS, str(seeds), *chosen, RESUME_EXISTING]
             missing = ", ".join(str(one.seed) for one in configs[number:])
             write_note(f"seeds that have not ended: {missing}; to continue with them: {shlex.join(again)}")
