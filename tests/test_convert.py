@@ -369,7 +369,20 @@ def test_ranges_of_a_list_of_names_and_around_the_given_value(tmp_path):
     text = "MUTATION_PARAMS: {RL_HP_SELECTION: [lr], MIN_LR: 1.0e-3, MAX_LR: 1.0e-2, MIN_GAMMA: 0.9, MAX_GAMMA: 0.99}"
     made = converted(tmp_path, init + text, "agilerl")
     assert settings(made)["hyperparameters"] == {"lr": {"min": 1e-3, "max": 0.1}}
-    assert "wider here, to contain the value above" in made.to_yaml()
+    assert "wider here, to contain the value that members begin with" in made.to_yaml()
+
+
+def test_ranges_of_a_script_of_agilerl_contain_the_values_of_the_preset(tmp_path):
+    ranges = ", hp_config=HyperparameterConfig(lr=RLParameter(min=1e-3, max=1e-2))"
+    script = SHORT_SCRIPT.replace(", lr=1e-3", "") % (ranges, ", tournament=tournament, mutation=mutations")
+    made = converted(tmp_path, script, "agilerl", name="train.py")
+    assert settings(made)["hyperparameters"]["lr"] == {"min": 1e-4, "max": 1e-2}
+    assert "min: 0.0001  #" in made.to_yaml()
+    made.check()
+    short = SHORT_SCRIPT % (", learn_step=8", ", tournament=tournament, mutation=mutations")
+    made = converted(tmp_path, short, "agilerl", name="train.py")
+    assert settings(made)["hyperparameters"]["batch_size"]["min"] == 8  # a rollout has no larger minibatches
+    made.check()
 
 
 def test_a_single_member_of_agilerl_does_not_evolve(tmp_path):

@@ -17,7 +17,7 @@ import yaml
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.ppo import PPO
-from agilerl_like.algorithms.presets import PRESETS, set_entry
+from agilerl_like.algorithms.presets import PRESETS, preset_values, set_entry
 from agilerl_like.config.foreign_scripts import Unread, literal, script_settings
 from agilerl_like.config.loader import Draft
 from agilerl_like.config.yaml12 import MAX_BYTES, MAX_DEPTH, parse_value, read_yaml
@@ -224,19 +224,37 @@ def _add_absent(found: Conversion, given: Mapping[str, Any]) -> None:
 
 
 def _complete(found: Conversion, system: str, given: Mapping[str, Any]) -> None:
-    """Add what a system has where the sections and settings of its file lack it; list what has no effect with it."""
+    """Add what a system has where the sections and settings of its file lack it; list what has no effect with it.
+
+    Ranges are widened to the values that members begin with, those of the preset included.
+    """
     if system not in COMPLETE:
         return
     before = found.settings
     found.settings = COMPLETE[system](before, {canonical(name): value for name, value in given.items()})
-    for path, value in found.settings.items():
-        if path not in before:
-            found.comments[path] = f"default of {system}"
-        elif before[path] != value:
-            found.comments[path] = f"{found.comments[path]}; wider here, to contain the value above"
+    found.comments |= {path: f"default of {system}" for path in found.settings if path not in before}
+    for path, bound in _widened(found.settings, system).items():
+        found.settings[path] = bound
+        found.comments[path] += "; wider here, to contain the value that members begin with"
     for path in [path for path in before if path not in found.settings]:
         name = found.comments[path].partition(";")[0] or path.rpartition(".")[2]
         found.left_out[name] = "it has no effect, since nothing evolves"
+
+
+def _widened(settings: Mapping[str, Any], system: str) -> dict[str, Any]:
+    """Return the ends of ranges that leave out the value that members begin with, moved to that value."""
+    given = {path.removeprefix("algorithm."): its for path, its in settings.items() if path.startswith("algorithm.")}
+    num_envs, name = settings.get("environment.num_envs", 1), given.get("name", PPO.algo)
+    starts = given | preset_values(system, given, num_envs=num_envs, algorithm=name)
+    moved = {}
+    for path, bound in settings.items():
+        section, _, rest = path.partition(".")
+        hyperparameter, _, end = rest.rpartition(".")
+        start = starts.get(hyperparameter)
+        is_end = section == "hyperparameters" and end in ("min", "max")
+        if is_end and isinstance(start, int | float) and isinstance(bound, int | float):
+            moved[path] = min(bound, start) if end == "min" else max(bound, start)
+    return {path: bound for path, bound in moved.items() if bound != settings[path]}
 
 
 def _add_networks(found: Conversion, system: str, flat: Mapping[str, Any]) -> None:

@@ -173,8 +173,7 @@ def _network_limits(value: Any, given: Given) -> Settings:
 def complete(found: Settings, given: Given) -> Settings:
     """Return the converted settings of a file, with AgileRL's default networks, and its other defaults.
 
-    Those are the defaults of a manifest, or of the calls of a script. A single member does not evolve here, and ranges
-    contain the value that members begin with.
+    Those are the defaults of a manifest, or of the calls of a script. A single member does not evolve here.
     """
     result = _default_networks(found) | found
     result = (
@@ -184,12 +183,6 @@ def complete(found: Settings, given: Given) -> Settings:
         result["mutation"] = None
     if "mutation" in result:
         result = {path: one for path, one in result.items() if not path.startswith(("mutation.", "selection."))}
-    for path, bound in result.items():
-        section, _, rest = path.partition(".")
-        name, _, end = rest.rpartition(".")
-        value = result.get(f"algorithm.{name}")
-        if section == "hyperparameters" and end in ("min", "max") and _are_numbers(value, bound):
-            result[path] = min(bound, value) if end == "min" else max(bound, value)
     return result
 
 
@@ -257,7 +250,7 @@ def _default_ranges(found: Settings) -> Settings:
     ranges: Settings = {}
     for name, usual in {"lr": 1e-4, "batch_size": 64, "learn_step": 4096}.items():
         value = found.get(f"algorithm.{name}", usual)
-        if _are_numbers(value):
+        if isinstance(value, int | float):
             parts = default_range(value).items()
             ranges |= {f"hyperparameters.{name}.{part}": _rounded(number) for part, number in parts}
     return ranges | EQUAL_STARTS
@@ -276,10 +269,6 @@ def default_range(value: float) -> dict[str, Any]:
 def _rounded(value: float) -> float:
     """Return a number without the rounding errors of a product, which a file would show."""
     return value if isinstance(value, int) else float(f"{value:.12g}")
-
-
-def _are_numbers(*values: Any) -> bool:
-    return all(isinstance(value, int | float) for value in values)
 
 
 def _ranges(value: Any, given: Given) -> Settings:
