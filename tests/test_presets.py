@@ -461,6 +461,9 @@ def test_the_arguments_of_rlib():
     assert (made.environment.id, made.environment.kwargs) == ("CartPole-v1", {"sutton_barto_reward": True})
     assert (made.training.max_steps, made.training.evo_steps, made.training.eval_loop) == (1_000_000, 10_000, 10)
     assert (made.environment.num_envs, made.seed, str(made.run.dir)) == (10, 42, "results")
+    assert made.environment.max_total_reward is None
+    limited = Draft({"algorithm": {"like": "rlib", **given, "max_total_reward": 200}}).validate()
+    assert limited.environment.max_total_reward == 200
 
 
 def test_the_arguments_of_brax_and_isaac_lab():

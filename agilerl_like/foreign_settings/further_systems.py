@@ -79,13 +79,19 @@ def _sigma(value: Any, given: Given) -> Settings:
     return {"algorithm.name": "OpenAIES", "algorithm.sigma": value}
 
 
+NO_LIMIT = -1
+
+
+def _return_limit(value: Any, given: Given) -> Settings:
+    return {} if value in (None, NO_LIMIT) else {"environment.max_total_reward": value}
+
+
 def _rlib_test_every(value: Any, given: Given) -> Settings:
     if "num_agents" in given:
         raise NotConvertible("it counts updates, which end with episodes; give training.evo_steps, in env steps")
     return {"training.evo_steps": whole(value)}
 
 
-NO_LIMIT = -1
 RLIB: Rules = {
     **RUN,
     "env_kwargs": Rule("environment.id", "has the id, environment.kwargs the rest", _env_kwargs),
@@ -117,7 +123,9 @@ RLIB: Rules = {
         "algorithm.normalize_observation", 'is "bounds" for true', lambda value: "bounds" if flag(value) else False
     ),
     "max_episode_length": refused("give TimeLimit in environment.wrappers", NO_LIMIT),
-    "max_total_reward": refused("episodes have no largest return here", NO_LIMIT),
+    "max_total_reward": Rule(
+        "environment.max_total_reward", "lowers the last reward, so that the return is the limit", _return_limit
+    ),
     "envs_wrappers": refused("classes; give their names or import paths in environment.wrappers", []),
     "use_norm_wrappers": refused("give ClipAction, and normalize_observation, normalize_reward, reward_clip", False),
     **each("actor_kwargs critic_kwargs", Rule("network", NETWORK, _rlib_networks)),
