@@ -301,9 +301,16 @@ def test_a_generation_holds_the_longest_rollout_of_a_choice_and_whole_vector_ste
     )
     training = tune.search_config(find_config(str(file)), steps=2e5, population=4, seed=1, has_ranges=True).training
     assert training.evo_steps == 8192
-    wide = find_config("CartPole-v1").override(["--environment.num-envs", "1024"])
-    with pytest.raises(ConfigurationError, match="at least 32768: 4 generations of 1024 steps"):
-        tune.search_config(wide, steps=32_767, population=8, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "envs", "shortest"), [("CartPole-v1", 256, 1024), ("CartPole-v1", 10, 280), ("cartpole_dqn", 512, 512)]
+)
+def test_the_shortest_generation_has_four_rollouts_in_whole_vector_steps(name, envs, shortest):
+    draft = find_config(name).override(["--environment.num-envs", str(envs)])
+    least = 4 * 8 * shortest
+    with pytest.raises(ConfigurationError, match=f"at least {least}: 4 generations of {shortest} steps"):
+        tune.search_config(draft, steps=least - 1, population=8, seed=1)
 
 
 def test_too_few_minutes_are_one_error_that_names_them(monkeypatch, capsys):

@@ -229,9 +229,19 @@ def least_steps(config: Config, population: int, *, has_ranges: bool) -> int:
 
 
 def _shortest_generation(config: Config, *, has_ranges: bool) -> int:
-    """Return the env steps of each member in the shortest generation that has enough updates, in whole vector steps."""
-    steps = max(UPDATES_IN_GENERATION * SMALLEST_ROLLOUT, _longest_rollout(config) if has_ranges else 0)
-    return config.environment.num_envs * -(-steps // config.environment.num_envs)
+    """Return the env steps of each member in the shortest generation that has enough updates, in whole vector steps.
+
+    A rollout has whole vector steps, too; algorithms without rollouts may have an update at any step.
+    """
+    envs = config.environment.num_envs
+    has_rollouts = issubclass(config.algorithm_class, OnPolicyAlgorithm)
+    rollout = _whole_vector_steps(SMALLEST_ROLLOUT, envs) if has_rollouts else SMALLEST_ROLLOUT
+    longest = _longest_rollout(config) if has_ranges else 0
+    return _whole_vector_steps(max(UPDATES_IN_GENERATION * rollout, longest), envs)
+
+
+def _whole_vector_steps(steps: int, envs: int) -> int:
+    return envs * -(-steps // envs)
 
 
 def _searched_settings(config: Config) -> dict[str, Any]:
