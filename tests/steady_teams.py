@@ -34,7 +34,7 @@ class Steady(ParallelEnv):
     def step(self, actions):
         self.tick += 1
         last = self.tick == self.steps
-        rewards = {agent: EARNED[agent] for agent in actions}
+        rewards = {agent: EARNED.get(agent, 2.0) for agent in actions}
         self.agents = [] if last else self.agents
         return (
             self.see(),

@@ -230,10 +230,9 @@ class LearnerBase:
     def hp_config(self) -> HyperparameterConfig:
         """The algorithm's ranges, with `learn_step` counted in this learner's rows."""
         ranges = self.algorithm.hp_config
-        steps = number_range(ranges, "learn_step")
-        if self.group.number is None or steps is None:
+        if self.group.number is None or number_range(ranges, "learn_step") is None:
             return ranges
-        return HyperparameterConfig(**{**ranges, "learn_step": steps.times(self.num_agents)})
+        return ranges.times("learn_step", self.num_agents)
 
     def settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, with rows counted for this group and inferred values filled in."""

@@ -567,6 +567,18 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
             masked[~is_active, begins[name] : begins[name] + self[name].size] = math.nan
         return masked
 
+    def times(self, name: str, factor: int) -> HyperparameterConfig:
+        """Return the hyperparameters with the numbers of one multiplied, in the conditions of the others, too."""
+        scaled = {}
+        for other, parameter in self.items():
+            when = {
+                parent: tuple(value * factor for value in values) if parent == name else values
+                for parent, values in parameter.when.items()
+            }
+            scaled[other] = replace(parameter, when=when)
+        scaled[name] = cast("RLParameter | Choice", scaled[name]).times(factor)
+        return HyperparameterConfig(**scaled)
+
     def check(self, values: Mapping[str, Any]) -> None:
         """Raise `ConfigurationError` unless `values` has every name, each active one within its range or choices."""
         for name in self._in_order:

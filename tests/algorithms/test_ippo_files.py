@@ -9,11 +9,13 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
 from pettingzoo.utils.conversions import parallel_to_aec
 from small_runs import SMALL
+from steady_teams import Steady
 
 from agilerl_like import (
     IPPO,
     PPO,
     CheckpointError,
+    Choice,
     ConfigurationError,
     HyperparameterConfig,
     MultiAgentPopulation,
@@ -122,6 +124,23 @@ def test_power_of_two_ranges_suit_groups_of_any_size(tmp_path):
     team.learn_step = 128
     assert team.learners["agent"].learn_step == 3 * 128
     assert IPPO.load(team.save_checkpoint(tmp_path / "team")).hp_config == team.hp_config
+
+
+@pytest.mark.parametrize("agents", [2, 3])
+def test_teams_with_ranges_that_depend_on_learn_step_are_saved_and_trained(tmp_path, agents):
+    names = [f"listener_{number}" for number in range(agents)]
+    env = make_multi_agent_vect_envs(partial(Steady, agents=names), 2, backend="sync")
+    ranges = HyperparameterConfig(
+        learn_step=Choice([32, 64]), ent_coef=RLParameter(1e-3, 1e-1, when={"learn_step": 32})
+    )
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    team = IPPO(*spaces, hp_config=ranges, num_envs=2, learn_step=32, batch_size=16, net_config=SMALL, seed=1)
+    assert IPPO.load(team.save_checkpoint(tmp_path / "team")).hp_config == ranges
+    pop, _ = train_multi_agent_on_policy(
+        env, pop=MultiAgentPopulation([team]), max_steps=64, evo_steps=64, verbose=False
+    )
+    assert len(pop[0].fitness) == 1
+    env.close()
 
 
 # -- what is wrong with a team
