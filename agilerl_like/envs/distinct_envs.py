@@ -9,7 +9,7 @@ distinct; evaluation then has more episodes than necessary, but stays fair.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from datetime import date, timedelta
 from functools import partial
 from numbers import Number
@@ -26,16 +26,20 @@ from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 BUILT_FROM_ENV_FNS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
 """Vector envs that are made from one function per row."""
 
+WRAPPED = ("env", "aec_env")
+"""Attributes that have the env inside a wrapper."""
+
 DEPTH = 8
 """How deep attributes of attributes are compared."""
 
 
 def num_distinct_envs(env: Any) -> int:
-    """Return how many distinct envs the rows of a vector env repeat, in order; 1 if all rows are equal.
+    """Return how many distinct envs the rows of a vector env, or of a team's, repeat in order; 1 if all are equal.
 
-    The result is stored on the env, because computing it makes each of its envs once.
+    The result is stored on the env, because computing it makes each of its envs once, and may reset them.
     """
-    core = getattr(env, "unwrapped", env)
+    core = getattr(env, "vector", env)
+    core = getattr(core, "unwrapped", core)
     if not isinstance(core, BUILT_FROM_ENV_FNS) or hasattr(core, "env_config"):
         return 1
     if not hasattr(core, "num_distinct_envs"):
@@ -67,29 +71,62 @@ def round_up_to_sets(count: int, num_distinct: int) -> int:
 
 
 def _are_equal(vector_env: Any) -> bool:
-    """Return whether new envs of all rows are equal; those that are no new ones, but the rows' own, stay open."""
+    """Return whether new envs of all rows are equal, or equal after a reset with one seed.
+
+    Envs that are no new ones, but the rows' own, stay open, and are not reset.
+    """
     distinct = {id(function): function for function in vector_env.env_fns}  # not by value: some cannot be hashed
     if len(distinct) == 1:
         return True
     envs = [function() for function in distinct.values()]
+    live = {id(_chain(env)[-1]) for env in getattr(vector_env, "envs", ())}
+    new = [env for env in envs if id(_chain(env)[-1]) not in live]
     try:
-        return all(_equal(_layers(envs[0]), _layers(env)) for env in envs[1:])
+        if _have_equal_layers(envs):
+            return True
+        if len(new) < len(envs):
+            return False
+        for env in new:  # some have random numbers until then
+            env.reset(seed=0)
+        return _have_equal_layers(envs)
     finally:
-        live = {id(env.unwrapped) for env in getattr(vector_env, "envs", ())}
-        for env in envs:
-            if id(env.unwrapped) not in live:
-                env.close()
+        for env in new:
+            env.close()
+
+
+def _have_equal_layers(envs: Sequence[gym.Env]) -> bool:
+    return all(_equal(_layers(envs[0]), _layers(env)) for env in envs[1:])
+
+
+def _chain(env: Any) -> list[Any]:
+    """Return an env, and the envs inside it; those of gymnasium, of PettingZoo, and others that have a `reset`."""
+    chain = [env]
+    while (inner := _inner(chain[-1])) is not None:
+        chain.append(inner)
+    return chain
+
+
+def _inner(env: Any) -> Any:
+    """Return the env that another one wraps; None without one."""
+    found = (vars(env).get(name) for name in WRAPPED)
+    return next((inner for inner in found if hasattr(inner, "reset") and hasattr(inner, "__dict__")), None)
 
 
 def _layers(env: gym.Env) -> list[Any]:
     """Return the type and the attributes of an env and of each wrapper around it."""
-    layers: list[Any] = []
-    while True:
-        attributes = {name: value for name, value in vars(env).items() if name not in ("env", "_np_random_seed")}
-        layers.append((type(env), attributes))
-        if not isinstance(env, gym.Wrapper):
-            return layers
-        env = env.env
+    chain = _chain(env)
+    inside = {id(layer) for layer in chain}
+    return [
+        (
+            type(layer),
+            {
+                name: value
+                for name, value in vars(layer).items()
+                if id(value) not in inside and name != "_np_random_seed"
+            },
+        )
+        for layer in chain
+    ]
 
 
 _VALUES = (Number, str, bytes, bytearray, range, Set, PurePath, date, timedelta, type, gym.Space)

@@ -63,7 +63,7 @@ class EnvSetup(ABC):
 
     def num_eval_episodes(self, count: int) -> int:
         """Return the episodes of each member's evaluation: `count` on each instance, in whole sets of distinct envs."""
-        return count
+        return round_up_to_sets(count, num_distinct_envs(self.env)) * num_instances(self.env)
 
     def check(self, *, until_end: bool) -> tuple[Finding, ...]:
         """Return the findings of a brief `check_envs` of fresh envs, if they can be made; `until_end` as there."""
@@ -156,9 +156,6 @@ class SingleAgentEnvSetup(EnvSetup):
             if parts > 1 or self.env.num_envs % members:
                 raise
             return self.env
-
-    def num_eval_episodes(self, count: int) -> int:
-        return round_up_to_sets(count, num_distinct_envs(self.env)) * num_instances(self.env)
 
     def make_eval_env(self, num_envs: int) -> gymnasium.vector.VectorEnv:
         return make_eval_env(self.env, num_envs)

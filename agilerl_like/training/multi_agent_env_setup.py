@@ -9,7 +9,6 @@ import gymnasium
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig, check_instances
 from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
@@ -102,9 +101,6 @@ class MultiAgentEnvSetup(EnvSetup):
         check_whole_sets(self.env, envs)
         is_given = members == parts == 1 and not has_too_many_workers(self.env.vector)
         return self.env if is_given else self.env.with_num_envs(envs * members)
-
-    def num_eval_episodes(self, count: int) -> int:
-        return count * num_instances(self.env)
 
     def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         return self.env.eval_env(num_envs)

@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from pettingzoo.utils import BaseWrapper
+from pettingzoo.utils.conversions import parallel_to_aec
+from steady_teams import Louder, Steady
 
 from agilerl_like.envs import make_vect_envs, with_num_envs
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_packed_env
 
 
 class Level(gym.Env):
@@ -170,6 +174,52 @@ def test_envs_that_the_functions_already_hold_stay_open():
     assert one.is_open
     assert other.is_open
     assert [its.is_open for its in made] == [True, False]  # the row's own, and the one for the comparison
+
+
+class Scattered(Level):
+    """Begins at a random place until it is seeded."""
+
+    def __init__(self, level=0):
+        super().__init__(level)
+        self.place = np.random.default_rng().random()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.random()
+        return np.zeros(1), {}
+
+
+def test_random_numbers_before_the_first_reset_make_no_envs_distinct():
+    assert num_distinct_envs(SyncVectorEnv([lambda: Scattered() for _ in range(2)])) == 1
+    assert num_distinct_envs(SyncVectorEnv([partial(Scattered, level) for level in range(2)])) == 2
+
+
+class Team(Steady):
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+def by_turns(steps):
+    return BaseWrapper(BaseWrapper(parallel_to_aec(Team(steps))))
+
+
+def team_env(*makes):
+    makes = [partial(make_packed_env, make) for make in makes]
+    return MultiAgentVectorEnv(SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+def test_rows_of_teams_are_distinct_if_their_envs_differ():
+    assert num_distinct_envs(team_env(Team, Team)) == 1
+    assert num_distinct_envs(team_env(partial(Team, steps=2), partial(Team, steps=3))) == 2
+    assert num_distinct_envs(team_env(partial(Team, steps=2), lambda: Louder(Team(steps=2)))) == 2
+    assert num_distinct_envs(team_env(*["classic/tictactoe-v3"] * 2)) == 1
+    assert num_distinct_envs(team_env(*(partial(by_turns, steps) for steps in (2, 3)))) == 2
+    one, other = Team(), Team(steps=2)
+    assert num_distinct_envs(team_env(lambda: one, lambda: other)) == 2
+    assert one.is_open
+    assert other.is_open
 
 
 def test_round_up_to_sets():

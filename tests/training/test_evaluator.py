@@ -12,13 +12,22 @@ import pytest
 import steady_teams
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from small_runs import Records
 
-from agilerl_like import IPPO, PPO, ConfigurationError, make_vect_envs, train_multi_agent_on_policy, train_on_policy
+from agilerl_like import (
+    IPPO,
+    PPO,
+    ConfigurationError,
+    make_vect_envs,
+    play_games,
+    train_multi_agent_on_policy,
+    train_on_policy,
+)
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_packed_env
 from agilerl_like.errors import EnvStepError
 from agilerl_like.hpo.selection import PopulationView
 from agilerl_like.seeding import Purpose, integers
@@ -148,6 +157,51 @@ def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop):
     )
     assert fitness == [10.0, 10.0]  # the mean of 5, 10 and 15
     assert [member.episodes for member in records.members] == [3 * -(-eval_loop // 3)] * 2
+
+
+class Generous(steady_teams.Steady):
+    """Pays each agent nine in its only step."""
+
+    pays = 9.0
+
+    def __init__(self):
+        super().__init__(steps=1, agents=["listener_0", "listener_1"])
+
+    def step(self, actions):
+        observations, _, *rest = super().step(actions)
+        return observations, dict.fromkeys(actions, self.pays), *rest
+
+
+class Mean(Generous):
+    """The same, but pays one."""
+
+    pays = 1.0
+
+
+def unlike_teams():
+    makes = [partial(make_packed_env, kind) for kind in (Mean, Generous)]
+    return MultiAgentVectorEnv(SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+@pytest.mark.parametrize("eval_loop", range(1, 4))
+def test_equal_teams_have_equal_fitness_in_distinct_envs(eval_loop):
+    env, records = unlike_teams(), Records()
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    teams = IPPO.population(2, *spaces, num_envs=2, **TINY)
+    _, fitness = train_multi_agent_on_policy(
+        env, pop=teams, max_steps=32, evo_steps=32, eval_loop=eval_loop, verbose=False, reporters=[records]
+    )
+    assert fitness == [10.0, 10.0]  # the mean of 2 and 18
+    assert [member.episodes for member in records.members] == [2 * -(-eval_loop // 2)] * 2
+
+
+@pytest.mark.parametrize("games", range(1, 4))
+def test_games_in_distinct_envs_are_rounded_up_to_whole_sets(games):
+    def first(observation, mask, rng):
+        return 0
+
+    played = play_games(first, first, unlike_teams(), games=games, seed=1)
+    assert played.returns.tolist() == [[1.0, 9.0] * -(-games // 2)] * 2
 
 
 def test_evaluation_rounds_up_to_whole_sets_of_envs():
