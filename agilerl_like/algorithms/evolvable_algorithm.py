@@ -239,7 +239,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return next(iter(self.learners.values())).custom_networks
 
     @property
-    def _trained_learners(self) -> Mapping[str, Any]:
+    def trained_learners(self) -> Mapping[str, Any]:
         """The learners of the groups that learn and mutate."""
         return self.learners
 
@@ -367,7 +367,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         if STD in self._fixed:
             self._fixed[STD] = self.action_std_init
         if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
-            for learner in self._trained_learners.values():
+            for learner in self.trained_learners.values():
                 learner.bound_std_(self.action_std_init - before[0])
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
@@ -406,7 +406,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         child = self._copy(offspring.uid)
         done = child._take_genome(offspring.genome, offspring.mutations)
         if offspring.start is not None:
-            for learner in child._trained_learners.values():
+            for learner in child.trained_learners.values():
                 learner.mix_initial_weights(offspring.start.parent, offspring.start.initial)
             if offspring.start.is_fresh:
                 child.fitness, child.scores, child._steps = [], [], StepCounts([0])

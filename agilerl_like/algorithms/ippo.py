@@ -339,12 +339,12 @@ class IPPO(OnPolicyAlgorithm):
         return MultiAgentSpec.by_group(specs, self.frozen_groups)
 
     @property
-    def _trained_learners(self) -> Mapping[str, PPOLearner]:
+    def trained_learners(self) -> Mapping[str, PPOLearner]:
         return {group: its for group, its in self.learners.items() if group not in self.frozen_groups}
 
     def _mutate_learner(self, change: Mutation) -> Mutation:
         if change.kind == "parameters":
-            done = {group: learner.mutate(change) for group, learner in self._trained_learners.items()}
+            done = {group: learner.mutate(change) for group, learner in self.trained_learners.items()}
             details = {f"{group}.{name}": x for group, one in done.items() for name, x in one.details.items()}
             return Mutation(change.kind, change.operator, details)
         if change.kind not in ("architecture", "activation"):
@@ -444,7 +444,7 @@ class IPPO(OnPolicyAlgorithm):
             PopulationDivergedError: a group's update gave weights that are not finite; they were restored.
         """
         self._check_hand_written("learn")
-        learners = self._trained_learners
+        learners = self.trained_learners
         parts = {
             group: experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)
             for group in learners

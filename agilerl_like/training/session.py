@@ -370,8 +370,10 @@ class ProcessRun:
             self.callbacks.on_warning(unused[0])
         members.population.check_settings()
         longest = longest_episode(self.env_setup.vec_env)
+        for agent in members.population:
+            for learner in agent.trained_learners.values():
+                learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
         for learner in members.population.all_learners():
-            learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
             learner.check_network()
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:

@@ -13,6 +13,7 @@ from duel_envs import Duel
 from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
@@ -23,6 +24,7 @@ from agilerl_like import (
     RolloutBuilder,
     make_multi_agent_vect_envs,
     make_vect_envs,
+    train_multi_agent_on_policy,
     train_on_policy,
 )
 from agilerl_like.algorithms.learner_host import SettingFunctions
@@ -178,6 +180,20 @@ def test_a_team_waits_and_acts_randomly_by_its_own_env_steps():
         reported.append(len(collector.learn()))
     assert reported == [0, 1]
     assert {learner.env_steps for learner in teams[0].learners.values()} == {80}
+    env.close()
+
+
+def test_a_second_run_may_be_shorter_than_learning_starts_where_a_group_is_frozen():
+    env = make_multi_agent_vect_envs(Duel, ENVS, backend="sync")
+    settings = {"learning_starts": 40, "learn_step": 40, "batch_size": 20, "num_envs": ENVS, "net_config": SMALL}
+    teams = IPPO.population(
+        1, env.single_observation_spaces, env.single_action_spaces, seed=0, frozen_groups=["blue"], **settings
+    )
+    with pytest.raises(ConfigurationError, match="learning_starts=40 is not below max_steps=40"):
+        train_multi_agent_on_policy(env, pop=teams, max_steps=40, evo_steps=40, verbose=False)
+    for steps in (80, 40):
+        train_multi_agent_on_policy(env, pop=teams, max_steps=steps, evo_steps=40, verbose=False)
+    assert {name: learner.env_steps for name, learner in teams[0].learners.items()} == {"red": 120, "blue": 0}
     env.close()
 
 
