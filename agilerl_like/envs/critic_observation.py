@@ -35,8 +35,7 @@ class PartEncoder(ObservationEncoder):
 
     def select(self, observation: Tree) -> Tree:
         is_whole = self.key is not None and isinstance(observation, Mapping) and self.key in observation
-        is_own = isinstance(self.space, Dict) and self.key in self.space.spaces
-        return observation[self.key] if is_whole and not is_own else observation
+        return observation[self.key] if is_whole and not _has_entries(observation, self.space) else observation
 
     def float_titles(self) -> list[str]:
         titles = super().float_titles()
@@ -168,6 +167,15 @@ def _part(space: Any, keys: Sequence[str], options: Mapping[str, Any]) -> PartEn
     if len(keys) == 1:
         return PartEncoder(space[keys[0]], keys[0], **options)
     return PartEncoder(Dict([(key, space[key]) for key in keys]), None, **options)
+
+
+def _has_entries(observation: Tree, space: Space) -> bool:
+    """Return whether an observation has the entries of a space, and so has each of its parts."""
+    if not isinstance(space, Dict) or not isinstance(observation, Mapping):
+        return not isinstance(space, Dict) and not isinstance(observation, Mapping)
+    return observation.keys() == space.spaces.keys() and all(
+        _has_entries(observation[key], part) for key, part in space.spaces.items()
+    )
 
 
 def _as_bytes(floats: Any, xp: Any) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, ConfigurationError, make_multi_agent_vect_envs, train_multi_agent_on_policy
@@ -77,6 +77,19 @@ class Endless(Product):
         super().__init__(steps=4)
 
 
+class Named(Product):
+    """The same, whose observations have the name of the policy's part."""
+
+    def observation_space(self, agent):
+        return Dict(policy=super().observation_space(agent))
+
+    def _observe(self):
+        return {
+            agent: {"policy": np.full(1, sign, np.float32)}
+            for agent, sign in zip(self.possible_agents, self.signs, strict=True)
+        }
+
+
 SETTINGS = {
     "num_envs": 16,
     "learn_step": 256,
@@ -138,6 +151,12 @@ def test_the_value_needs_what_the_other_agent_observes(source, critic, parts):
     team, _ = trained(source, critic)
     for (own, other), value in values_of(team, team.agent_ids[0], parts).items():
         assert value == pytest.approx(own * other, abs=0.1)
+
+
+@pytest.mark.parametrize("critic", ["state", "joint"])
+def test_observations_may_have_an_entry_named_policy(critic):
+    team, _ = trained(Named, critic, steps=1)
+    assert abs(team.test(make_multi_agent_vect_envs(Named, 2, backend="sync"))) <= 2
 
 
 def test_without_it_the_value_is_the_mean():

@@ -90,6 +90,15 @@ def test_a_single_entry_is_read_with_and_without_its_key():
         assert np.array_equal(encoding.policy.encode(given), x)
 
 
+@pytest.mark.parametrize("keys", [("policy",), ("critic", "policy"), ("left", "right")])
+def test_a_dict_with_the_keys_of_the_whole_observation_is_read_with_and_without_its_key(keys):
+    own = {key: np.float32([[number]]) for number, key in enumerate(keys)}
+    space = Dict({key: Box(-1, 1, (1,)) for key in keys})
+    encoding = AsymmetricEncoder(Dict(policy=space, critic=Box(-1, 1, (3,))), ("critic",))
+    for given in (own, {"policy": own}, {"policy": own, "critic": np.zeros((1, 3), np.float32)}):
+        assert encoding.policy.encode(given).tolist() == [[*range(len(keys))]]
+
+
 @pytest.mark.parametrize(
     ("space", "names", "message"),
     [
