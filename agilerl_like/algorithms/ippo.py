@@ -509,6 +509,7 @@ class IPPO(OnPolicyAlgorithm):
                 "groups": dict(one.groups),
                 "agent_id_one_hot": one.agent_id_one_hot,
                 "critic_observation": one.critic_observation,
+                "state_space": one.state_space,
             }
             for one in (other, self)
         )
@@ -722,7 +723,8 @@ class MultiAgentPopulation(BasePopulation[IPPO]):
 
     def check_settings(self) -> None:
         super().check_settings()
-        for name in ("groups", "rewards", "death", "frozen_groups", "group_factors", "agent_id_one_hot"):
+        equal = "groups", "rewards", "death", "frozen_groups", "group_factors", "agent_id_one_hot", "state_space"
+        for name in equal:
             for team in self.agents:
                 if getattr(team, name) != getattr(self.agents[0], name):
                     raise ConfigurationError(

@@ -75,6 +75,17 @@ def test_load_checkpoint_needs_a_team_of_the_same_agents(tmp_path):
     assert team.rewards == "sum"
 
 
+def test_teams_of_different_state_spaces_do_not_fit_together(tmp_path):
+    team, other = (
+        a_team(index=number, critic_observation="state", state_space=Box(-1, 1, (size,)))
+        for number, size in enumerate((2, 5))
+    )
+    with pytest.raises(CheckpointError, match=r"was saved with state_space=Box.*\(5,\).*; this team has Box.*\(2,\)"):
+        team.load_checkpoint(other.save_checkpoint(tmp_path / "other"))
+    with pytest.raises(ConfigurationError, match=r"state_space=Box.*\(5,\).* must be equal for all teams"):
+        MultiAgentPopulation([team, other])
+
+
 def test_load_checkpoint_keeps_index_and_learners_in_the_population(tmp_path):
     saved = a_team(index=5, lr=0.01)
     path = saved.save_checkpoint(tmp_path / "team")
