@@ -13,8 +13,9 @@ from torch import nn
 
 from agilerl_like.algorithms.ppo_config import PPOConfig
 from agilerl_like.algorithms.presets import PRESETS
-from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset, validated
+from agilerl_like.algorithms.settings import DEFAULT_PRESET, check_preset, start_in, validated, with_types
 from agilerl_like.errors import ConfigurationError, check_mapping, tuple_of, unknown_name
+from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.networks.architecture import NET_CONFIG_KEYS, inherited_by
 from agilerl_like.networks.custom import CustomSpec
 
@@ -190,11 +191,15 @@ MAPPINGS = ("schedules", "reward_transform")
 
 
 def split_by_group(
-    settings: Mapping[str, Any], factors: Mapping[str, Mapping[str, float]], groups: Iterable[str]
+    settings: Mapping[str, Any],
+    factors: Mapping[str, Mapping[str, float]],
+    groups: Iterable[str],
+    hp_config: HyperparameterConfig | None,
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, float]]]:
     """Return settings with one value for all groups, and factors of groups that represent the values given by group.
 
-    Groups without a value have that of the preset.
+    Groups without a value have that of the preset. If it lies outside the range of `hp_config`, the nearest value in
+    the range replaces it, because evolution changes the value for all groups.
 
     Raises:
         ConfigurationError: a setting cannot differ by group, has factors too, or a value is out of range.
@@ -219,9 +224,12 @@ def split_by_group(
         usual = preset.values().get(name, getattr(PPOConfig, name))
         for value in given.values():
             validated(PPOConfig, {name: value})
-        by_group = {**dict.fromkeys(groups, usual), **given}
-        single[name] = usual or max(by_group.values())  # a factor cannot change 0
-        found[name] = {group: value / single[name] for group, value in by_group.items() if value != single[name]}
+        common = usual or max(given.values(), default=usual)  # a factor cannot change 0
+        if range_ := with_types(PPOConfig, hp_config).get(name):
+            common = start_in(range_, name, common) or common
+        by_group = {**dict.fromkeys(groups, common if usual else usual), **given}
+        single[name] = common
+        found[name] = {group: value / common for group, value in by_group.items() if value != common}
     return single, found
 
 

@@ -100,7 +100,7 @@ class IPPO(OnPolicyAlgorithm):
         frozen_groups: groups that act, but neither learn nor mutate, and take no random steps in a run.
         group_factors: of `lr`, `ent_coef`, `vf_coef` and `clip_coef`, the factor of each group named, such as
             {"lr": {"speaker": 3.0}}; they stay as the values evolve. `lr={"speaker": 3e-4}` means the same: other
-            groups have the default.
+            groups have the default, or the nearest value in the range of `hp_config`.
         agent_id_one_hot: append a one-hot agent id to the observations of a group with several agents.
         state_space: the space of `env.state()`, for `critic_observation="state"`.
         num_envs: envs that this team acts in at once.
@@ -166,7 +166,7 @@ class IPPO(OnPolicyAlgorithm):
             for name, spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
         )
         by_group = assign_groups(ids, groups, observed, acted)
-        settings, factors = split_by_group(settings, group_factors, by_group)
+        settings, factors = split_by_group(settings, group_factors, by_group, hp_config)
         config = validated(PPOConfig, settings)
         team = TeamSettings(
             observed,

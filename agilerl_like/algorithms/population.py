@@ -32,7 +32,7 @@ from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
-from agilerl_like.algorithms.settings import COMMON, check_values, setting_names, with_types
+from agilerl_like.algorithms.settings import COMMON, check_values, setting_names, start_in, with_types
 from agilerl_like.errors import (
     CheckpointError,
     ConfigurationError,
@@ -40,7 +40,7 @@ from agilerl_like.errors import (
     check_argument_names,
     foreign_setting,
 )
-from agilerl_like.hpo import Choice, Explorer, HyperparameterConfig, NumberArray, Offspring, Parameter
+from agilerl_like.hpo import Explorer, HyperparameterConfig, Offspring
 from agilerl_like.hpo.evolution import pre_training_mutations
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
 from agilerl_like.learning.per_member_learner import PerMemberLearner
@@ -609,10 +609,6 @@ def founder_draws(hp_config: HyperparameterConfig, count: int, seed: int) -> lis
     return [hp_config.sampled_at(shares) for shares in engine.draw(count, dtype=torch.float64).tolist()]
 
 
-LIMITS = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
-"""Limits, which None turns off, and 0 where a setting allows it; the nearest value of a range is the largest."""
-
-
 def in_ranges(settings: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     """Return an agent's arguments with each value moved into its range of `hp_config`: the initial draws include it.
 
@@ -624,20 +620,7 @@ def in_ranges(settings: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
     ranges = with_types(config, settings.get("hp_config"))
     given = {name: settings.get(name, getattr(config, name, None)) for name in ranges}
     known = [name for name in ranges if name in settings or name in config.__dataclass_fields__]
-    return {**settings, **{name: _start_in(ranges[name], name, given[name]) for name in known}}
-
-
-def _start_in(parameter: Parameter, name: str, value: Any) -> Any:
-    """Return the value in a range that is nearest to `value`; for None, any. Values of other types are returned."""
-    if isinstance(parameter, Choice):
-        return value if parameter.matches(value, parameter.values) else parameter.values[0]
-    if isinstance(parameter, NumberArray):
-        return parameter.sampled_at([0.5] * parameter.size) if value is None else value
-    if not value and name in LIMITS:
-        return parameter.max
-    if value is None:
-        return parameter.min
-    return parameter.clip(value) if isinstance(value, int | float) else value
+    return {**settings, **{name: start_in(ranges[name], name, given[name]) for name in known}}
 
 
 def population_documents(

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainVa
 
 from agilerl_like.errors import ConfigurationError, foreign_setting, unknown_name
 from agilerl_like.foreign_settings import SYSTEMS
-from agilerl_like.hpo import Choice, HyperparameterConfig, Parameter, RLParameter
+from agilerl_like.hpo import Choice, HyperparameterConfig, NumberArray, Parameter, RLParameter
 from agilerl_like.hpo.schedules import (
     Schedule,
     check_lr_schedule,
@@ -317,6 +317,10 @@ def largest(settings: Mapping[str, Any], hp_config: Mapping[str, Parameter], nam
     return settings[name] if range_ is None else int(range_.max)
 
 
+LIMITS = ("max_grad_norm", "clip_coef_vf", "target_kl", "reward_clip")
+"""Limits, which None turns off, and 0 where a setting allows it; the nearest value of a range is the largest."""
+
+
 def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> HyperparameterConfig:
     """Return the ranges with dtype int for settings that are integers, and choices with values of the setting's type.
 
@@ -351,3 +355,16 @@ def is_whole(config: type[Any], name: str) -> bool:
     if getattr(config, name) is not None:
         return isinstance(getattr(config, name), int)
     return int in (get_args(get_type_hints(config)[name]) or (None,))
+
+
+def start_in(parameter: Parameter, name: str, value: Any) -> Any:
+    """Return the value in a range that is nearest to `value`; for None, any. Values of other types are returned."""
+    if isinstance(parameter, Choice):
+        return value if parameter.matches(value, parameter.values) else parameter.values[0]
+    if isinstance(parameter, NumberArray):
+        return parameter.sampled_at([0.5] * parameter.size) if value is None else value
+    if not value and name in LIMITS:
+        return parameter.max
+    if value is None:
+        return parameter.min
+    return parameter.clip(value) if isinstance(value, int | float) else value

@@ -14,6 +14,7 @@ from torch import nn
 
 from agilerl_like import (
     CheckpointError,
+    Choice,
     HyperparameterConfig,
     Mutations,
     RLParameter,
@@ -397,6 +398,24 @@ def test_hyperparameters_may_differ_by_group():
     ):
         with pytest.raises(ConfigurationError, match=message):
             a_team(**wrong)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_values_by_group_need_no_default_inside_the_range(sample):
+    ranges = HyperparameterConfig(lr=RLParameter(3e-4, 1e-2), ent_coef=Choice([0.0, 0.1, 0.01]))
+    given = {"lr": {"speaker": 1e-3, "listener": 2e-3}, "ent_coef": {"speaker": 0.02}}
+    teams = IPPO.population(
+        2, OBSERVED, ACTED, seed=3, net_config=SMALL, hp_config=ranges, sample_hyperparameters=sample, **given
+    )
+    rates = [learner.hyperparams()[HYPERPARAM_NAMES.index("lr")] for learner in teams[0].learners.values()]
+    assert rates == pytest.approx([1e-3, 2e-3])
+    assert all(3e-4 <= team.lr <= 1e-2 for team in teams)
+    one = IPPO(OBSERVED, ACTED, net_config=SMALL, hp_config=ranges, lr={"listener": 2e-3})
+    rates = [learner.hyperparams()[HYPERPARAM_NAMES.index("lr")] for learner in one.learners.values()]
+    assert rates == pytest.approx([3e-4, 2e-3])
+    choices = HyperparameterConfig(ent_coef=Choice([0.0, 0.1]))
+    with pytest.raises(ConfigurationError, match=r"ent_coef=0\.01 is none of its choices"):
+        IPPO(OBSERVED, ACTED, net_config=SMALL, hp_config=choices, ent_coef={"speaker": 0.02})
 
 
 def test_groups_without_a_value_have_that_of_the_preset():
