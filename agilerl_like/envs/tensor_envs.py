@@ -163,7 +163,7 @@ class TensorCartPole(TensorVectorEnv):
         return moved, self._rewards, (moved[::2].abs() > self._bounds).any(0)
 
     def observe(self, state: Tensor) -> Tensor:
-        return state.T.contiguous()
+        return state.T.clone(memory_format=torch.contiguous_format)  # `contiguous` does not copy the row of one env
 
 
 class TensorPendulum(TensorVectorEnv):

@@ -102,6 +102,16 @@ def test_episodes_of_a_row_depend_on_its_own_seed_only():
     assert len({tuple(start) for row in starts for start in row}) == sum(map(len, starts))
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_observations_share_no_memory_with_the_states(env_id, num_envs):
+    env, unchanged = (TENSOR_ENVS[env_id](num_envs) for _ in range(2))
+    actions = torch.as_tensor(env.action_space.sample())
+    env.reset(seed=0)[0].fill_(9.0)
+    unchanged.reset(seed=0)
+    assert torch.equal(env.step(actions)[0], unchanged.step(actions)[0])
+
+
 def test_a_reset_without_a_seed_goes_to_the_next_episode():
     env = TensorPendulum(2)
     first, again = env.reset(seed=3)[0], env.reset(seed=3)[0]
