@@ -29,12 +29,12 @@ from agilerl_like.envs.vector_infos import add_info, copy_info
 def fix_infos(env: VectorEnv) -> None:
     """Make a vector env of gymnasium merge infos by `add_info`, and a SyncVectorEnv copy last observations and infos.
 
-    A subclass is left unchanged. The method is replaced and not the env wrapped, because a user may hold references.
+    A class with its own `_add_info` is left unchanged. The method is replaced and not the env wrapped, because a user
+    may hold references.
     """
-    if type(env) is SyncVectorEnv:
-        env._add_info = partial(_add_copied_info, num_envs=env.num_envs)
-    elif type(env) is AsyncVectorEnv:
-        env._add_info = partial(add_info, num_envs=env.num_envs)
+    if isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and type(env)._add_info is VectorEnv._add_info:
+        merge = _add_copied_info if isinstance(env, SyncVectorEnv) else add_info
+        env._add_info = partial(merge, num_envs=env.num_envs)
 
 
 def _add_copied_info(

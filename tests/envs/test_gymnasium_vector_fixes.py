@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from agilerl_like.agilerl.vector import DummyVecEnv
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
-from agilerl_like.envs.gymnasium_vector_fixes import async_worker
+from agilerl_like.envs.gymnasium_vector_fixes import async_worker, fix_infos
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -66,6 +67,24 @@ def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
         ends += sum(ended for *_, ended, _ in rows)
     assert ends > 3
     env.close()
+
+
+def test_a_last_observation_of_a_dummy_vec_env_is_not_the_first_of_the_next_episode():
+    adapter = VecEnvAdapter(DummyVecEnv(failing_envs.SharedBufferEnv()))
+    adapter.reset([3])
+    steps = [adapter.step(np.zeros(1, int)) for _ in range(4)]
+    assert [int(step.next_obs["here"][0, 1]) for step in steps if step.terminated[0]] == [3, 1]
+
+
+class OwnInfos(SyncVectorEnv):
+    def _add_info(self, vector_infos, env_info, env_num):
+        return {**vector_infos, env_num: env_info}
+
+
+def test_a_vector_env_that_merges_infos_itself_is_left_unchanged():
+    env = OwnInfos([failing_envs.SharedBufferEnv])
+    fix_infos(env)
+    assert "_add_info" not in vars(env)
 
 
 def test_training_replaces_an_async_env_only_if_it_does_not_copy_last_observations():
