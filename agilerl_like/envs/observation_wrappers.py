@@ -122,7 +122,8 @@ class ConcatenateFrames(gym.ObservationWrapper, RecordConstructorArgs):
 
     [k, H, W, C] becomes [H, W, k * C], [k, C, H, W] becomes [k * C, H, W], and vectors [k, n] become [k * n], as in
     Stable-Baselines3's VecFrameStack. Networks for images then read the frames as channels; they would read four axes
-    as a volume.
+    as a volume. Where the shape [H, W, k * C] does not show that the channels are last, as that of colour images that
+    are not square, [k, H, W, C] becomes [k * C, H, W] instead.
 
     Raises:
         ConfigurationError: another observation space than stacked images or vectors.
@@ -140,10 +141,13 @@ class ConcatenateFrames(gym.ObservationWrapper, RecordConstructorArgs):
                 "[frames, height, width, channels] or [frames, channels, height, width]"
             )
         num_frames, *frame = space.shape
-        self._channels_last = len(frame) == 3 and channel_layout(tuple(frame)) == "last"
-        channels = -1 if self._channels_last else 0
-        frame[channels] *= num_frames
-        self._shape = tuple(frame)
+        self._shape = (num_frames * frame[0], *frame[1:])
+        self._moved_axis = (-1, -1)  # from and to, before the frames are concatenated
+        if len(frame) == 3 and channel_layout(tuple(frame)) == "last":
+            height, width, channels = frame
+            self._shape, self._moved_axis = (height, width, num_frames * channels), (-4, -2)
+            if channel_layout(self._shape) != "last":
+                self._shape, self._moved_axis = (num_frames * channels, height, width), (-1, -3)
         low, high = self.observation(space.low), self.observation(space.high)
         self.observation_space = Box(low, high, dtype=space.dtype.type)
 
@@ -151,7 +155,7 @@ class ConcatenateFrames(gym.ObservationWrapper, RecordConstructorArgs):
         """Concatenate the frames of an observation, or of a batch of them."""
         frames = np.asarray(observation)
         batch = frames.shape[: frames.ndim - len(self._shape) - 1]
-        return (np.moveaxis(frames, -4, -2) if self._channels_last else frames).reshape(*batch, *self._shape)
+        return np.moveaxis(frames, *self._moved_axis).reshape(*batch, *self._shape)
 
 
 class PastActionReward(gym.Wrapper, RecordConstructorArgs):

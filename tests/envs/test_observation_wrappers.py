@@ -23,6 +23,7 @@ from agilerl_like.envs.cartpole import SeededCartPole, is_native_cartpole, with_
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.observation_wrappers import ConcatenateFrames, PastActionReward, RenderedPole, SelectEntries
+from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.wrapper_specs import innermost_env
 from agilerl_like.errors import ConfigurationError
 
@@ -353,7 +354,7 @@ class Numbers(gym.Env):
 
 @pytest.mark.parametrize(
     ("shape", "whole", "axis"),
-    [((5, 5, 1), (5, 5, 3), -1), ((6, 5, 3), (6, 5, 9), -1), ((2, 7, 7), (6, 7, 7), 0), ((4,), (12,), 0)],
+    [((5, 5, 1), (5, 5, 3), -1), ((6, 5, 1), (6, 5, 3), -1), ((2, 7, 7), (6, 7, 7), 0), ((4,), (12,), 0)],
 )
 def test_frames_are_concatenated_along_their_channels_with_the_oldest_first(shape, whole, axis):
     """As VecFrameStack of Stable-Baselines3, whose stacks begin with zeros."""
@@ -367,6 +368,17 @@ def test_frames_are_concatenated_along_their_channels_with_the_oldest_first(shap
         observation = env.step(0)[0]
     batch = np.stack([np.stack(frames), np.stack(frames) + 10])
     np.testing.assert_array_equal(env.observation(batch)[1], np.concatenate(frames, axis) + 10)
+
+
+def test_frames_whose_channels_would_not_be_found_become_channels_first():
+    env = ConcatenateFrames(gym.wrappers.FrameStackObservation(Numbers((8, 9, 3)), 2))
+    assert env.observation_space == Box(0, 255, (6, 8, 9), np.uint8)
+    assert ObservationEncoder(env.observation_space).leaves[0].shape == (6, 8, 9)
+    frames = np.random.default_rng(0).integers(256, size=(5, 2, 8, 9, 3), dtype=np.uint8)
+    for observation, (older, newer) in zip(env.observation(frames), frames, strict=True):
+        channels = [image[..., channel] for image in (older, newer) for channel in range(3)]
+        np.testing.assert_array_equal(observation, channels)
+    np.testing.assert_array_equal(env.observation(frames[0]), env.observation(frames)[0])
 
 
 def test_observations_without_frames_are_refused():
