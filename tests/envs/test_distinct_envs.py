@@ -35,6 +35,14 @@ class Task:
         self.goal = goal
 
 
+class Adapter(Level):
+    """Adapts an env, or a simulator, without being a wrapper of gymnasium."""
+
+    def __init__(self, env):
+        super().__init__()
+        self.env = env
+
+
 def thunk(env_id, row, limit):
     def make():
         env = gym.make(env_id)
@@ -61,6 +69,8 @@ def scaled(by):
         ([scaled(2), scaled(2)], 1),
         ([scaled(2), scaled(3)], 2),
         ([partial(gym.make, "Pendulum-v1", g=g) for g in (9.0, 10.0)], 2),
+        *(([partial(Adapter, kind(goal)) for goal in (1, 2, 3)], 3) for kind in (Level, Task)),
+        *(([partial(Adapter, kind(goal)) for goal in (1, 1)], 1) for kind in (Level, Task)),
     ],
 )
 def test_rows_are_distinct_if_their_envs_differ(functions, instances):
