@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
@@ -49,9 +49,15 @@ def num_distinct_envs(env: Any) -> int:
 
 def num_instances(env: Any) -> int:
     """Return how many instances the rows of a vector env, or of a team's, repeat in order; 1 if it has none."""
+    return max(1, len(getattr(env_config_inside(env), "instances", ())))
+
+
+def env_config_inside(env: Any) -> Any:
+    """Return the configuration of a vector env, or of a team's, or of the env inside its wrappers; None without one."""
     core = getattr(env, "vector", env)
-    config = getattr(core, "env_config", None)
-    return max(1, len(getattr(config, "instances", ())))
+    while not hasattr(core, "env_config") and isinstance(core, VectorWrapper):
+        core = core.env
+    return getattr(core, "env_config", None)
 
 
 def set_num_distinct_envs(env: VectorEnv, count: int) -> None:

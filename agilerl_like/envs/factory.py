@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
-from agilerl_like.envs.distinct_envs import num_distinct_envs, set_num_distinct_envs
+from agilerl_like.envs.distinct_envs import env_config_inside, num_distinct_envs, set_num_distinct_envs
 from agilerl_like.envs.env_errors import env_errors, env_name_of_config
 from agilerl_like.envs.env_ids import (
     TIME_LIMIT,
@@ -449,8 +449,8 @@ def training_seeds(env_config: VecEnvConfig | None, envs: int) -> list[int] | No
 
 
 def env_config_or_none(env: Any) -> VecEnvConfig | None:
-    """Return the configuration of an env, also of a team's; None if it is unknown how it was made."""
-    found = getattr(getattr(env, "vector", env), "env_config", None)
+    """Return the configuration of an env, also of a team's, or of that inside its wrappers; None if it has none."""
+    found = env_config_inside(env)
     return found if isinstance(found, VecEnvConfig) else None
 
 

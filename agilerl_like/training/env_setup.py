@@ -15,7 +15,13 @@ from agilerl_like.envs.cartpole import is_native_cartpole, with_per_env_seeds
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances, round_up_to_sets
 from agilerl_like.envs.env_checker import BRIEF_REPLAYED, BRIEF_STEPS, RUNNING_STATISTICS, Finding, check_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
-from agilerl_like.envs.factory import VecEnvConfig, can_be_made_again, check_instances, single_env_fns_of
+from agilerl_like.envs.factory import (
+    VecEnvConfig,
+    can_be_made_again,
+    check_instances,
+    env_config_or_none,
+    single_env_fns_of,
+)
 from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -70,7 +76,7 @@ class EnvSetup(ABC):
         makes, found = single_env_fns_of(self.vec_env), ()
         if makes:
             found = check_envs(makes, steps=BRIEF_STEPS, replayed=BRIEF_REPLAYED, until_end=until_end).findings
-        of_wrappers = _wrapper_findings(getattr(self.vec_env, "env_config", None))
+        of_wrappers = _wrapper_findings(env_config_or_none(self.vec_env))
         return tuple(dict.fromkeys((*found, *of_wrappers)))
 
     @abstractmethod
@@ -145,7 +151,8 @@ class SingleAgentEnvSetup(EnvSetup):
 
     def make_training_env(self, members: int, parts: int, part: int = 0) -> gymnasium.vector.VectorEnv:
         envs = divide_envs(self.env.num_envs, parts)
-        check_instances(getattr(self.env, "env_config", None), self.env.num_envs)
+        is_shared = not can_be_made_again(self.env) and self.env.num_envs % members == 0  # by the members
+        check_instances(env_config_or_none(self.env), self.env.num_envs // members if is_shared else self.env.num_envs)
         check_whole_sets(self.env, envs)
         is_remade = is_native_cartpole(self.env) or lacks_copied_final_obs(self.env) or has_too_many_workers(self.env)
         if members == parts == 1 and not is_remade:
@@ -172,9 +179,9 @@ class SingleAgentEnvSetup(EnvSetup):
         return Collector(population, env, timer)
 
 
-def _wrapper_findings(env_config: Any) -> Iterator[Finding]:
+def _wrapper_findings(env_config: VecEnvConfig | None) -> Iterator[Finding]:
     """Yield warnings of wrappers with running statistics, or by which fitness is not the environment's own reward."""
-    for wrapper in env_config.wrappers if isinstance(env_config, VecEnvConfig) else ():
+    for wrapper in () if env_config is None else env_config.wrappers:
         if (kind := wrapper_class(wrapper)) in RUNNING_STATISTICS:
             yield RUNNING_STATISTICS[kind]
         elif changes_reward(wrapper):

@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 from gymnasium import RewardWrapper
 from gymnasium.spaces import Box
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from paying_envs import Paid
 from small_runs import Records
 
-from agilerl_like import PPO, ConfigurationError, EnvStepError, Population, make_vect_envs, train_on_policy
+from agilerl_like import (
+    PPO,
+    ConfigurationError,
+    EnvStepError,
+    Population,
+    evaluate,
+    make_vect_envs,
+    train_on_policy,
+)
 from agilerl_like.cli.train import BEYOND
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
@@ -27,6 +36,7 @@ from agilerl_like.hpo import Selection, SlotPlan
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.evaluator import Evaluator, summary
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.session import ProcessRun, limits_reached
@@ -77,6 +87,20 @@ def test_a_test_by_hand_has_the_aggregate_too(aggregate, fitness):
     heard = []
     assert agent.test(env, loop=2, callback=lambda score, info: heard.append(score)) == fitness
     assert heard == [5.0, 10.0, 15.0] * 2
+
+
+class Plain(VectorWrapper):
+    """Changes nothing."""
+
+
+@pytest.mark.parametrize("layers", [[Plain], [RecordEpisodeStatistics, Plain]])
+def test_instances_and_aggregate_of_an_env_inside_vector_wrappers_have_their_effect(layers):
+    env = make_vect_envs(Paid, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
+    for layer in layers:
+        env = layer(env)
+    (agent,) = members(1, env)
+    assert evaluate(agent, env, 2).returns.tolist() == [[5.0, 10.0, 15.0] * 2]
+    assert agent.test(env, loop=1) == 5.0
 
 
 def test_fewer_envs_than_episodes_play_in_rounds():
@@ -292,6 +316,23 @@ def test_seeds_are_those_of_each_env(seeds, equal):
         assert bool((rows[0] == rows[1]).all()) == equal
         wanted = np.random.Generator(np.random.PCG64(np.random.SeedSequence(7))).random(1).astype(np.float32)
         assert rows[0].numpy() == wanted
+
+
+def test_seeds_of_an_env_inside_vector_wrappers_are_those_of_each_members_rows():
+    env = RecordEpisodeStatistics(make_vect_envs(Paid, num_envs=6, backend="sync", instances=PAYS, seeds=[7, 7, 8]))
+    setup, population = SingleAgentEnvSetup(env), members(2, env, num_envs=3)
+    assert setup.make_training_env(2, 1) is env  # the members share its rows
+    collector = Collector(population, setup.adapt(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0, 1])
+    one, other = (rows[:, 0].tolist() for rows in collector.groups[""].observations)
+    assert one == other
+    assert one[0] == one[1] != one[2]
+
+
+def test_rows_that_members_share_have_whole_sets_of_instances():
+    env = Plain(make_vect_envs(Paid, num_envs=6, backend="sync", instances=PAYS))
+    with pytest.raises(ConfigurationError, match="num_envs=2; allowed with 3 instances are multiples of 3"):
+        SingleAgentEnvSetup(env).make_training_env(3, 1)
 
 
 def test_a_limit_of_the_return_ends_the_episode():

@@ -238,7 +238,7 @@ class MultiAgentVectorEnv:
 
     @property
     def env_config(self) -> VecEnvConfig | None:
-        """The config it was made from, from which others can be made; None of an env that was made without one."""
+        """The config that its envs were made from; None if they were made without one."""
         return env_config_or_none(self.vector)
 
     @property
