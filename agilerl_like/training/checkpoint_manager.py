@@ -68,7 +68,7 @@ class Progress:
     ticks_of_removed: NonNegativeInt = 0
     """Their vector steps."""
     updates_before: NonNegativeInt = 0
-    """Updates that the member with the most had made before the run."""
+    """Updates that all groups of the member with the most had made before the run."""
     unreplaced: list[NonNegativeInt] = field(default_factory=list)
     """Slots of members that have diverged and are replaced by evolution after this generation."""
 

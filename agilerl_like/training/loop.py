@@ -314,7 +314,7 @@ class TrainingLoop(EvaluatingLoop):
             record = UpdateRecord(
                 slot=slot,
                 uid=agent.index,
-                number=max(learner.updates for learner in agent.learners.values()),  # a frozen group has none
+                number=max(learner.updates for learner in agent.trained_learners.values()),
                 env_steps=self.steps,
                 train_return=train_return,
                 metrics=metrics_of(agent, report, names),

@@ -127,10 +127,14 @@ class ShardedPopulation:
         )
 
     def start_counting_updates(self) -> int:
-        """Count each member's updates from 0 on; return those that a member has made before at most; collective."""
+        """Count each member's updates from 0 on; return those of all its groups before, at most; collective.
+
+        Their sum grows in every run, also where the groups are trained in turns.
+        """
         for learner in self.population.all_learners():
             learner.updates_before += learner.updates_of_run
-        return max(self.process_group.all_gather(max(its.updates_before for its in self.population.all_learners())))
+        own = max(sum(its.updates_before for its in agent.learners.values()) for agent in self.population)
+        return max(self.process_group.all_gather(own))
 
     def most_updates(self) -> int:
         """Return the updates that a member has made at most in this run; collective.

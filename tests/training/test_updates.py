@@ -2,11 +2,14 @@
 
 import contextlib
 import csv
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
+from pettingzoo.utils import BaseParallelWrapper
+from small_runs import Records
 from test_run_settings import SMALL
 from test_weights_history import Killed, KillIn, population, same, weights
 
@@ -159,6 +162,45 @@ def test_updates_of_teams_are_means_of_their_groups(tmp_path, frozen):
     found = [(row["update"], row["env_steps"], row["slot"]) for row in rows]
     assert found == [(1, 16, 0), (1, 16, 1), (2, 32, 0), (2, 32, 1)]
     assert all(row["train/actor_grad_norm"] > 0 for row in rows)
+
+
+class Seeds(BaseParallelWrapper):
+    """Keeps the seeds of resets in training."""
+
+    kept: ClassVar[list[int]] = []
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.kept.append(seed)
+        return super().reset(seed, options)
+
+
+def test_groups_that_are_trained_in_turns_have_updates_and_episodes_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(Seeds, "kept", [])
+    records = Records()
+    numbers = []
+    with contextlib.closing(
+        make_multi_agent_vect_envs(Duel, num_envs=2, training_wrappers=Seeds, backend="sync")
+    ) as env:
+        settings = {"learn_step": 16, "batch_size": 16, "net_config": SMALL, "num_envs": 2}
+        pop = IPPO.population(1, env.single_observation_spaces, env.single_action_spaces, seed=0, **settings)
+        limits = {"max_steps": 128, "evo_steps": 32, "max_updates": 4, "eval_loop": 1, "eval_steps": 10, "history": 0}
+        for run, frozen in enumerate(["blue", "red", "blue"]):
+            pop[0].frozen_groups = (frozen,)
+            pop, _ = train_multi_agent_on_policy(
+                env,
+                pop=pop,
+                run_dir=tmp_path / f"{run}",
+                verbose=False,
+                log_every="update",
+                reporters=[records],
+                **limits,
+            )
+            numbers.append([row["update"] for row in read_updates(tmp_path / f"{run}")])
+    assert numbers == [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 7, 8]]
+    assert pop.outcome == "max_updates reached"
+    assert not [text for text in records.warnings if "no member has learned" in text]
+    assert len(set(Seeds.kept)) == len(Seeds.kept) == 3 * 2
 
 
 def test_refuses_other_values():
