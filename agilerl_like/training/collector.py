@@ -154,6 +154,10 @@ class Collector:
             group.wait_for_envs(taken)
         return taken
 
+    def due(self) -> set[int]:
+        """Return the members whose rollouts are complete; collective if processes share the envs of a member."""
+        return {place for group in self.groups.values() for place in group.due()}
+
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete; metrics are means over a member's groups."""
         reports: dict[int, list[TensorDict]] = {}
@@ -419,12 +423,16 @@ class GroupCollector:
         """The input of the population's `learn`."""
         return self._buffer.reader(self.observations, self._initial_state)
 
+    def due(self) -> list[int]:
+        """Return the members whose rollouts are complete."""
+        return self.population.due(self.steps_since_update.tolist())
+
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
         if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
             left = self.population.steps_until_update(self.steps_since_update.tolist())
             self._start_rollouts(place for place, steps in enumerate(left) if steps < 0)
-        due = self.population.due(self.steps_since_update.tolist())
+        due = self.due()
         if not due:
             return {}
         with self.timer("learn"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from time import perf_counter
@@ -236,7 +236,7 @@ class TrainingLoop(EvaluatingLoop):
         progress.generation += 1
         progress.evolved = False
         self._update_context()
-        self._set_progress()
+        self._set_progress(range(len(self.population)))
         self.metrics = {slot: [] for slot in self.members.shard.slots}
         self.updates = None if self.updates is None else {slot: [] for slot in self.members.shard.slots}
         self.replacements, self.unreplaced = [], set()
@@ -248,7 +248,7 @@ class TrainingLoop(EvaluatingLoop):
         while progress.ticks < last and not self._replicas_stop():
             vector_steps = min(collector.vector_steps_until_update, last - progress.ticks)
             progress.ticks += collector.collect(vector_steps, should_stop=self._after_step)
-            self._set_progress()
+            self._set_progress(collector.due())
             if reports := collector.learn():
                 self._record_update(dict(reports))
         for agent in self.population:
@@ -276,18 +276,19 @@ class TrainingLoop(EvaluatingLoop):
         stop, group = self._stop_requested(), self.population.gradient_sync
         return stop if group.num_ranks == 1 else bool(group.all_reduce_(torch.tensor([float(stop)])).item())
 
-    def _set_progress(self) -> None:
-        """Set each member's progress to that at the beginning of its next update's rollout, and the run's schedules.
+    def _set_progress(self, places: Iterable[int]) -> None:
+        """Set some members' progress to that at the beginning of their next update's rollout, and the run's schedules.
 
-        Agents that were loaded or received from another process have neither, and clones have no schedules.
+        Agents that were loaded or received from another process have neither, and clones have no schedules. Between
+        its updates, the progress of a member is constant: exploration would else depend on the updates of others.
         """
         envs, size = self.members.first.num_envs, self.members.size
-        for agent in self.population:
+        for agent in (self.population[place] for place in places):
             ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
             agent.progress = ticks * envs / (self.schedule_steps * self.initial_size)
             agent.run_schedules = self.run_schedules
-        for learner in self.population.all_learners():
-            learner.max_steps = self.schedule_steps
+            for learner in agent.learners.values():
+                learner.max_steps = self.schedule_steps
 
     def _record_update(self, reports: Mapping[int, TensorDict]) -> None:
         """Record the metrics of an update of some members, replace those that diverged, and call the callbacks."""

@@ -240,6 +240,29 @@ def test_exploration_does_not_depend_on_where_a_member_comes_from():
     assert callback.found == [{max(0, step - 1) * 4 / 160} for step in range(40)]
 
 
+class ExplorationOfTheLast(Callback):
+    """Records the epsilon of the last member at every step."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_step(self, context):
+        self.found.append(context.population[-1].epsilon)
+
+
+def test_exploration_does_not_depend_on_the_other_members_of_the_process():
+    found = []
+    for learn_steps in ([16], [4, 16]):
+        pop, callback = population(len(learn_steps), eps_share=1.0), ExplorationOfTheLast()
+        for member, learn_step in zip(pop, learn_steps, strict=True):
+            member.learn_step = learn_step
+        train_off_policy(make(), pop=pop, callbacks=[callback], **{**RUN, "evo_steps": 72})
+        found.append(callback.found)
+    alone, beside_another = found
+    assert alone == beside_another
+    assert len({*alone}) > 10
+
+
 def test_agilerls_arguments_set_the_members_settings():
     pop = population(2)
     with pytest.raises(ConfigurationError, match="learning_starts=500 is not below max_steps=320"):
