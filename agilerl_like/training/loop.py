@@ -142,6 +142,8 @@ class TrainingLoop(EvaluatingLoop):
             self._reset_envs()
             stopped = self._advance_generation()
             self.progress.saved_at = self.steps
+            if not stopped:
+                self._rebalance()
         self._reset_envs()
         return stopped
 
@@ -618,11 +620,15 @@ class TrainingLoop(EvaluatingLoop):
         if is_due:
             progress.saved_at = self.steps
             self._save(last=False, is_complete=True)
-            if not self.population.keeps_experience:
-                self.members.rebalance()
+            self._rebalance()
             self._reset_envs()
         elif self._evaluates_in_training_env:
             self._reset_envs()
+
+    def _rebalance(self) -> None:
+        """Shard the members again after evolution; the envs must be reset afterwards."""
+        if not self.population.keeps_experience:
+            self.members.rebalance()
 
     def _is_history_due(self) -> bool:
         """Return whether this generation's weights are saved; those of the last generation of a limited run are."""

@@ -24,6 +24,7 @@ from agilerl_like.cli import main
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.settings_guard import settings_guard
+from agilerl_like.training.sharding import ShardedPopulation
 
 MEMBERS, ENVS, EVO_STEPS, GENERATIONS = 3, 2, 64, 4
 
@@ -221,6 +222,24 @@ def test_stop_after_a_generation_resumes_from_it_to_the_same_bits(whole, tmp_pat
     assert resumed_fitness == fitness
     assert equal(resumed, population)
     assert {birth.generation for birth in read_lineage(tmp_path / "run")} == {0, 1, 2, 3}
+
+
+def test_a_run_resumed_before_an_evolution_shards_its_members_after_it_as_an_uninterrupted_run_does(
+    tmp_path, monkeypatch
+):
+    sharded, rebalance = [], ShardedPopulation.rebalance
+
+    def record(members):
+        sharded.append([agent.index for agent in members.population])
+        rebalance(members)
+
+    monkeypatch.setattr(ShardedPopulation, "rebalance", record)
+    train()
+    uninterrupted, sharded = sharded, []
+    train([StopAt("on_generation", 2)], folder=tmp_path / "run")
+    train(resume=tmp_path / "run")
+    assert sharded == uninterrupted
+    assert len(sharded) == GENERATIONS - 1
 
 
 @pytest.mark.parametrize(
