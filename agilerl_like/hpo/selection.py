@@ -424,6 +424,18 @@ def _is_storable(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | np.generic | np.ndarray)
 
 
+def saved_form(value: Any) -> Any:
+    """Return a value of a strategy's state as a checkpoint returns it: keys sorted, data of numpy as numbers and lists.
+
+    Strategies receive this form in every run, so that a resumed run makes the same plans as an uninterrupted one.
+    """
+    if isinstance(value, dict):
+        return {key: saved_form(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list):
+        return [saved_form(part) for part in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
 def check_removed(removed: Sequence[int], view: PopulationView, selection: Selection) -> None:
     """Raise `ConfigurationError` unless the slots to remove are different ones, and enough members stay."""
     name, size = type(selection).__name__, len(view)

@@ -586,7 +586,7 @@ class TrainingLoop(EvaluatingLoop):
             generations=self._expected_generations(),
             hp_configs=[info.hp_config for info in infos],
             train_returns=self._train_returns_for_selection([info.train_return for info in infos]),
-            state=self.search.state,
+            state=self._selection_state(),
             least_members=self._least_members(),
             best_returns=None if best_returns is None else best_returns[0],
             trained_before=self.progress.updates_before > 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
 from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.hpo import PopulationView, Selection, Trial
-from agilerl_like.hpo.selection import BASELINE_GENERATION
+from agilerl_like.hpo.selection import BASELINE_GENERATION, saved_form
 from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.validation import validate_record
@@ -180,7 +180,7 @@ class EvaluatingLoop(LoopState):
             generations=self._expected_generations(),
             hp_configs=[info.hp_config for info in infos],
             train_returns=self._train_returns_for_selection(train_returns),
-            state=self.search.state,
+            state=self._selection_state(),
             trained_before=self.progress.updates_before > 0,
         )
         doubtful = [*selection.in_doubt(view)]  # which may be an array
@@ -191,6 +191,11 @@ class EvaluatingLoop(LoopState):
         trained = min(members.process_group.all_gather(self.steps - self._steps_before))
         allowed = args.eval_share * trained * members.size
         return doubtful if sum(steps) + cost <= allowed else ()
+
+    def _selection_state(self) -> dict[str, Any]:
+        """Return the state that the selection strategy reads and writes, in the form that a checkpoint returns."""
+        self.search.state = saved_form(self.search.state)
+        return self.search.state
 
     def _returns_for_selection(self, search: SearchState) -> np.ndarray | None:
         """Return the returns `[P, K]` that the members' fitness is the mean of; None if it is not a mean return."""

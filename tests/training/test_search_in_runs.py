@@ -340,6 +340,27 @@ def test_a_selection_may_return_and_note_values_of_numpy(tmp_path):
     assert (type(state["best"]), len(state["fitness"])) == (int, 3)
 
 
+@dataclass(frozen=True)
+class Looking(Selection):
+    """Writes a dictionary and an array, and records in which order and as which type the next generation has them."""
+
+    def plan(self, view, rng):
+        state = view.state
+        seen = [[*state["uses"]], type(state["total"]).__name__] if "uses" in state else []
+        state["seen"] = [*state.get("seen", []), seen]
+        state["uses"] = {str(uid): 0 for uid in reversed(view.uids)}
+        state["total"] = np.array(view.fitness)
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+
+def test_a_selection_has_the_same_form_of_its_state_in_a_run_that_was_not_interrupted(tmp_path):
+    run(tmp_path / "whole", 256, Looking())
+    run(tmp_path / "half", 128, Looking())
+    run(tmp_path / "half", 256, Looking(), resume=True)
+    seen, of_resumed = (search_state(tmp_path / name)["state"]["seen"] for name in ("whole", "half"))
+    assert seen == of_resumed == [[], [["0", "1", "2", "3"], "list"], [["0", "1", "2", "3"], "list"]]
+
+
 @pytest.mark.slow
 def test_members_in_doubt_play_more_episodes_on_common_seeds_within_the_share(tmp_path):
     run(tmp_path / "more", 128, DoubtingTheTrained(), eval_share=100.0)
