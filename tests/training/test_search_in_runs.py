@@ -480,6 +480,19 @@ def test_a_negative_share_is_refused():
         run(None, 128, eval_share=-1)
 
 
+def test_further_episodes_of_a_member_do_not_depend_on_the_others_in_its_process():
+    """On several processes, each has a part of the members and as large a part of the evaluation's envs."""
+    found = []
+    with contextlib.closing(make_vect_envs("Pendulum-v1", num_envs=2, backend="sync")) as env:
+        spaces, setup = (env.single_observation_space, env.single_action_space), SingleAgentEnvSetup(env)
+        for members in (4, 1):
+            pop = PPO.population(members, *spaces, seed=1, num_envs=2, per_member=True)
+            with contextlib.closing(setup.make_eval_env(3 * members)) as eval_env:
+                evaluator = setup.make_evaluator("return", setup.adapt(eval_env), 40)
+                found.append(evaluator.evaluate_some(pop, [0], range(12), 1).returns)
+    assert found[0] == found[1]
+
+
 def test_some_members_are_evaluated_as_all_are():
     env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
     spaces = env.single_observation_space, env.single_action_space
