@@ -66,6 +66,16 @@ class RunContext:
         total, count = self._tracked.get(tag, (0.0, 0))
         self._tracked[tag] = total + number, count + 1
 
+    @property
+    def tracked(self) -> dict[str, tuple[float, int]]:
+        """Sum and count of the values since the last `pop_tracked`, by tag."""
+        return dict(self._tracked)
+
+    def restore_tracked(self, values: Mapping[str, tuple[float, int]]) -> None:
+        """Continue with the `tracked` values of a checkpoint."""
+        self._tracked |= values
+        self._tags |= values.keys()
+
     def pop_tracked(self) -> dict[str, float]:
         """Return the means of the values since the last call, by tag."""
         means = {tag: total / count for tag, (total, count) in self._tracked.items()}

@@ -71,6 +71,8 @@ class Progress:
     """Updates that all groups of the member with the most had made before the run."""
     unreplaced: list[NonNegativeInt] = field(default_factory=list)
     """Slots of members that have diverged and are replaced by evolution after this generation."""
+    tracked: dict[Text, tuple[Score, NonNegativeInt]] = field(default_factory=dict)
+    """Sum and count of the values that callbacks have tracked for the next generation, by tag."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "progress") -> Progress:
@@ -78,9 +80,10 @@ class Progress:
 
         Raises:
             CheckpointError: a field is missing, unknown, or not what its annotation allows. Earlier versions did not
-                write `removed`, `ticks_of_removed` and `updates_before`; `unreplaced` is left out if it is empty.
+                write `removed`, `ticks_of_removed` and `updates_before`; `unreplaced` and `tracked` are left out if
+                they are empty.
         """
-        later = {"removed", "ticks_of_removed", "updates_before", "unreplaced"}
+        later = {"removed", "ticks_of_removed", "updates_before", "unreplaced", "tracked"}
         names = {known.name for known in fields(cls)} - later
         missing = sorted(names - data.keys()) if isinstance(data, dict) else []
         if missing:
@@ -89,7 +92,7 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
-        return {name: value for name, value in asdict(self).items() if name != "unreplaced" or value}
+        return {name: value for name, value in asdict(self).items() if name not in ("unreplaced", "tracked") or value}
 
     def ticks_of_all(self, members: int) -> int:
         """Return the vector steps of all members, with those that have left; `members` are in the population."""

@@ -665,6 +665,7 @@ class TrainingLoop(EvaluatingLoop):
     def _save(self, *, last: bool, is_complete: bool) -> None:
         with self.timer("report"):
             self.progress.unreplaced = [] if self.progress.evolved else sorted(self.unreplaced)
+            self.progress.tracked = self.context.tracked
             self.progress.seconds = self._seconds()
             self.progress.seconds_by_part = dict(self.timer.seconds)
             best, births = self._known_best(), self.lineage.births

@@ -130,6 +130,7 @@ class LoopState:
         self.progress, self.fitness = Progress.from_json(saved_run["progress"]), list(saved_run["fitness"])
         self.progress.outcome, self.checkpoint_manager.saved_generation = "", self.progress.generation
         self.unreplaced = {*self.progress.unreplaced}
+        self.context.restore_tracked(self.progress.tracked)
         self.history = History.from_json(saved_run.get("history", []))
         self.search = SearchState.from_json(saved_run.get("search")).for_selection(selection_name(self.selection))
         self.timer.seconds.update(self.progress.seconds_by_part)

@@ -242,6 +242,20 @@ def test_a_run_resumed_before_an_evolution_shards_its_members_after_it_as_an_uni
     assert len(sharded) == GENERATIONS - 1
 
 
+class CountsOffspring(Callback):
+    """Tracks the number of births of each evolution, which counts for the next generation."""
+
+    def on_offspring(self, run, offspring):
+        if offspring:
+            run.track("births", len(offspring))
+
+
+def test_numbers_tracked_at_an_evolution_before_the_checkpoint_are_in_the_metrics_of_a_resumed_run(tmp_path):
+    train([CountsOffspring(), StopAtStep()], folder=tmp_path / "run")
+    train([CountsOffspring()], resume=tmp_path / "run")
+    assert [row["callback/births"] for row in read_metrics(tmp_path / "run")] == [MEMBERS] * GENERATIONS * MEMBERS
+
+
 @pytest.mark.parametrize(
     "callback", [StopAtStep(), StopAt("on_update", 5, "time is up"), StopAt("on_offspring", 4, "time is up")]
 )

@@ -257,6 +257,7 @@ EACH_OTHER = [{**BIRTH, "uid": 0, "parent_uid": 1}, {**BIRTH, "uid": 1, "parent_
         (progress(restorations=-1), r"run\.progress: restorations=-1: "),
         (progress(seconds_by_part={"env": "1"}), r"seconds_by_part\.env='1': Input should be a valid number"),
         (progress(seconds_by_part=None), r"seconds_by_part=None: "),
+        (progress(tracked={"births": [3.0, -1]}), r"run\.progress: tracked\.births\.1=-1: "),
         (progress(backdoor=1), r"'backdoor' is unknown; allowed are next_uid, generation"),
         (lambda run, documents: run["progress"].pop("ticks"), r"progress\.ticks is missing"),
         (changed_run(fitness=[]), r"run\.fitness=\[\]; allowed is one number for each of 2 members"),
