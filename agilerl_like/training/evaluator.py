@@ -14,7 +14,7 @@ from agilerl_like.algorithms.episode_summary import deciding_instances, summary
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.envs.distinct_envs import num_instances
+from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances
 from agilerl_like.envs.env_errors import short_repr
 from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.errors import EnvStepError, unknown_name
@@ -317,9 +317,13 @@ class Evaluator:
         """Evaluate some members of a population; None without any. Raises as `evaluate`."""
         if not places:
             return None
-        # as many rows of each member as in `evaluate`: their number may change the last bits, and further episodes must
-        # not depend on which of the members in doubt share a process
-        chosen = [*places, *[places[0]] * (len(population) - len(places))]
+        # members have equally many rows, and all kinds of rows, so the first member is repeated until there are enough
+        rows, kinds = self.env.num_envs, max(self.instances, num_distinct_envs(self.env.env))
+        counts = [n for n in range(len(places), rows + 1) if rows % n == 0]
+        if population[0].per_member:  # the number of rows may change the last bits, and it depends on the processes
+            counts = []
+        count = next((n for n in counts if rows // n % kinds == 0), len(population))
+        chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
         found = self.evaluate_further(copies, seeds, generation, should_stop=should_stop)
         return found.of(range(len(places)))
