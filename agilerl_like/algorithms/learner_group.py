@@ -127,6 +127,14 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
                 self._cohort = _make_cohort(self, self.gradient_sync)
         return cast(PopulationLearner, self._cohort)
 
+    def update_stacks(self) -> None:
+        """Replace the cohort where its stacks were planned for another mean batch size than that of the learners.
+
+        It is called where the envs start, as after a checkpoint, because a run that resumes there plans its stacks.
+        """
+        if isinstance(self._cohort, PopulationLearner) and self._cohort.batch_size != _mean_batch_size(self):
+            self._cohort = None
+
     @property
     def is_per_member(self) -> bool:
         """Whether each member is computed separately."""
@@ -270,13 +278,17 @@ def _make_cohort(learners: Sequence[Learner], gradient_sync: GradientSync) -> Po
         [learner.moments for learner in learners],
         build=lambda place, spec: learners[place].build(spec),
         execution=first.execution,
-        batch_size=sum(learner.batch_size for learner in learners) / len(learners),
+        batch_size=_mean_batch_size(learners),
         gradient_sync=gradient_sync,
     )
     cohort.train(first.algorithm.training)
     for row, learner in enumerate(learners):
         learner.attach(cohort, row)
     return cohort
+
+
+def _mean_batch_size(learners: Sequence[Learner]) -> float:
+    return sum(learner.batch_size for learner in learners) / len(learners)
 
 
 def _noise_block(learner: Learner, envs: int, before: Tensor | None) -> Tensor:

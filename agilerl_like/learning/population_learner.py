@@ -43,6 +43,8 @@ class PopulationLearner:
         gradient_sync: GradientSync = NO_SYNC,
     ) -> None:
         self.execution, self.gradient_sync = execution or Execution(), gradient_sync
+        self.batch_size = batch_size
+        """The mean size of the members' minibatches, for which the stacks were planned."""
         self.networks = list(networks)
         self._parameters = [list(network.parameters()) for network in networks]
         for network in networks:

@@ -2,7 +2,8 @@
 
 Each stack takes a fixed time per minibatch step; each smaller member of a stack takes the arithmetic of its zero
 padding. Starting from groups of equal members, the two groups whose union saves most are merged until no union saves
-time. The plan depends on the members alone, so a resumed run has the same stacks.
+time. The plan depends on the members and their batch sizes alone, and is updated where the envs start, so a resumed run
+has the same stacks.
 """
 
 from __future__ import annotations

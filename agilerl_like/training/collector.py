@@ -259,6 +259,7 @@ class GroupCollector:
         Without seeds the episodes have been started by the collector of another group of agents in the same envs.
         """
         env, population = self.env, self.population
+        population.update_stacks()
         observations, mask = env.reset(seeds), env.action_mask
         self._encode = env.array_backend.make_encode_fn(self.encoding)
         self._buffer = population.make_buffer(env, self.envs, self._describe_row)

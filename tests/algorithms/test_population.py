@@ -1,3 +1,4 @@
+import contextlib
 import operator
 
 import gymnasium
@@ -470,6 +471,24 @@ def test_runs_from_one_file_with_several_seeds_differ(tmp_path):
 
     assert drawn(6) == drawn(6) != drawn(7)
     assert drawn(5) == PPO.load(path).get_action(np.zeros((50, 4)))[0].tolist()
+
+
+def test_a_population_whose_batch_sizes_were_set_has_the_stacks_of_a_resumed_one_after_the_next_start():
+    """Small minibatches take less time in one stack of padded members, large ones in two stacks of equal members."""
+    nets = [{**SMALL, "latent_dim": width} for width in (16, 64)]
+    settings = {"seed": 0, "num_envs": 2, "learn_step": 4096, "batch_size": 4096}
+    population = Population([PPO(BOX, TWO, index=i, net_config=nets[i % 2], **settings) for i in range(4)])
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=8, backend="sync")) as env:
+        collector = Collector(population, VecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+        collector.reset(range(4))
+        before, planned = population.cohort, population.cohort.stacks
+        collector.reset(range(4))
+        assert population.cohort is before
+        for agent in population:
+            agent.batch_size = 8
+        collector.reset(range(4))
+    resumed = Population([agent.clone(index=agent.index) for agent in population])
+    assert population.cohort.stacks == resumed.cohort.stacks != planned
 
 
 def test_population_test_agrees_with_each_agents_own():
