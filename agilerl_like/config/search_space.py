@@ -12,9 +12,8 @@ from typing import Any
 
 from agilerl_like.algorithms.exploration_ranges import EXPLORATION, is_continuous
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
-from agilerl_like.algorithms.population import LIMITS
 from agilerl_like.algorithms.ppo_config import settings_without_effect
-from agilerl_like.algorithms.settings import evolvable_settings
+from agilerl_like.algorithms.settings import LIMITS, evolvable_settings
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
 
 SMALLEST_ROLLOUT = 64
