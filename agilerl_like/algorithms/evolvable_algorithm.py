@@ -176,6 +176,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return ""
 
     def check_settings(self) -> None:
+        self._check_each_setting()
+
+    def _check_each_setting(self) -> None:
         settings = self.settings()
         validated(self.config, settings)
         check_is_config(self.hp_config)
@@ -188,7 +191,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     def check(self) -> None:
         """Raise ConfigurationError unless the current settings are legal together, and fit the networks."""
-        self.check_settings()
+        self._check_each_setting()
         check_ranges(self.config, self.settings(), self.hp_config, self.algo)
         for learner in self.learners.values():
             self.group_class.check_critic_config(self.algo, learner.architecture.critic)

@@ -36,12 +36,16 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
 
     def check_settings(self) -> None:
         super().check_settings()
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         settings = self.settings()
         check_combinations(settings, self.hp_config)
         check_std_range(settings, self.hp_config)
 
     def check(self) -> None:
         super().check()
+        self._check_combinations()
         settings = self.settings()
         if not self.bootstrap_truncated:
             warn_of_unbootstrapped()
