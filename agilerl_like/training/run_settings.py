@@ -38,8 +38,13 @@ DEVICE = "device"
 """Argument of envs that step tensors."""
 CHANGEABLE = "changeable"
 """Settings of a run that a resumed one may change, in its identity."""
+OF_TRAINING = (
+    *("max_steps", "evo_steps", "eval_loop", "eval_share", "checkpoint", "history"),
+    *("target", "max_updates", "max_seconds"),
+)
+"""Those of them that are arguments of a run."""
 DEFAULTS: Mapping[str, Any] = {
-    **{name: getattr(TrainingArguments, name) for name in ("max_steps", "evo_steps", "eval_loop", "checkpoint")},
+    **{name: getattr(TrainingArguments, name) for name in OF_TRAINING},
     "mutation": None,
     "mutation_hooks": 0,
 }
@@ -183,7 +188,7 @@ def run_identity(
         },
         SELECTION: selection_name(plan.selection),
         CHANGEABLE: {
-            **{name: getattr(training_args, name) for name in DEFAULTS if hasattr(training_args, name)},
+            **{name: getattr(training_args, name) for name in OF_TRAINING},
             "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
             "mutation_hooks": 0 if population is None else len(UnsavedState.of(population[0]).hooks),
         },

@@ -587,6 +587,11 @@ def test_resume_with_other_limits_or_without_a_run_warns(tmp_path, capsys):
     assert (
         f"the run continues with eval_loop=5 (before: {SCHEDULE['eval_loop']}), mutation=None (before: Mutat" in found
     )
+    again(tmp_path / "limited", options={"max_steps": 64, "target": 1e9, "max_seconds": 600.0, "history": 5})
+    capsys.readouterr()
+    again(tmp_path / "limited", options={"max_steps": 128})
+    limits = "history=10 (before: 5), target=None (before: 1000000000.0), max_seconds=None (before: 600.0)"
+    assert f"the run continues with {limits}: pass what" in capsys.readouterr().out
     again(tmp_path / "misspelt", options={"max_steps": 64})
     assert "misspelt has no run to resume: a new one starts" in capsys.readouterr().out
 
