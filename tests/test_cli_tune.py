@@ -253,7 +253,10 @@ def test_ranges_seed_and_folder_of_a_file_are_kept_and_a_killed_search_writes_it
 
 
 def test_what_the_search_replaces_is_noted(capsys):
-    tune._note_replaced(Draft({"mutation": None, "evolution": "auto", "run": {"name": "mine"}}))
+    limited = {"training": {"max_seconds": 60}, "run": {"name": "mine"}}
+    tune._note_replaced(Draft(limited), has_minutes=True)
+    assert "tune replaces training.max_seconds, run.name of the file; " in capsys.readouterr().err
+    tune._note_replaced(Draft({**limited, "mutation": None, "evolution": "auto"}), has_minutes=False)
     assert "tune replaces evolution, mutation, run.name of the file; " in capsys.readouterr().err
 
 

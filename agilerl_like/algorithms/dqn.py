@@ -57,7 +57,8 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
     """A DQN agent whose architecture and hyperparameters can evolve.
 
     The first arguments are AgileRL's; `DQNConfig` has the meaning, default and range of each setting. Settings may be
-    set as attributes at any time and count from the next update on.
+    set as attributes at any time and count from the next update on, except for those that networks are built from,
+    which are an error.
 
     Args:
         observation_space: Box (a vector, or an image of three or four dimensions), Discrete, MultiDiscrete,

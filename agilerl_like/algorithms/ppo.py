@@ -33,8 +33,8 @@ class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
     """A PPO agent whose architecture and hyperparameters can evolve.
 
     The arguments are AgileRL's; `PPOConfig` has the meaning, default and range of each setting. Settings may be set as
-    attributes at any time, with effect from the next update. A single agent is computed by the same code as a
-    population.
+    attributes at any time, with effect from the next update, except for those that networks are built from and
+    `action_std_init`, which are an error. A single agent is computed by the same code as a population.
 
     Args:
         observation_space: Box (a vector, or an image of three or four dimensions), Discrete, MultiDiscrete,

@@ -180,7 +180,8 @@ class QLearning(EpsilonGreedyAgent, PopulationConstructor, RLAlgorithm[QLearning
 
     It learns from every step of its envs: from the transition of the first env, then from that of the second, and so
     on. The value of an episode's last state counts if the episode was truncated, and not if it terminated. Settings may
-    be set as attributes at any time and count from the next update on.
+    be set as attributes at any time and count from the next update on, except for `initial_value`, which new tables
+    have.
 
     Args:
         observation_space: Discrete, MultiDiscrete, and Dict and Tuple of these.

@@ -40,7 +40,7 @@ class SAC(ContinuousAlgorithm):
     """A SAC agent whose architecture and hyperparameters can evolve.
 
     `SACConfig` has the meaning, default and range of each setting. Settings may be set as attributes at any time and
-    count from the next update on.
+    count from the next update on, except for those that networks are built from, which are an error.
 
     Args:
         observation_space: vectors and categories, and Dict and Tuple of these.

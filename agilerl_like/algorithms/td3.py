@@ -37,7 +37,7 @@ class TD3(ContinuousAlgorithm):
     """A TD3 agent whose architecture and hyperparameters can evolve.
 
     `TD3Config` has the meaning, default and range of each setting. Settings may be set as attributes at any time and
-    count from the next update on.
+    count from the next update on, except for those that networks are built from, which are an error.
 
     Args:
         observation_space: vectors and categories, and Dict and Tuple of these.

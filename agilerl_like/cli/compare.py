@@ -40,8 +40,8 @@ POINTS = 4
 def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     """Compare runs: outcome, best fitness at equal steps, what each found, and which settings differ.
 
-    Runs that differ in the seed and the section `run` alone are of one method. Each method of several runs has a mean
-    with its interval, and each two of them the difference of their means.
+    Runs that differ in the seed and the section `run` alone, but not in its `callbacks`, are of one method. Each method
+    of several runs has a mean with its interval, and each two of them the difference of their means.
 
     Args:
         runs: Folders of two runs or more.

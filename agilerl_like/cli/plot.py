@@ -16,8 +16,8 @@ def plot(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> int:
     """Plot a run: fitness, hyperparameters, network sizes and metrics of learning over generations.
 
     Several runs of one env become one figure: the best fitness so far of each, and their interquartile mean with its
-    95 % interval (below 4 runs the mean without one). Runs that differ in more than the seed and the section `run` are
-    of several methods: each has a colour, a mean and an interval of its own.
+    95 % interval (below 4 runs the mean without one). Runs that differ in more than the seed and the section `run`, or
+    in its `callbacks`, are of several methods: each has a colour, a mean and an interval of its own.
 
     Args:
         runs: Folders of runs.

@@ -33,8 +33,8 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Path | None = None) -> in
     """Write what evolution did to one HTML file: family tree, fitness, schedules, effect of each mutation.
 
     Several runs are drawn side by side, with their interquartile mean (below 4 runs the mean, without an interval), or
-    one for each method, whose runs differ in the seed and the section `run` alone. A run that is still running is drawn
-    as far as it is.
+    one for each method, whose runs differ in the seed and the section `run` alone, but not in its `callbacks`. A run
+    that is still running is drawn as far as it is.
 
     Args:
         runs: Folders of runs.

@@ -124,10 +124,11 @@ class Train:
 class Resume:
     """Continue a run from its newest checkpoint.
 
-    The result is the same as without the interruption. Options are those of train: evolution, selection, mutation,
-    training (except fitness, eval-steps and opponents), backend, num-workers and step-timeout of environment, and
-    device, threads, processes and trackers of run. Settings of the members and of the environment itself are fixed. A
-    larger --training.max-steps, or a higher --training.target, continues a run that has ended.
+    The result is the same as without the interruption; with a replay it is if algorithm.save_memory is true. Options
+    are those of train: evolution, selection, mutation, training (except fitness, eval-steps and opponents), backend,
+    num-workers and step-timeout of environment, and those of run except name, dir and overwrite. Settings of the
+    members and of the environment itself are fixed. A larger --training.max-steps, or a higher --training.target,
+    continues a run that has ended.
     """
 
     run: Positional[Path]

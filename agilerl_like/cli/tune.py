@@ -78,8 +78,9 @@ def tune(
         env: An environment's id, a bundled configuration, or a YAML file. If a file has hyperparameters, these are
             searched, and with continuous actions strength and correlation of the exploration noise. All its settings
             are kept but those that make the search: population, evolution, selection, mutation, run.name, and in
-            training max_steps, evo_steps, target and checkpoint; eval_loop is lowered where evaluation would take too
-            long.
+            training max_steps, evo_steps, target and checkpoint, and max_seconds with minutes; eval_loop is lowered
+            where evaluation would take too long. Without hyperparameters, the searched settings begin in the ranges,
+            and num_steps, num_minibatches and preset are left out, because learn_step and batch_size are searched.
         budget: Env steps of all members together; 2e6 if neither budget nor minutes is given.
         minutes: Time of the search in place of a budget, which the generation that is running then exceeds; speed is
             measured first. It becomes training.max_seconds of the run, and so holds when the run is resumed, too.
@@ -111,7 +112,7 @@ def tune(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     ranges = draft.data.get("hyperparameters") if is_file else None
     if is_file:
-        _note_replaced(draft)
+        _note_replaced(draft, has_minutes=minutes is not None)
     steps = BUDGET if budget is None else budget
     if minutes is not None:
         steps = _steps_in(minutes, draft, population=population, seed=seed, has_ranges=bool(ranges))
@@ -141,11 +142,11 @@ def tune(
     return code
 
 
-def _note_replaced(draft: Draft) -> None:
+def _note_replaced(draft: Draft, *, has_minutes: bool) -> None:
     """Print which settings of a file the search replaces."""
-    training = draft.data.get("training")
+    training, names = draft.data.get("training"), [*TRAINING_OF_TUNE, *["max_seconds"] * has_minutes]
     found = [name for name in OF_TUNE if name in draft.data]
-    found += [f"training.{name}" for name in TRAINING_OF_TUNE if isinstance(training, dict) and name in training]
+    found += [f"training.{name}" for name in names if isinstance(training, dict) and name in training]
     found += ["run.name"] if isinstance(run := draft.data.get("run"), dict) and run.get("name") else []
     if found:
         write_note(f"tune replaces {', '.join(found)} of the file; `{PROGRAM} train` keeps them")

@@ -48,12 +48,13 @@ class PopulationView:
     """The ranges of each member; `next_generation` sets them."""
     train_returns: np.ndarray | None = None
     """Mean return of each member's training episodes that ended in the generation `[P]`; nan where none did. None if
-    fitness is another measure: an info, a rating, the lowest or the median of instances, or where training wrappers may
-    change the reward."""
+    fitness is another measure: an info, a rating, the lowest or the median of instances, where training wrappers may
+    change the reward, or members train against opponents other than each other."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold: text, numbers, True,
-    False, None, lists, and dictionaries whose keys are text. Other data is an error after `plan`. Every process has the
-    same, because every process makes the same plan."""
+    False, None, lists, dictionaries whose keys are text, and arrays and numbers of numpy, which come back as lists and
+    numbers, as keys come back sorted. Other data is an error after `plan`. Every process has the same, because every
+    process makes the same plan."""
     least_members: int = 1
     """The members that `removed` must leave: one for each process, or all where the population cannot shrink."""
     best_returns: np.ndarray | None = None

@@ -29,9 +29,9 @@ def configs_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def methods_of(runs: Sequence[Run]) -> list[str]:
     """Return the name of each run's method; runs of one method differ in seed and in section `run` alone.
 
-    `run.callbacks` counts, because a callback may steer a run. The name has the settings that differ between the
-    methods, without those that a method does not have: `evolution auto`, `mutation mutations, selection tournament`.
-    All names are "" if there is one method.
+    Those that differ in `run.callbacks` are of several methods, because a callback may steer a run. The name has the
+    settings that differ between the methods, without those that a method does not have: `evolution auto`,
+    `mutation mutations, selection tournament`. All names are "" if there is one method.
     """
     configs = [_of_method(config) for config in configs_of(runs)]
     firsts = [configs.index(config) for config in configs]
