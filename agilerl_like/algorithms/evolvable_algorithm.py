@@ -422,7 +422,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         copy = type(self).__new__(type(self))
         copy._init_copy(self, index)
         copy._copy_history(self)
-        copy._hooks = list(self._hooks)
+        copy._hooks, copy._seed_is_drawn = list(self._hooks), self._seed_is_drawn
         return copy
 
     @abstractmethod
@@ -603,6 +603,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return agent
 
     # -- AgileRL's other names
+
+    def clean_up(self) -> None:
+        """Free the stored observations, which only mutations need."""
+        for learner in self.learners.values():
+            learner.recent_observations = torch.zeros(0, 0)
 
     def recompile(self) -> None:
         """Do nothing: compiled code is renewed when shapes change."""

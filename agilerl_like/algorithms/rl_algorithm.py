@@ -343,10 +343,6 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
 
     # -- AgileRL's other names
 
-    def clean_up(self) -> None:
-        """Free the stored observations, which only mutations need."""
-        self.learner.recent_observations = torch.zeros(0, 0)
-
     @classmethod
     def _action_dim(cls, action_space: gymnasium.Space) -> int:
         """Return the outputs of an actor with default settings for an action space."""

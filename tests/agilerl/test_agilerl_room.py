@@ -287,6 +287,22 @@ def test_a_buffer_of_one_environment_takes_observations_without_its_axis():
     assert np.isfinite(agent.learn())
 
 
+def test_a_copy_of_an_agent_has_the_steps_of_its_buffer_and_not_their_environment():
+    agent = agent_of(num_envs=1)
+    collect_rollouts(agent, Uncopyable(), n_steps=16)
+    twin = copy.deepcopy(agent)
+    assert twin.learn() == agent.learn()
+
+
+def test_clean_up_frees_the_observations_that_only_mutations_need():
+    agent = agent_of(num_envs=2)
+    collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)
+    agent.learn()
+    assert agent.learner.recent_observations.numel() > 0
+    agent.clean_up()
+    assert agent.learner.recent_observations.numel() == 0
+
+
 def test_the_rollout_buffer_has_the_settings_that_a_mutation_made():
     ranges = HyperparameterConfig(gamma=RLParameter(0.5, 0.99), learn_step=RLParameter(8, 64, dtype=int))
     agent = agent_of(num_envs=2, hp_config=ranges)

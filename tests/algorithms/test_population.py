@@ -340,6 +340,11 @@ def test_pre_training_noise_is_small_for_initial_members():
                 assert 0.9 <= float(cosine) <= (0.999 if name.startswith("actor") else 1.001), name
 
 
+def test_clones_of_agents_without_a_given_seed_form_a_population_as_these_do():
+    agents = [PPO(BOX, TWO, index=index) for index in range(2)]
+    assert len({agent.seed for agent in Population([agent.clone() for agent in agents])}) == 1
+
+
 def test_drawn_members_keep_the_label_that_is_given():
     assert [agent.mut for agent in population_of(2, sample_hyperparameters=True, mut="mine")] == ["mine"] * 2
 

@@ -88,6 +88,10 @@ class RolloutBuffer:
         self._ended = np.ones(num_envs, np.float32)  # by the last step, also of the rollout before
         self.reset()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy of the agent has: the steps, and not the env that they are from."""
+        return {**vars(self), "source": None}
+
     def reset(self) -> None:
         """Empty it; the next step continues the running episodes."""
         self._rows = []

@@ -92,9 +92,6 @@ class EvolvableAlgorithm(evolvable_algorithm.EvolvableAlgorithm):
     def unwrap_models(self) -> None:
         """Do nothing."""
 
-    def clean_up(self) -> None:
-        """Release what a finished agent no longer needs."""
-
 
 def settings_from(arguments: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
     """Return the keywords among a constructor's `locals()`, those of its `**more` included, without some of them.
