@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from numbers import Real
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -165,6 +166,6 @@ def _set_settings(agent: OffPolicyAlgorithm[Any], settings: dict[str, Any]) -> N
 
 def _decay_steps(decay: float, start: float, end: float) -> float:
     """Return after how many factors `decay` a probability has fallen from `start` to `end`."""
-    if not 0 < decay < 1:
+    if not isinstance(decay, Real) or not 0 < decay < 1:
         raise ConfigurationError(f"eps_decay={decay!r}; allowed are numbers between 0 and 1, both excluded")
     return math.log(max(end, 1e-3) / max(start, 1e-3)) / math.log(decay) if start > end else 0.0

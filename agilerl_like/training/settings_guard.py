@@ -13,10 +13,10 @@ from agilerl_like.algorithms.settings import setting_names
 from agilerl_like.errors import ConfigurationError
 
 KEPT = (
-    *("index", "seed", "num_envs"),
+    *("index", "seed", "num_envs", "memory_size"),
     *("rewards", "death", "agent_id_one_hot", "frozen_groups", "state_space"),
 )
-"""Attributes that cannot be set in a run, because its records, envs and networks were made for their values."""
+"""Attributes that cannot be set in a run, because its records, envs, networks and replay were made for their values."""
 WATCHED = (*KEPT, "hp_config", "group_factors")
 """Attributes besides the settings that are checked; single agents do not have all of them."""
 

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from small_runs import SMALL
 
 from agilerl_like import (
+    DQN,
     IPPO,
     PPO,
     HyperparameterConfig,
@@ -367,6 +368,13 @@ def test_an_attribute_of_one_team_is_refused_and_restored(name, value, message):
     with pytest.raises(ValueError, match=f"member 1: {message}"), settings_guard(population, 1):
         setattr(population[1], name, value)
     assert getattr(population[1], name) == before
+
+
+def test_the_size_of_a_replay_cannot_be_set_in_a_run():
+    population = DQN.population(1, Box(-1, 1, (4,)), Discrete(2), seed=0, net_config=SMALL, memory_size=20_000)
+    message = r"member 0: memory_size=40000 \(before: 20000\) cannot be set in a run"
+    with pytest.raises(ValueError, match=message), settings_guard(population, 1):
+        population[0].memory_size = 40_000
 
 
 def test_a_legal_setting_of_a_callback_stays():

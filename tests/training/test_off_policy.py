@@ -308,6 +308,7 @@ class Filled(SimpleNamespace):
         ({"memory": Filled(max_size=100)}, "memory=Filled holds 7 transitions, which a run does not read"),
         ({"n_step_memory": "foo"}, "n_step_memory='foo'; allowed are None and an object with an n_step"),
         ({"eps_decay": 1.0}, "eps_decay=1.0; allowed are numbers between 0 and 1"),
+        ({"eps_decay": "0.99"}, "eps_decay='0.99'; allowed are numbers between 0 and 1"),
         ({"learning_delay": 10**6}, "learning_starts=1000000 is more than memory_size=200"),
         ({"eps_decay": 0.9, "max_steps": 0}, "max_steps=0 must be a positive integer"),
         ({"pop": 5}, "pop=5; allowed are a population, an agent, and a list of agents"),
@@ -318,7 +319,9 @@ def test_bad_arguments_are_named(arguments, message):
         train_off_policy(make(), **{"pop": population(), **RUN, **arguments})
 
 
-@pytest.mark.parametrize("refused", [{"memory": 100, "learning_delay": 150}, {"eps_decay": 2.0}, {"n_step_memory": 5}])
+@pytest.mark.parametrize(
+    "refused", [{"memory": 100, "learning_delay": 150}, {"eps_decay": 2.0}, {"eps_decay": "0.9"}, {"n_step_memory": 5}]
+)
 def test_arguments_that_are_refused_leave_the_members_settings(refused):
     pop = population()
     before = [member.settings() for member in pop]
