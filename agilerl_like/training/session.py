@@ -262,8 +262,6 @@ class ProcessRun:
             self.plan.selection.validate(members.size)
             self.plan.mutations.validate(members.size)
             self.plan.mutations.check_ranges(members.first.hp_config)
-            self.plan.training_args.check_budget(self.plan.selection, members.first.num_envs)
-            self._warn_if_one_generation(members.first.num_envs)
         elif self.plan.mutations != NO_MUTATION:
             self.callbacks.on_warning(
                 "mutation has no effect without selection_strategy (or tournament): no member is replaced or mutates"
@@ -276,6 +274,8 @@ class ProcessRun:
             loop = self._make_loop(stack, members, identity, members.size + removed)
             if saved_run is not None:
                 check_num_envs(members.first.num_envs, num_envs)
+            self._check_steps(members)
+            if saved_run is not None:
                 loop.restore(saved_run, best, [] if checkpoint is None else load_opponents(checkpoint))
                 self._restore_experience(members, checkpoint)
                 if diverged is not None:
@@ -369,12 +369,19 @@ class ProcessRun:
         if all(unused := [agent.unused_ranges() for agent in members.population]):
             self.callbacks.on_warning(unused[0])
         members.population.check_settings()
+        for learner in members.population.all_learners():
+            learner.check_network()
+
+    def _check_steps(self, members: ShardedPopulation) -> None:
+        """Check what depends on the steps of a run, and so on the envs of each member, which the loop has set."""
+        args = self.plan.training_args
+        if self.plan.selection is not None:
+            args.check_budget(self.plan.selection, members.first.num_envs)
+            self._warn_if_one_generation(members.first.num_envs)
         longest = longest_episode(self.env_setup.vec_env)
         for agent in members.population:
             for learner in agent.trained_learners.values():
-                learner.check_run(self.plan.training_args.max_steps, longest, members.process_group.size)
-        for learner in members.population.all_learners():
-            learner.check_network()
+                learner.check_run(args.max_steps, longest, members.process_group.size)
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         unsaved = self.unsaved or _unsaved_state(population)

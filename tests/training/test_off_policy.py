@@ -17,11 +17,13 @@ from agilerl_like import (
     TD3,
     HyperparameterConfig,
     Mutations,
+    OpenAIES,
     Population,
     RLParameter,
     TournamentSelection,
     make_vect_envs,
     train_off_policy,
+    train_on_policy,
 )
 from agilerl_like.config import load
 from agilerl_like.errors import ConfigurationError
@@ -317,6 +319,19 @@ class Filled(SimpleNamespace):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         train_off_policy(make(), **{"pop": population(), **RUN, **arguments})
+
+
+def test_settings_are_checked_for_the_envs_of_the_run():
+    """Agents that are made without num_envs have another one until then."""
+    env = make_vect_envs("CartPole-v1", num_envs=8, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    pop = DQN.population(1, *spaces, seed=0, net_config=SMALL, n_step=10, memory_size=40, learning_starts=8)
+    with pytest.raises(ConfigurationError, match="n_step=10 is more than the 5 steps of each of 8 envs"):
+        train_off_policy(env, pop=pop, max_steps=400, evo_steps=200, verbose=False)
+    strategies = OpenAIES.population(2, *spaces, seed=0, net_config=SMALL)
+    train_on_policy(env, pop=strategies, max_steps=600, evo_steps=200, eval_steps=5, verbose=False)
+    with pytest.raises(ConfigurationError, match="max_steps=60 is less than 64, the 8 steps of num_envs=8"):
+        train_on_policy(env, pop=strategies, max_steps=60, evo_steps=30, verbose=False)
 
 
 @pytest.mark.parametrize(
