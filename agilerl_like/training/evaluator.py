@@ -319,10 +319,9 @@ class Evaluator:
             return None
         # members have equally many rows, and all kinds of rows, so the first member is repeated until there are enough
         rows, kinds = self.env.num_envs, max(self.instances, num_distinct_envs(self.env.env))
-        counts = [n for n in range(len(places), rows + 1) if rows % n == 0]
-        if population[0].per_member:  # the number of rows may change the last bits, and it depends on the processes
-            counts = []
-        count = next((n for n in counts if rows // n % kinds == 0), len(population))
+        counts = (n for n in range(len(places), rows + 1) if rows % n == 0 and rows // n % kinds == 0)
+        # with per_member each has as many as in `evaluate`, on any number of processes: another may change last bits
+        count = len(population) if population[0].per_member else next(counts, len(population))
         chosen = [*places, *[places[0]] * (count - len(places))]
         copies = type(population)([population[place].clone(index=number) for number, place in enumerate(chosen)])
         found = self.evaluate_further(copies, seeds, generation, should_stop=should_stop)
