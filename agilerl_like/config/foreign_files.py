@@ -64,8 +64,7 @@ class Converted:
     def check(self) -> None:
         """Raise ConfigurationError if the settings are not legal here."""
         environment = {"id": ANY_ENV, **(self.data.get("environment") or {})}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a run warns
+        with warnings.catch_warnings(action="ignore"):  # a run warns
             Draft({**self.data, "environment": environment}).validate()
 
     def to_yaml(self) -> str:

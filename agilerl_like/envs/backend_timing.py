@@ -28,8 +28,7 @@ def prefer_workers(make: Callable[[], gym.Env], *, num_envs: int, num_workers: i
     """Return whether workers would step `num_envs` envs clearly faster than one process, and why."""
     if num_workers < 2:
         return False, "there is no second env or core for a second process"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the env's warnings appear when it is used
+    with warnings.catch_warnings(action="ignore"):  # the env's warnings appear when it is used
         env = make()
         if reason := unsupported_reason(make, env.observation_space, env.action_space):
             env.close()

@@ -99,8 +99,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self._pool = None
 
     def _build(self, seeds: list[int]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             kwargs = {"num_threads": min(available_cores(), self.num_envs), **self._pool_kwargs}
             pool = _envpool().make_gymnasium(self._env_id, num_envs=self.num_envs, seed=seeds, **kwargs)
             _ = pool.observation_space  # built at first use, with a warning
@@ -125,8 +124,7 @@ def validate_actions(actions: Any, space: gym.Space, rows: int) -> np.ndarray:
 
 
 def _envpool() -> ModuleType:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return importlib.import_module("envpool")
 
 
@@ -139,8 +137,9 @@ def _spec(envpool: ModuleType, env_id: str, **kwargs: Any) -> Any:
 
 def _pool_spaces(spec: Any) -> tuple[gym.Space, gym.Space]:
     """Return the observation and action space of one env."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # EnvPool makes Boxes from float64 bounds, and gymnasium warns of them
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # EnvPool makes Boxes from float64 bounds, and gymnasium warns of them
         return _with_infinite_bounds(spec.gymnasium_observation_space), spec.gymnasium_action_space
 
 
@@ -157,8 +156,7 @@ def _with_infinite_bounds(space: gym.Space) -> gym.Space:
 def _original_spaces(env_id: str) -> tuple[gym.Space, gym.Space] | None:
     """Return the spaces of gymnasium's env of this id, or None where it cannot be made."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             env = gym.make(env_id, disable_env_checker=True)
     except (gym.error.Error, ImportError):
         return None

@@ -59,8 +59,7 @@ def write_minari(path: Path, trajectories: Sequence[Any], spec: EnvSpec | None, 
     before = os.environ.get(ROOT)
     os.environ[ROOT] = str(path.parent)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on metadata that are optional
+        with warnings.catch_warnings(action="ignore"):  # on metadata that are optional
             minari.create_dataset_from_buffers(
                 path.name,
                 episodes,

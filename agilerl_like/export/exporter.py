@@ -95,8 +95,7 @@ def _traced(module: PolicyModule) -> torch.export.ExportedProgram:
         call = (_with_names(module), (), dict(zip(names, example, strict=True)))
         shapes = {name: {0: batch} for name in names}
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, about its internals
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # torch's own, about its internals
             return torch.export.export(*call, dynamic_shapes=shapes)
     except Exception as error:  # torch raises many types, among them the network's own
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -156,8 +155,7 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
     level = logger.level
     logger.setLevel(logging.ERROR)  # it reports that torchvision, which is not used, is not installed
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, about its internals
+        with warnings.catch_warnings(action="ignore"):  # torch's own, about its internals
             torch.onnx.export(
                 program,
                 f=path,

@@ -99,8 +99,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
     Raises:
         ConfigurationError: the network uses an operation that is not in `numpy_operations`; it is named.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about its internals
+    with warnings.catch_warnings(action="ignore"):  # torch's own, about its internals
         graph = program.run_decompositions()
     stored = graph.graph_signature
     sources = {**stored.inputs_to_parameters, **stored.inputs_to_buffers, **stored.inputs_to_lifted_tensor_constants}

@@ -202,8 +202,7 @@ def choose_layout(
     if layouts == [given]:
         return Choice(given, refusal or "there is no other layout", {})
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run itself shows the warnings of the env
+        with warnings.catch_warnings(action="ignore"):  # the run itself shows the warnings of the env
             rates, load = measure(env_setup, population, layouts)
     except Exception as error:  # an env's error, which the run reports
         return Choice(given, f"nothing could be measured ({error!r:.200})", {})
