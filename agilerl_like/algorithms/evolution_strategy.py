@@ -44,10 +44,7 @@ LearnerT = TypeVar("LearnerT", bound="EvolutionStrategyLearner")
 class EvolutionStrategyLearner(Learner):
     """The policy of one agent, and the perturbations that it is tried with."""
 
-    @property
-    def host(self) -> Any:
-        """The algorithm, with the settings that are its own."""
-        return self.algorithm
+    is_deterministic = True
 
     def build(self, architecture: NetworkSpec) -> PolicyNetwork:
         normalize = self.algorithm.normalize_observation

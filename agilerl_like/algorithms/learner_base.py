@@ -143,6 +143,11 @@ class LearnerBase:
             raise ReferenceError("the algorithm of this learner was deleted: keep the agent as long as its learner")
         return algorithm
 
+    @property
+    def host(self) -> Any:
+        """The algorithm, with the settings that are its own."""
+        return self.algorithm
+
     def set_algorithm(self, algorithm: LearnerHost) -> None:
         """Set the algorithm of a learner that was copied or unpickled without one."""
         if self._algorithm is None:

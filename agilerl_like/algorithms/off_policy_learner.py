@@ -41,11 +41,6 @@ class OffPolicyLearner(Learner):
     hyperparam_names: ClassVar[tuple[str, ...]] = ("lr", "gamma", "tau", "max_grad_norm")
     """The settings that enter the computation of an update."""
 
-    @property
-    def host(self) -> Any:
-        """The algorithm, with the settings that are its own."""
-        return self.algorithm
-
     def hyperparams(self) -> tuple[float, ...]:
         """Return the values that enter the computation of an update, in the order of `hyperparam_names`."""
         values = {name: self.hyperparam(name, getattr(self.host, name)) for name in self.hyperparam_names}

@@ -70,11 +70,6 @@ class QLearningLearner(Learner):
     network: TableNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # only `build` makes one
     architecture: TableNetworkSpec
 
-    @property
-    def host(self) -> Any:
-        """The algorithm, with the settings that are its own."""
-        return self.algorithm
-
     def build(self, architecture: NetworkSpec) -> TableNetwork:
         space: Any = self.action_space
         return TableNetwork(self.architecture, space, initial_value=self.host.initial_value)

@@ -183,10 +183,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
         """Return what may evolve, by name: the networks, and the hyperparameters unless `networks_only`."""
         networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
-        if isinstance(self.network, BranchedNetwork):  # of one network or three
+        if isinstance(self.network, BranchedNetwork):  # of one network, or of three
             networks = dict(self.network.branches)
-        elif self.critic is self.actor:  # a table
-            del networks["critic"]
         return networks if networks_only else {**networks, **self.hyperparameters}
 
     def preprocess_observation(self, observation: np.ndarray) -> Tensor:

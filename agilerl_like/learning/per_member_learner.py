@@ -14,10 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.learning.experience import Update
-from agilerl_like.learning.optimizer import Adam
 from agilerl_like.learning.population_learner import PopulationLearner
-from agilerl_like.learning.stacked_networks import StackedNetworks
-from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import resize_hidden
 
 
@@ -27,19 +24,6 @@ class PerMemberLearner:
     def __init__(self, learners: Sequence[PopulationLearner]) -> None:
         self.learners = list(learners)
         """The learner of each member."""
-
-    def __len__(self) -> int:
-        return len(self.learners)
-
-    @property
-    def networks(self) -> list[ActorCritic]:
-        """The members' networks."""
-        return [learner.networks[0] for learner in self.learners]
-
-    @property
-    def stacks(self) -> list[list[int]]:
-        """The members of each stack: one each."""
-        return [[place] for place in range(len(self))]
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -51,18 +35,6 @@ class PerMemberLearner:
         """Set all networks to training or evaluation mode."""
         for learner in self.learners:
             learner.train(training)
-
-    def moments(self, place: int) -> Adam:
-        """Return one member's moments, `[1, N]`; read-only, because they may be views."""
-        return self.learners[place].moments(0)
-
-    def snapshot(self, place: int) -> StackedNetworks:
-        """Return a copy of one member's weights, buffers and moments, for `restore`."""
-        return self.learners[place].snapshot(0)
-
-    def restore(self, place: int, snapshot: StackedNetworks) -> None:
-        """Restore a member from its `snapshot`."""
-        self.learners[place].restore(0, snapshot)
 
     def act(
         self, observations: Tensor, state: Tensor, noise: Tensor | None, mask: Tensor | None

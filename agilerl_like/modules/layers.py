@@ -425,27 +425,17 @@ class Activation(nn.Module):
         return not {self.activation, self.before} <= ZERO_PRESERVING
 
     def forward(self, x: Tensor, layer_input: Tensor) -> Tensor:
-        if len(self._after) > 1 or self.before:
-            y = torch.cat([ACTIVATIONS[name](x[a:b]) for name, a, b in self._after]) if self._after else self._plain(x)
-            if self.before:
-                y = self._faded(x, y, layer_input)
-        else:
-            y = self.uniform(x)
+        unlike = len(self._after) > 1
+        y = torch.cat([ACTIVATIONS[name](x[a:b]) for name, a, b in self._after]) if unlike else self.uniform(x)
+        if self.before:
+            y = self._faded(x, y, layer_input)
         if self._live is not None:
             y = y * self._live
         return y if self._present is None else torch.where(self._present, y, layer_input)
 
-    @property
-    def _common(self) -> str:
-        """Name of the function that all members share."""
-        return self._after[0].name if self._after else self.activation
-
     def uniform(self, x: Tensor) -> Tensor:
         """Apply the one function of all members."""
-        return ACTIVATIONS[self._common](x)
-
-    def _plain(self, x: Tensor) -> Tensor:
-        return ACTIVATIONS[self.activation](x)
+        return ACTIVATIONS[self._after[0].name if self._after else self.activation](x)
 
     def _faded(self, x: Tensor, y: Tensor, layer_input: Tensor) -> Tensor:
         runs = self._before or (ActivationRun(self.before, 0, None),)

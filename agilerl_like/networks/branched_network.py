@@ -17,6 +17,7 @@ from agilerl_like.networks.actor_critic import ActorCritic, Network
 from agilerl_like.networks.architecture import PARTS, NetworkSpec
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 from agilerl_like.networks.observation_norm import NoNorm
+from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
 
 def no_memory(spec: NetworkSpec) -> IdentityModule:
@@ -100,6 +101,9 @@ class BranchedNetwork(ActorCritic):
         owner, _, part = path.partition(".")
         inputs = self.branch_input(owner, x)
         return inputs if part == "encoder" else self.branches[owner].encoder(inputs)
+
+    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
+        return self.evaluate(x)[1]
 
     def branch_input(self, branch: str, x: Tensor) -> Tensor:
         """Return what a branch reads for normalised observations."""

@@ -61,6 +61,3 @@ class PolicyNetwork(BranchedNetwork):
         """Return the outputs, and values `[…]` that are 0."""
         outputs = self.outputs(x)
         return outputs, outputs.new_zeros(outputs.shape[:-1])
-
-    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
-        return self.evaluate(x)[1]

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError, check_mapping
-from agilerl_like.modules.composite import CompositeModule
 from agilerl_like.modules.evolvable_module import EvolvableModule, UnitAxes, UnitChange
 from agilerl_like.modules.spec import Arguments, OperatorKind, Spec
-from agilerl_like.networks.actor_critic import Actor, ActorCritic
+from agilerl_like.networks.actor_critic import Actor, Network
 from agilerl_like.networks.architecture import NetworkSpec
+from agilerl_like.networks.branched_network import BranchedNetwork
 from agilerl_like.networks.exploration import EpsilonGreedy
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
-from agilerl_like.networks.observation_norm import NoNorm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
 LARGEST_CATEGORY = 2**24
@@ -161,7 +160,7 @@ class Table(EvolvableModule[TableSpec]):
         return UnitChange()
 
 
-class TableNetwork(ActorCritic):
+class TableNetwork(BranchedNetwork):
     """The table of one member as its policy and its values."""
 
     spec: TableNetworkSpec  # pyright: ignore[reportIncompatibleVariableOverride]  # only this one is a table's
@@ -169,17 +168,14 @@ class TableNetwork(ActorCritic):
     def __init__(
         self, spec: TableNetworkSpec, action_space: gymnasium.spaces.Discrete, *, initial_value: float = 0.0
     ) -> None:
-        CompositeModule.__init__(self)
-        self.spec, self.share_encoders = spec, False
-        self.observation_norm, self.value_norm = NoNorm(), NoNorm()
+        super().__init__(spec)
         table = Table(spec.table, initial_value)
         memory, head = (IdentityModule(EmptySpec(), table.num_outputs) for _ in range(2))
         self.actor = Actor(table, memory, head, EpsilonGreedy(action_space))
 
     @property
-    def critic(self) -> Actor:  # pyright: ignore[reportIncompatibleVariableOverride]  # one table is both
-        """The table."""
-        return self.actor
+    def branches(self) -> dict[str, Network]:
+        return {"actor": self.actor}
 
     @property
     def table(self) -> Table:
@@ -194,7 +190,7 @@ class TableNetwork(ActorCritic):
     def parts(self) -> dict[str, EvolvableModule]:
         return {"actor.encoder": self.table}
 
-    def rebuild(self, spec: NetworkSpec) -> ActorCritic:
+    def rebuild(self, spec: NetworkSpec) -> BranchedNetwork:
         """Raise an error: a table has no other architecture."""
         raise NotImplementedError
 
@@ -203,9 +199,6 @@ class TableNetwork(ActorCritic):
 
     def stack_key(self) -> Hashable:
         return type(self), self.spec.table.stack_key()
-
-    def branch_input(self, branch: str, x: Tensor) -> Tensor:
-        return x
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return self.table(x), state
@@ -218,6 +211,3 @@ class TableNetwork(ActorCritic):
         """Return the action values `[…, actions]` and the largest of them `[…]`."""
         values = self.table(x)
         return values, values.max(-1).values
-
-    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
-        return self.evaluate(x)[1]

@@ -118,9 +118,6 @@ class QNetwork(OffPolicyNetwork):
         values = self.q_values(x)
         return values, values.max(-1).values
 
-    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
-        return self.evaluate(x)[1]
-
 
 class ContinuousNetwork(OffPolicyNetwork):
     """An actor of bounded actions, and one or two critics that read observation and action as one vector."""
@@ -206,9 +203,6 @@ class ContinuousNetwork(OffPolicyNetwork):
         """Return the actor's outputs and the smallest value `[…]` of the policy's action."""
         outputs = self.outputs(x)
         return outputs, smallest(self.q_values(x, self.actor.distribution.mode(outputs)))
-
-    def value(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> Tensor:
-        return self.evaluate(x)[1]
 
 
 def smallest(values: tuple[Tensor, ...]) -> Tensor:

@@ -227,9 +227,8 @@ def test_per_member_agents_have_separate_cohorts():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort = population.cohort
     assert isinstance(cohort, PerMemberLearner)
-    assert cohort.stacks == [[0], [1], [2], [3]]
+    assert [learner.networks for learner in cohort.learners] == [[agent.network] for agent in population]
     assert [agent.learner.cohort for agent in population] == cohort.learners
-    assert cohort.networks == [agent.network for agent in population]
     assert population.cohort is cohort
     population.set_members([*population[:2], population[0].clone(index=9), *population[3:]])
     assert population.cohort is not cohort
@@ -258,12 +257,12 @@ def test_a_population_whose_execution_options_are_set_has_a_cohort_with_them():
 
 def test_snapshots_can_be_restored():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
-    cohort, before = population.cohort, [state_of(agent) for agent in population]
-    kept = cohort.snapshot(1)
+    own, before = population[1].learner.cohort, [state_of(agent) for agent in population]
+    kept = own.snapshot(0)
     for agent in (population[0], population[1]):
         with torch.no_grad():
             next(agent.network.parameters()).add_(1.0)
-    cohort.restore(1, kept)
+    own.restore(0, kept)
     assert all(torch.equal(x, before[1][name]) for name, x in state_of(population[1]).items())
     assert not all(torch.equal(x, before[0][name]) for name, x in state_of(population[0]).items())
 
