@@ -45,7 +45,7 @@ from agilerl_like.algorithms.multi_agent_experiences import (
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import BasePopulation, make_members
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.ppo_learner import PPOLearner, undone_on_error
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.serialization import (
     check_space_sizes,
@@ -441,15 +441,17 @@ class IPPO(OnPolicyAlgorithm):
 
         Raises:
             ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
-            PopulationDivergedError: a group's update gave weights that are not finite; they were restored.
+            PopulationDivergedError: a group's update gave weights that are not finite; all groups were restored.
         """
         self._check_hand_written("learn")
+        self.check_settings()  # attributes may have been set since the last update
         learners = self.trained_learners
         parts = {
             group: experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)
             for group in learners
         }
-        losses = {group: learners[group].learn(**part._asdict()) for group, part in parts.items() if part.has_acted}
+        with undone_on_error([*learners.values()]):
+            losses = {group: learners[group].learn(**part._asdict()) for group, part in parts.items() if part.has_acted}
         if parts and not losses:
             raise ConfigurationError("experiences: acting is False everywhere; at least one step must have been taken")
         for group in parts.keys() - losses.keys():

@@ -437,6 +437,10 @@ class LearnerBase:
 
     # -- copies
 
+    def forget_random_steps(self) -> None:
+        """Count none of the random steps since the last rollout, because it was learned from or discarded."""
+        self._random_steps_taken = self._undone_random_steps = 0
+
     def copy_for(self: LearnerBaseT, algorithm: LearnerHost) -> LearnerBaseT:
         """Return a learner of another algorithm with the same state, which shares this learner's network.
 
@@ -459,6 +463,7 @@ class LearnerBase:
         copy.updates_without_learning, copy.updates_before = self.updates_without_learning, self.updates_before
         if copy.index == self.index:  # it continues the steps of a hand-written loop
             copy._last_noise, copy._random_steps_taken = self._last_noise, self._random_steps_taken
+            copy._undone_random_steps = self._undone_random_steps
         return copy
 
     def own_network(self) -> None:

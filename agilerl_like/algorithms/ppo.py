@@ -14,7 +14,7 @@ from agilerl_like.algorithms.agilerl_experiences import Experiences
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.ppo_learner import PPOLearner, undone_on_error
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
@@ -204,4 +204,14 @@ class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
             ConfigurationError: nothing to learn from, shapes that do not fit, or an illegal setting.
             PopulationDivergedError: the update gave weights that are not finite; they were restored.
         """
-        return self.learner.learn(experiences, action_masks, hidden_state, acting)
+        self.check_settings()  # attributes may have been set since the last update
+        try:
+            with undone_on_error([self.learner]):
+                loss = self.learner.learn(experiences, action_masks, hidden_state, acting)
+        except BaseException:
+            if isinstance(experiences, RolloutBuilder):
+                experiences.clear_at_next_step()
+            raise
+        if isinstance(experiences, RolloutBuilder):
+            experiences.empty()
+        return loss

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS,
 from agilerl_like.learning.rewards import CLIP, transformed
 from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
+from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.seeding import Purpose
 
 
@@ -176,9 +178,7 @@ class PPOLearner(Learner):
         hidden_state: Mapping[str, Tensor] | None = None,
         acting: Sequence[Any] | None = None,
     ) -> float:
-        """Do one PPO update as `PPO.learn` describes."""
-        self.algorithm.check_settings()  # attributes may have been set since the last update
-        return_statistics = self.return_statistics
+        """Do one PPO update as `PPO.learn` describes; `undone_on_error` restores what an error leaves."""
         if isinstance(experiences, RolloutBuilder):
             rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
         else:
@@ -190,26 +190,21 @@ class PPOLearner(Learner):
                 action_masks=action_masks,
                 acting=acting,
             )
-        snapshot = self.cohort.snapshot(self.row)
-        try:
-            rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
-            report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
-            if learns and not bool(report["healthy"][0]):
-                raise PopulationDivergedError(
-                    f"agent {self.index}: {_non_finite(report)} is not finite; its weights were restored"
-                )
-        except BaseException:
-            self.cohort.restore(self.row, snapshot)
-            self.return_statistics = return_statistics
-            self._undone_random_steps = self._random_steps_taken or self._undone_random_steps
-            self._random_steps_taken = 0
-            if isinstance(experiences, RolloutBuilder):
-                experiences.clear_at_next_step()
-            raise
+        rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
+        report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
+        if learns and not bool(report["healthy"][0]):
+            raise PopulationDivergedError(
+                f"agent {self.index}: {_non_finite(report)} is not finite; its weights were restored"
+            )
         self.after_rollout(rollout)
-        if isinstance(experiences, RolloutBuilder):
-            experiences.clear()
         return float(report["loss"][0])
+
+    def undo(self, before: Mapping[str, Any], snapshot: StackedNetworks) -> None:
+        """Restore attributes and weights from before an update; its random steps count if it is repeated."""
+        self.cohort.restore(self.row, snapshot)
+        vars(self).update(before)
+        self._undone_random_steps = self._random_steps_taken or self._undone_random_steps
+        self._random_steps_taken = 0
 
     def _marked_random_steps(self, rollout: Rollout) -> Rollout:
         """Mark the first steps of a hand-written loop's rollout whose actions `get_action` drew uniformly."""
@@ -228,7 +223,7 @@ class PPOLearner(Learner):
     def skip_rollout(self, rows: int) -> None:
         """Count a hand-written loop's rollout of so many `rows`, in none of which an agent of the group acted."""
         self.env_steps += rows // self.num_agents
-        self._random_steps_taken = self._undone_random_steps = 0
+        self.forget_random_steps()
 
     @property
     def longest_rollout(self) -> int:
@@ -252,10 +247,30 @@ class PPOLearner(Learner):
         """Count a rollout, in which `row` is this learner's, and bound the standard deviation."""
         self.updates_without_learning += not self.learns
         self.env_steps += math.prod(rollout.rewards.shape[1:]) // self.num_agents
-        self._random_steps_taken = self._undone_random_steps = 0
+        self.forget_random_steps()
         self.distribution.bound_std_(0.0, self.algorithm.action_std_min, self.algorithm.action_std_max)
         self.learned_with_masks |= rollout.masks is not None
         self.after_update(rollout.observations[row], rollout[row : row + 1].starts[0] if self.recurrent else None)
+
+
+CHANGED_BY_UPDATES = (
+    "updates", "env_steps", "updates_without_learning", "return_statistics", "learned_with_masks",
+    "recent_observations", "_random_steps_taken", "_undone_random_steps",
+)  # fmt: skip
+"""Attributes of a learner that an update from a rollout changes, beside its weights, buffers and moments."""
+
+
+@contextmanager
+def undone_on_error(learners: Sequence[PPOLearner]) -> Iterator[None]:
+    """Restore all these learners if an error ends their update, so that a hand-written loop can repeat it."""
+    before = [{name: vars(learner)[name] for name in CHANGED_BY_UPDATES} for learner in learners]
+    snapshots = [learner.cohort.snapshot(learner.row) for learner in learners]
+    try:
+        yield
+    except BaseException:
+        for learner, attributes, snapshot in zip(learners, before, snapshots, strict=True):
+            learner.undo(attributes, snapshot)
+        raise
 
 
 class PPOLearnerGroup(LearnerGroup[PPOLearner]):

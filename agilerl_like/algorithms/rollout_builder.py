@@ -58,10 +58,16 @@ class RolloutBuilder:
             raise ConfigurationError(f"agent={agent!r:.100}; allowed is an agent of one policy, such as PPO")
         self._ends = EpisodeEnds(env, autoreset)
         self._starts_next: np.ndarray | None = None
-        self.clear()
+        self._agent = agent
+        self.empty()
 
     def clear(self) -> None:
-        """Discard all steps; the next one continues the running episodes."""
+        """Discard all steps, which were not learned from; the next one continues the running episodes."""
+        self.empty()
+        self._agent.learner.forget_random_steps()
+
+    def empty(self) -> None:
+        """Remove all steps, which were learned from; the next one continues the running episodes."""
         self._steps: list[_Step] = []
         self._next_obs: Any = None
         self._starts: np.ndarray | None = self._starts_next
@@ -104,7 +110,7 @@ class RolloutBuilder:
             ConfigurationError: the last observation of a truncated episode is missing.
         """
         if self._clears_at_next_step:
-            self.clear()
+            self.empty()
         action = host(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape

@@ -1,3 +1,4 @@
+import copy
 import math
 import time
 import weakref
@@ -316,6 +317,30 @@ def test_an_undone_update_can_be_repeated_and_leaves_no_trace_in_the_next_rollou
     add_steps(builders[1], agents[1], 4)
     assert len(builders[1]) == 4
     assert agents[1].learner._random_steps_taken == 8  # of this rollout
+
+
+def test_discarded_steps_do_not_count_as_random_steps_of_the_next_rollout():
+    agent = agent_of(random_steps=20)
+    builder = RolloutBuilder(agent, autoreset="Disabled")
+    add_steps(builder, agent, 8)
+    builder.clear()
+    add_steps(builder, agent, 4)
+    assert agent.learner._random_steps_taken == 8
+
+
+def test_a_copy_of_an_agent_can_repeat_an_undone_update():
+    agent = agent_of(random_steps=20)
+    builder = RolloutBuilder(agent, autoreset="Disabled")
+    add_steps(builder, agent, 16)
+    once = agent.clone(index=agent.index)
+    once.learn(copy.copy(builder))
+    agent.lr = 1e38
+    with pytest.raises(PopulationDivergedError):
+        agent.learn(builder)
+    again = agent.clone(index=agent.index)
+    again.lr = once.lr
+    again.learn(builder)
+    assert torch.equal(again.learner.cohort.stacked.flat, once.learner.cohort.stacked.flat)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, ConfigurationError
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
+from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.own_time import own_time
 
@@ -151,6 +152,28 @@ def test_a_group_that_was_absent_in_the_whole_rollout_is_left_out():
     assert [learner.env_steps for learner in team.learners.values()] == [16, 16]
     with pytest.raises(ConfigurationError, match="acting is False everywhere"):
         team.learn(experiences, acting=dict.fromkeys(PAIR, nowhere))
+
+
+@pytest.mark.parametrize("fault", ["rewards", "lr"])
+def test_an_error_in_one_group_leaves_no_group_updated(fault):
+    experiences = tuple(dict.fromkeys(PAIR, part) for part in collected(0.0))
+    team, twin = (pair_of(normalize_reward=True) for _ in range(2))
+    if fault == "rewards":
+        rewards = {"a_0": experiences[3]["a_0"], "b_0": [np.full(2, np.inf)] * STEPS}
+        with pytest.raises(ConfigurationError, match="rewards holds inf"):
+            team.learn((*experiences[:3], rewards, *experiences[4:]))
+    else:
+        team.learners["b"].group = team.learners["b"].group._replace(factors={"lr": 1e38})
+        with pytest.raises(PopulationDivergedError):
+            team.learn(experiences)
+        team.learners["b"].group = twin.learners["b"].group
+    team.learn(experiences)
+    twin.learn(experiences)
+    for group in "ab":
+        repeated, once = team.learners[group], twin.learners[group]
+        assert (repeated.updates, repeated.env_steps) == (once.updates, once.env_steps) == (1, 16)
+        assert torch.equal(repeated.return_statistics.moments, once.return_statistics.moments)
+        assert torch.equal(weights(repeated), weights(once))
 
 
 def test_random_steps_are_those_of_the_team_where_groups_take_turns():
