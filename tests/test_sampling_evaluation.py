@@ -11,11 +11,21 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, TD3, ConfigurationError, evaluate, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like import (
+    IPPO,
+    PPO,
+    TD3,
+    ConfigurationError,
+    OpenAIES,
+    evaluate,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+)
 from agilerl_like.algorithms.episode_summary import summary
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli.evaluate import _write_result, _write_returns_by_agent
 from agilerl_like.errors import EnvStepError
+from agilerl_like.evaluation.policies import SampledPolicy, SeededEpisodes
 from agilerl_like.networks import make_distribution
 from agilerl_like.networks.sampling import Sampling
 
@@ -186,6 +196,23 @@ class TestEvaluate:
             evaluate([], "CartPole-v1")
         with pytest.raises(ConfigurationError, match="all agents need the same"):
             evaluate([agents[0], population("Acrobot-v1")[0]], "CartPole-v1")
+
+
+def test_evolution_strategies_have_one_action_for_each_observation():
+    space, outputs = spaces.Discrete(3), LOGITS
+    agent = OpenAIES(spaces.Box(-1, 1, (2,)), space, net_config=SMALL, num_envs=2, seed=0)
+    rule = Sampling.parse("sample").of_policy(agent.learner.distribution, is_deterministic=True)
+    assert rule.draw(agent.learner.distribution, outputs, torch.zeros(3)).item() == 2
+    policy = SampledPolicy(agent.learner, Sampling.parse("sample"), SeededEpisodes(None))
+    x, state = torch.zeros(4, 2), torch.zeros(4, 0, 0, 0)
+    actions, _ = policy(x, None, state)
+    assert (actions == agent.predict(np.zeros((4, 2), np.float32))[0]).all()
+    assert (
+        policy.log_prob_and_value(x, state, torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64), None)[0] == 0
+    ).all()
+    for sampling in ("temperature(2)", "top_k(1)"):
+        with pytest.raises(ConfigurationError, match="allowed are greedy and sample, which are the same"):
+            SampledPolicy(agent.learner, Sampling.parse(sampling), SeededEpisodes(None))
 
 
 def test_a_single_episode_has_no_deviation(capsys):

@@ -78,6 +78,8 @@ class LearnerBase:
 
     algo: ClassVar[str]
     """Name of the algorithm in its document."""
+    is_deterministic: ClassVar[bool] = False
+    """Whether an observation has one action, and outputs of the network have no probabilities."""
     network: ActorCritic
 
     def __init__(

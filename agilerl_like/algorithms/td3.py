@@ -23,7 +23,7 @@ from agilerl_like.networks.observation_norm import ObservationNormKind
 class TD3Learner(ContinuousLearner):
     """A deterministic actor and its critics."""
 
-    algo = "TD3"
+    algo, is_deterministic = "TD3", True
     hyperparam_names = (*ContinuousLearner.hyperparam_names, "lr_actor", "target_noise", "noise_clip")
 
 
@@ -120,7 +120,7 @@ class TD3(ContinuousAlgorithm):
 class DDPGLearner(TD3Learner):
     """A deterministic actor and its critic."""
 
-    algo = "DDPG"
+    algo, is_deterministic = "DDPG", True
 
 
 class DDPGLearnerGroup(ContinuousLearnerGroup):

@@ -19,6 +19,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.envs.pytree import tree_map
+from agilerl_like.networks.distributions import Gaussian
 from agilerl_like.networks.exploration import EpsilonGreedy
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 from agilerl_like.networks.sampling import Sampling
@@ -82,8 +83,8 @@ class SampledPolicy:
     """The policy of one group of agents, as `algorithms.evaluation.Policy`, with actions drawn by a `Sampling`."""
 
     def __init__(self, learner: Learner, sampling: Sampling, episodes: SeededEpisodes | OneRow) -> None:
-        sampling.check(learner.distribution)
-        self.learner, self._sampling, self._episodes = learner, sampling, episodes
+        self.learner, self._episodes = learner, episodes
+        self._sampling = sampling.of_policy(learner.distribution, is_deterministic=learner.is_deterministic)
         self.encoding: Any = learner.encoding
         """The encoder of the rows that it reads."""
         self._round = 0
@@ -109,7 +110,8 @@ class SampledPolicy:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-probability under the unchanged policy and the critic's value, `[N]` each.
 
-        Of action values (DQN): 0, because the largest is always chosen, and that value.
+        Of action values (DQN): 0, because the largest is always chosen, and that value. The log-probability is 0 for
+        evolution strategies with discrete actions, too.
         """
         if isinstance(self.learner.distribution, EpsilonGreedy):
             values, _ = self.learner.network.evaluate(x)  # the outputs of a dueling network are advantages
@@ -117,6 +119,8 @@ class SampledPolicy:
             return np.zeros(len(x), np.float32), legal.amax(-1).cpu().numpy()
         sequence = SequenceInfo(x.new_zeros(len(x), 1), state) if self.learner.recurrent else NO_SEQUENCE
         log_prob, _ = self.learner.distribution.evaluate(outputs, raw, mask)
+        if self.learner.is_deterministic and not isinstance(self.learner.distribution, Gaussian):
+            log_prob = torch.zeros_like(log_prob)  # the outputs are not those of a softmax
         return log_prob.cpu().numpy(), self.learner.network.value(x, sequence).cpu().numpy()
 
     def _next_noise(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.networks.distributions import ActionDistribution, Bernoulli, Categorical, Gaussian
-from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh
+from agilerl_like.networks.exploration import EpsilonGreedy
 
 ALLOWED = "allowed are greedy, sample, temperature(t) with t > 0, top_k(k) and bottom_k(k) with k >= 1"
 FORM = re.compile(r"(greedy|sample)|(temperature|top_k|bottom_k)\(\s*([^()]+?)\s*\)")
@@ -54,22 +54,27 @@ class Sampling:
         """Whether the most likely actions are taken, for which no random numbers are needed."""
         return self.kind == "greedy"
 
-    def check(self, distribution: ActionDistribution) -> None:
-        """Raise ConfigurationError if actions of a distribution cannot be drawn by this rule."""
+    def of_policy(self, distribution: ActionDistribution, *, is_deterministic: bool) -> Sampling:
+        """Return the rule for a policy, for which "sample" and "greedy" are the same if it is deterministic.
+
+        Raises:
+            ConfigurationError: actions of this policy cannot be drawn by the rule.
+        """
         if not self.is_greedy and isinstance(distribution, EpsilonGreedy):
             raise ConfigurationError(
                 f"sampling={self.kind!r} needs a policy of probabilities; of action values (DQN) allowed is greedy"
             )
-        if self.kind not in ("greedy", "sample") and isinstance(distribution, NoisyTanh):
+        if self.kind not in ("greedy", "sample") and is_deterministic:
             raise ConfigurationError(
                 f"sampling={self.kind}({self.value:g}) needs a policy of probabilities; of a deterministic policy "
-                "(TD3, DDPG, and evolution strategies with a Box) allowed are greedy and sample, which are the same"
+                "(TD3, DDPG and evolution strategies) allowed are greedy and sample, which are the same"
             )
         if self.kind in ("top_k", "bottom_k") and isinstance(distribution, Gaussian):
             raise ConfigurationError(
                 f"sampling={self.kind}({self.value:g}) needs discrete actions; allowed for a Box are greedy, "
                 "sample and temperature(t)"
             )
+        return Sampling() if is_deterministic else self
 
     def draw(
         self, distribution: ActionDistribution, outputs: Tensor, noise: Tensor, mask: Tensor | None = None
