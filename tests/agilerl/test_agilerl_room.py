@@ -15,6 +15,7 @@ from torch import nn
 import agilerl_like
 from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
+from agilerl_like.agilerl.components.data import Transition
 from agilerl_like.agilerl.components.replay_buffer import ReplayBuffer
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.hpo.mutation import Mutations
@@ -661,6 +662,32 @@ def test_a_replay_holds_the_last_of_more_rows_than_places():
     assert (len(memory), memory.counter) == (3, 10)
     memory.add({"obs": torch.tensor([10.0])})  # in the place of the oldest row
     assert memory.storage["obs"].flatten().tolist() == [9.0, 10.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (gymnasium.spaces.Discrete(5), np.array([3, 0])),
+        (gymnasium.spaces.MultiDiscrete([5, 2]), np.array([[3, 1], [0, 0]])),
+        (gymnasium.spaces.Dict({"card": gymnasium.spaces.Discrete(5)}), {"card": np.array([3, 0])}),
+    ],
+    ids=["Discrete", "MultiDiscrete", "Dict"],
+)
+def test_dqn_learns_from_whole_numbers_in_a_replay(space, obs):
+    agent, memory = DQN(space, gymnasium.spaces.Discrete(2), net_config=SMALL, seed=0), ReplayBuffer(8)
+    action, reward, done = agent.get_action(obs), np.ones(2), np.zeros(2)
+    memory.add(Transition(obs, action, obs, reward, done).to_tensordict())
+    assert np.isfinite(agent.learn(memory.sample(2)))
+
+
+def test_learning_begins_where_the_agents_say_unless_the_call_does():
+    spaces = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
+    assert [DQN(*spaces, **more).learning_starts for more in ({}, {"learning_starts": 30})] == [0, 30]
+    run = {"max_steps": 64, "evo_steps": 64, "verbose": False}
+    for delay, expected in ((None, 30), (20, 20)):
+        agents = DQN.population(2, *spaces, net_config=SMALL, seed=0, learning_starts=30)
+        trained, _ = train_off_policy(gymnasium.make("CartPole-v1"), pop=agents, learning_delay=delay, **run)
+        assert [agent.learning_starts for agent in trained] == [expected] * 2
 
 
 def test_every_step_may_begin_an_episode():

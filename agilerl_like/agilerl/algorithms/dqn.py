@@ -49,7 +49,7 @@ class DQN(EvolvableAlgorithm, dqn.DQN, same_algorithm=True):
         if actor_network is not None:
             raise ConfigurationError("actor_network is given; DQN has net_config instead: allowed is None")
         hp_config = default_ranges(hp_config, lr, batch_size, learn_step)
-        num_envs = num_envs or 1
+        num_envs, more = num_envs or 1, {"learning_starts": 0, **more}
         super().__init__(**settings_from(locals(), without=("actor_network",)))
 
     @classmethod

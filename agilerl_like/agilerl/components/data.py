@@ -28,14 +28,14 @@ class Transition:
         self.batch_size, self.device = batch_size, device
 
     def to_tensordict(self) -> TensorDict:
-        """Return the step as float tensors, with integers for discrete actions."""
+        """Return the step as tensors: rewards, flags and fractions as floats, whole numbers as such."""
         return TensorDict(
             {
-                "obs": _tensors(self.obs),
+                "obs": _observation(self.obs),
                 "action": torch.as_tensor(np.asarray(self.action)),
-                "next_obs": _tensors(self.next_obs),
-                "reward": _tensors(self.reward),
-                "done": _tensors(self.done),
+                "next_obs": _observation(self.next_obs),
+                "reward": torch.as_tensor(np.asarray(self.reward)).to(torch.float32),
+                "done": torch.as_tensor(np.asarray(self.done)).to(torch.float32),
             },
             device=self.device,
         )
@@ -46,8 +46,9 @@ def transition_to_tensordict(transition: Transition) -> TensorDict:
     return transition.to_tensordict()
 
 
-def _tensors(data: Any) -> Any:
+def _observation(data: Any) -> Any:
+    """Return an observation as tensors; those of whole numbers, as of a Discrete space, keep their type."""
     if isinstance(data, Mapping):
-        return TensorDict({name: _tensors(part) for name, part in data.items()})
+        return TensorDict({name: _observation(part) for name, part in data.items()})
     tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-    return tensor if tensor.dtype is torch.uint8 else tensor.to(torch.float32)
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor

@@ -19,6 +19,9 @@ from agilerl_like.seeding import Purpose, fresh_seed, integer
 
 __getattr__ = absent_from(__name__)
 
+OBSERVATIONS = ("obs", "next_obs")
+"""Entries whose shape is that of the env's observations, such as [B] of a Discrete space."""
+
 
 class ReplayBuffer:
     """The last `max_size` transitions that were added; `seed` names the random stream of its samples.
@@ -117,12 +120,12 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
 
 def _with_columns(data: Mapping[str, Any]) -> TensorDict:
-    """Return rows in which single numbers have an axis of their own, [B, 1]."""
+    """Return rows in which single numbers have an axis of their own, [B, 1], but not those of observations."""
     found: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, TensorDict | Mapping):
-            found[name] = _with_columns(value)
+            found[name] = TensorDict(dict(value))
         else:
             tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
-            found[name] = tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
+            found[name] = tensor.unsqueeze(1) if tensor.dim() == 1 and name not in OBSERVATIONS else tensor
     return TensorDict(found)

@@ -26,7 +26,7 @@ def train_off_policy(
     evo_steps: int = 10_000,
     eval_steps: int | None = None,
     eval_loop: int = 1,
-    learning_delay: int = 0,
+    learning_delay: int | None = None,
     eps_start: float | None = None,
     eps_end: float | None = None,
     eps_decay: float | None = None,
@@ -40,8 +40,8 @@ def train_off_policy(
     """Train a list of agents and return it with the fitness of each.
 
     `memory` is a `ReplayBuffer`, whose `max_size` is shared among the members. Epsilon is that of the agents unless
-    given here. `options` are the keywords of `agilerl_like.train_off_policy`; `n_step` and `per`, of older releases,
-    may be False.
+    given here, and so is `learning_delay` (0, unless an agent has `learning_starts`). `options` are the keywords of
+    `agilerl_like.train_off_policy`; `n_step` and `per`, of older releases, may be False.
 
     Raises:
         ConfigurationError: `n_step` or `per` is true.
