@@ -24,21 +24,26 @@ class EpisodeTracker:
         self.running = array_backend.zeros(num_envs, dtype=np.float64)
         self._counts = array_backend.zeros(num_envs, dtype=np.int64)
         self._returns = array_backend.zeros(num_envs, dtype=np.float64)
+        self._begun_by_others = array_backend.zeros(num_envs, dtype=np.bool_)
+        """Envs whose running episode another member began."""
 
     def update(self, rewards: Array, ended: Array, lost: Array) -> None:
         """Add one step of each env, `[N]`; `ended` marks the episodes that it ended.
 
-        Those of which `lost` is True as well do not count, because the env's worker process has died in their midst.
+        Those of which `lost` is True as well do not count, because the env's worker process has died in their midst,
+        nor do those that began before a `discard`.
         """
         self.running += rewards
         if self._backend.maybe_any(ended):
-            counted = ended & ~lost
+            counted = ended & ~lost & ~self._begun_by_others
             self._counts += counted
             self._returns += self._backend.where(counted, self.running, 0.0)
             self.running = self._backend.where(~ended, self.running, 0.0)
+            self._begun_by_others &= ~ended
 
     def discard(self, rows: slice) -> None:
-        """Discard the finished episodes of some envs."""
+        """Discard the finished and the running episodes of some envs, whose member was replaced."""
+        self._begun_by_others[rows] = True
         self._counts[rows] = 0
         self._returns[rows] = 0.0
 

@@ -454,6 +454,17 @@ def env_config_or_none(env: Any) -> VecEnvConfig | None:
     return found if isinstance(found, VecEnvConfig) else None
 
 
+def have_equal_episodes(env: Any, other: Any) -> bool:
+    """Return whether two envs are known to play the same episodes: their configurations differ at most in how."""
+    configs = env_config_or_none(env), env_config_or_none(other)
+    if None in configs:
+        return env is other
+    return all(
+        getattr(configs[0], name) == getattr(configs[1], name)
+        for name in ("env", "wrappers", "env_kwargs", "instances")
+    )
+
+
 def describe_backend(env: VectorEnv) -> str:
     """Return the backend of an env and the reason for it, as in "sync, because …"."""
     env_config, choice = getattr(env, "env_config", None), getattr(env, "backend_choice", None)

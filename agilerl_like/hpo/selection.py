@@ -48,8 +48,9 @@ class PopulationView:
     """The ranges of each member; `next_generation` sets them."""
     train_returns: np.ndarray | None = None
     """Mean return of each member's training episodes that ended in the generation `[P]`; nan where none did. None if
-    fitness is another measure: an info, a rating, the lowest or the median of instances, where training wrappers may
-    change the reward, or members train against opponents other than each other."""
+    fitness is another measure: an info, a rating, the lowest or the median of instances, part of an episode
+    (`eval_steps`), the return in another env (`eval_env`), where training wrappers may change the reward, or members
+    train against opponents other than each other."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the strategy wrote into it in earlier generations: plain data, which checkpoints hold: text, numbers, True,
     False, None, lists, dictionaries whose keys are text, and arrays and numbers of numpy, which come back as lists and

@@ -167,7 +167,7 @@ class Collector:
         return {place: _mean(its_reports) for place, its_reports in reports.items()}
 
     def reset_member(self, place: int) -> None:
-        """Reset the hidden state and discard the rollout and the finished episodes of a member that was replaced."""
+        """Reset the hidden state and discard the rollout and the episodes of a member that was replaced."""
         for group in self.groups.values():
             group.reset_member(place)
         for episodes in self._episodes:

@@ -208,7 +208,8 @@ class EvaluatingLoop(LoopState):
         args = self.training_args  # where members play opponents, the evaluation has other games than training
         is_return = args.fitness == "return" and args.opponents == "self" and not is_wrapped
         is_mean = evaluator.aggregate == "mean" or evaluator.instances == 1
-        return np.array(train_returns) if is_return and is_mean else None
+        is_comparable = is_return and is_mean and self._evaluates_training_episodes
+        return np.array(train_returns) if is_comparable else None
 
     def _separate_equals(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the ratings after further games of the members whose ratings are equal, and the signal.

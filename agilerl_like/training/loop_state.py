@@ -56,14 +56,19 @@ class LoopState:
         checkpoint_manager: CheckpointManager,
         callbacks: CallbackList,
         record: RunRecord,
-        remake_envs: Callable[[], tuple[Any, Evaluator]] | None = None,
+        remake_envs: Callable[[], tuple[Any, Evaluator]] | None,
+        evaluates_training_episodes: bool,
     ) -> None:
-        """`remake_envs` makes env and evaluator again for the members that are left; None if it cannot."""
+        """`remake_envs` makes env and evaluator again for the members that are left; None if it cannot.
+
+        `evaluates_training_episodes` is whether an evaluation plays whole episodes of the training env.
+        """
         self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
         self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
         self.schedule_steps = plan.schedule_steps or plan.training_args.max_steps
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
         self.context, self._remake_envs = RunContext(record, members.population), remake_envs
+        self._evaluates_training_episodes = evaluates_training_episodes
         self.run_schedules: FrozenMapping[Schedule] = FrozenMapping()
         """Schedules for hyperparameters of members that have none of their own."""
         if plan.selection is not None and not members.population.keeps_experience:

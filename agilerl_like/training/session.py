@@ -31,7 +31,7 @@ from agilerl_like.distributed.process_group import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
-from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of
+from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
 from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
@@ -427,7 +427,15 @@ class ProcessRun:
             callbacks=self.callbacks,
             record=self._record(env.env, members, num_envs, initial_size),
             remake_envs=partial(self._make_envs, open_envs, members) if are_made else None,
+            evaluates_training_episodes=self._evaluates_training_episodes(),
         )
+
+    def _evaluates_training_episodes(self) -> bool:
+        """Return whether an evaluation plays whole episodes of the env in which members train."""
+        env, limit = self.env_setup.vec_env, self.plan.training_args.eval_steps
+        longest = longest_episode(env)
+        is_whole = limit is None or (longest is not None and longest <= limit)
+        return is_whole and (self.eval_setup is None or have_equal_episodes(env, self.eval_setup.vec_env))
 
     def _make_envs(self, open_envs: contextlib.ExitStack, members: ShardedPopulation) -> tuple[Any, Evaluator]:
         """Close those of `open_envs`, and make the training env and the evaluator of this process's members."""

@@ -60,7 +60,7 @@ def _head(rows: Sequence[Row]) -> list[str]:
         f"paid for, and {TEST_EPISODES} fresh episodes evaluate it. Score 0 is a random policy, 1 the target.",
         "",
         f"Methods may be tuned on {' and '.join(TUNING_ENVS)} with seeds 0 to {TUNING_SEEDS[-1]}; this page has seeds "
-        f"from {FIRST_REPORT_SEED} on only. These are no untouched seeds for `ours`, though: its versions 3 to 18 ran "
+        f"from {FIRST_REPORT_SEED} on only. These are no untouched seeds for `ours`, though: its versions 3 to 20 ran "
         "on them while it was developed. No value was tuned on them, but what failed there was noticed: "
         "failures in MountainCarContinuous and Acrobot led to three of its parts, and one in LunarLander to normal "
         "steps in place of PB2 (`tutorials/why_auto.md`). No other method was developed in this way.",

@@ -189,12 +189,19 @@ class Tenfold(RewardWrapper):
         ({"instances": PAYS, "aggregate": "min"}, "return", False),
         ({"info_keys": INFOS}, "info.cost", False),
         ({"training_wrappers": [Tenfold]}, "return", False),
+        ({"eval_env": {}}, "return", True),
+        ({"eval_env": {"wrappers": [Tenfold]}}, "return", False),
+        ({"eval_steps": 1}, "return", False),
     ],
 )
 def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(made, fitness, is_known):
+    made = dict(made)
+    run = {name: made.pop(name) for name in ("eval_env", "eval_steps") if name in made}
     env = make_vect_envs(Lucky, num_envs=3, backend="sync", **made)
+    if "eval_env" in run:
+        run["eval_env"] = make_vect_envs(Lucky, num_envs=3, backend="sync", **run["eval_env"])
     Seen.views.clear()
-    trained(env, members(4, env), eval_loop=4, fitness=fitness, selection_strategy=Seen())
+    trained(env, members(4, env), eval_loop=4, fitness=fitness, selection_strategy=Seen(), **run)
     assert {view.train_returns is not None for view in Seen.views} == {is_known}
     for view in Seen.views:
         np.testing.assert_allclose(np.nanmean(view.returns, axis=1), view.fitness)
@@ -205,6 +212,19 @@ def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean
     plain, better = [5.0, 10.0, 15.0], [4.0, 20.0, 15.0]
     first = {name: summary(better, 3, name).mean > summary(plain, 3, name).mean for name in ("mean", "min")}
     assert first == {"mean": True, "min": False}
+
+
+def test_an_episode_that_another_member_began_is_not_one_of_its_successor():
+    env = make_vect_envs(Paid, num_envs=2, backend="sync")  # episodes of five steps, each of which pays 1
+    collector = Collector(members(2, env, num_envs=1), VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0, 1])
+    collector.collect(3)
+    collector.reset_member(0)
+    collector.collect(2)
+    assert np.isnan(collector.scores()[0])
+    assert collector.scores()[1] == 5.0
+    collector.collect(5)
+    assert collector.pop_scores() == [5.0, 5.0]
 
 
 def test_training_meets_all_instances_equally_often():
