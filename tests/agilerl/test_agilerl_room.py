@@ -674,19 +674,20 @@ def test_a_replay_holds_the_last_of_more_rows_than_places():
     ids=["Discrete", "MultiDiscrete", "Dict"],
 )
 def test_dqn_learns_from_whole_numbers_in_a_replay(space, obs):
-    agent, memory = DQN(space, gymnasium.spaces.Discrete(2), net_config=SMALL, seed=0), ReplayBuffer(8)
+    agent, memory = DQN(space, gymnasium.spaces.Discrete(2), seed=0), ReplayBuffer(8)
     action, reward, done = agent.get_action(obs), np.ones(2), np.zeros(2)
     memory.add(Transition(obs, action, obs, reward, done).to_tensordict())
     assert np.isfinite(agent.learn(memory.sample(2)))
 
 
 def test_learning_begins_where_the_agents_say_unless_the_call_does():
-    spaces = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
+    env = gymnasium.make("CartPole-v1")
+    spaces = env.observation_space, env.action_space
     assert [DQN(*spaces, **more).learning_starts for more in ({}, {"learning_starts": 30})] == [0, 30]
     run = {"max_steps": 64, "evo_steps": 64, "verbose": False}
     for delay, expected in ((None, 30), (20, 20)):
         agents = DQN.population(2, *spaces, net_config=SMALL, seed=0, learning_starts=30)
-        trained, _ = train_off_policy(gymnasium.make("CartPole-v1"), pop=agents, learning_delay=delay, **run)
+        trained, _ = train_off_policy(env, pop=agents, learning_delay=delay, **run)
         assert [agent.learning_starts for agent in trained] == [expected] * 2
 
 
