@@ -39,6 +39,8 @@ from agilerl_like.storage import safe_folder
 StoredLearnerT = TypeVar("StoredLearnerT", bound="StoredLearner")
 
 MOMENTS, LR_SCALE = ("exp_avg", "exp_avg_sq", "steps"), f"{ADAM}lr_scale"
+OWN_MAX_SEQ_LEN = "own_max_seq_len"
+"""The `max_seq_len` of the learner's `net_config`, which the settings lack where the algorithm has one; optional."""
 STATISTICS = {f"{REWARD_NORM}{part}": part for part in ReturnStatistics._fields}
 """The part of a learner's `return_statistics` that each tensor holds."""
 
@@ -72,6 +74,7 @@ class StoredLearner(LearnerBase):
             ("updates_without_learning", self.updates_without_learning),
             ("updates_before", self.updates_before),
             ("random_steps_taken", self._random_steps_taken),
+            (OWN_MAX_SEQ_LEN, self._max_seq_len),
         ):
             if count:
                 document[name] = count
@@ -111,7 +114,10 @@ class StoredLearner(LearnerBase):
         encoding = encoder_of(observation_space, settings, critic_entries)
         recurrent = getattr(settings, "recurrent", False)
         architecture = read_architecture(document["architecture"], encoding, recurrent=recurrent, networks=networks)
-        max_seq_len = getattr(settings, "max_seq_len", None)
+        if algorithm.max_seq_len is None:
+            max_seq_len = getattr(settings, "max_seq_len", None)
+        else:
+            max_seq_len = read_count(document, OWN_MAX_SEQ_LEN) if OWN_MAX_SEQ_LEN in document else None
         return cls(algorithm, encoding, action_space, architecture, group, max_seq_len=max_seq_len)
 
     def read_architecture(self, config: Mapping[str, Any]) -> NetworkSpec:

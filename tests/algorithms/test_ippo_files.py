@@ -54,6 +54,16 @@ def test_a_loaded_team_keeps_the_order_of_its_agents(tmp_path):
             np.testing.assert_array_equal(mine[agent], theirs[agent])
 
 
+@pytest.mark.parametrize("of_team", [None, 4])
+def test_a_loaded_team_has_the_max_seq_len_of_its_net_config(of_team):
+    """It is of one group, and has an effect where the team has none."""
+    blue = {**SMALL, "memory_config": {"hidden_state_size": 16, "max_seq_len": 6}}
+    team = a_team(recurrent=True, max_seq_len=of_team, net_config={"blue": blue, "red": SMALL})
+    loaded = IPPO.from_documents(*team.to_documents(), device="cpu", where="memory")
+    loaded.max_seq_len = None
+    assert [loaded.learners[group].cut_of(16).length for group in ("blue", "red")] == [6, 16]
+
+
 @pytest.mark.parametrize("rewards", ["individual", "sum"])
 @pytest.mark.parametrize("death", ["continue", "end"])
 def test_a_loaded_team_has_its_death(tmp_path, rewards, death):

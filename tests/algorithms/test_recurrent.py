@@ -485,6 +485,13 @@ def test_without_max_seq_len_a_hand_written_rollout_is_one_sequence():
     assert losses[0] == losses[1]
 
 
+def test_max_seq_len_of_a_loaded_agent_may_be_set_to_none():
+    agent = agent_of(max_seq_len=4)
+    loaded = PPO.from_documents(*agent.to_documents(), device="cpu", where="memory")
+    agent.max_seq_len = loaded.max_seq_len = None
+    assert loaded.learner.cut_of(STEPS) == agent.learner.cut_of(STEPS) == SequenceSplit(STEPS, STEPS)
+
+
 def test_a_hidden_state_that_does_not_fit_is_an_error_of_learn():
     agent = agent_of()
     experiences, hidden = loop_by_hand(agent)
