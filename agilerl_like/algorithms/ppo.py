@@ -190,7 +190,8 @@ class PPO(OnPolicyAlgorithm, PopulationConstructor, RLAlgorithm[PPOLearner]):
         `experiences` is `(states, actions, log_probs, rewards, dones, values, next_state, next_done)`, the first six
         lists over time of arrays `[E, …]`. `dones[t]` is 1 if step t *starts* an episode (the flag is taken before
         the step), and `next_done` is the same flag of the step that would follow. One flag does not distinguish time
-        limits from terminations; a `RolloutBuilder` in place of the tuple does, and holds the other arguments, too.
+        limits from terminations; a `RolloutBuilder` in place of the tuple does; the other arguments then belong in
+        its `add`, and are an error here.
         `action_masks` are those that `get_action` was given, a list over time of arrays `[E, choices]`. `acting`, a
         list over time of flags `[E]`, is False where no action was taken: such rows are excluded from the update and
         may hold NaN. With running statistics of observations, `log_probs` and `values` of the first update are computed

@@ -163,8 +163,9 @@ class PPOLearner(Learner):
         """
         if self.recurrent and hidden_state is None and not bool(starts.all()):
             warnings.warn(
-                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass "
-                "what get_action was given at its first step, or get_initial_hidden_state(…) if that was nothing",
+                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass to "
+                "learn (or to add of a RolloutBuilder) what get_action was given at its first step, or "
+                "get_initial_hidden_state(…) if that was nothing",
                 stacklevel=6,
             )
         self.return_statistics = self.return_statistics.of_new_episodes(starts)
@@ -180,6 +181,7 @@ class PPOLearner(Learner):
     ) -> float:
         """Do one PPO update as `PPO.learn` describes; `undone_on_error` restores what an error leaves."""
         if isinstance(experiences, RolloutBuilder):
+            _refuse_beside_builder(action_masks, hidden_state, acting)
             rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
         else:
             rollout, precomputed = as_rollout(
@@ -411,6 +413,19 @@ def hyperparams_of(learners: Sequence[PPOLearner]) -> Hyperparams:
     exact = {name: columns[HYPERPARAM_NAMES.index(name)] for name in FLOAT64}
     named |= {name: torch.tensor(x, dtype=torch.float64, device=rounded.device) for name, x in exact.items()}
     return Hyperparams.from_dict(named, batch_size=[len(learners)])
+
+
+def _refuse_beside_builder(action_masks: Any, hidden_state: Any, acting: Any) -> None:
+    """Raise ConfigurationError if an argument of `learn` is given that a `RolloutBuilder` has for each step."""
+    for name, given, argument in (
+        ("action_masks", action_masks, "action_mask"),
+        ("hidden_state", hidden_state, "hidden_state"),
+        ("acting", acting, "acting"),
+    ):
+        if given is not None:
+            raise ConfigurationError(
+                f"{name}={given!r:.100} is not for a RolloutBuilder; allowed is builder.add(…, {argument}=…)"
+            )
 
 
 def _non_finite(report: TensorDict) -> str:

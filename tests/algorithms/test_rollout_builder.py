@@ -164,6 +164,18 @@ def test_refuses():
         agent.learn(builder)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "argument"),
+    [("action_masks", [[[1, 1]]], "action_mask"), ("acting", [[1]], "acting"), ("hidden_state", {}, "hidden_state")],
+)
+def test_learn_refuses_arguments_beside_a_builder_that_its_steps_have(name, given, argument):
+    agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **{**SETTINGS, "num_envs": 1})
+    builder, obs = RolloutBuilder(agent, autoreset="SameStep"), np.zeros((1, 4), np.float32)
+    builder.add(obs, [0], [1.0], [False], [False], obs)
+    with pytest.raises(ConfigurationError, match=rf"{name}=.* allowed is builder\.add\(…, {argument}=…\)"):
+        agent.learn(builder, **{name: given})
+
+
 def test_an_episode_begins_behind_an_ignored_step_that_ended_the_rollout():
     agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **{**SETTINGS, "num_envs": 1}, recurrent=True)
     builder, obs = RolloutBuilder(agent, autoreset="NextStep"), np.zeros((1, 4), np.float32)
