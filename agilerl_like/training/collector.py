@@ -275,8 +275,7 @@ class GroupCollector:
             for place, columns in enumerate(env.columns)
         ]
         population.reset_noise()
-        for learner in population:
-            learner.return_statistics = learner.return_statistics.of_new_episodes()
+        self._clear_running_returns(range(len(population)))
         self._reset_opponent_state()
         self._marks_random_steps = False
         self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
@@ -430,9 +429,11 @@ class GroupCollector:
 
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
+        left = self.population.steps_until_update(self.steps_since_update.tolist())
+        shortened = [place for place, steps in enumerate(left) if steps < 0]
+        self._clear_running_returns(shortened)  # the first steps of a shortened rollout are not learned from
         if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
-            left = self.population.steps_until_update(self.steps_since_update.tolist())
-            self._start_rollouts(place for place, steps in enumerate(left) if steps < 0)
+            self._start_rollouts(shortened)
         due = self.due()
         if not due:
             return {}
@@ -444,8 +445,7 @@ class GroupCollector:
 
     def reset_member(self, place: int) -> None:
         """Reset hidden state and running returns, and discard the rollout, of a member that was replaced."""
-        learner = self.population[place]
-        learner.return_statistics = learner.return_statistics.of_new_episodes()
+        self._clear_running_returns([place])
         self.resize_hidden_states()
         self.state[place] = 0.0
         self._start_rollouts([place])
@@ -474,6 +474,12 @@ class GroupCollector:
         for place in places:
             self.steps_since_update[place] = 0
             self._initial_state[place] = self.state[place]
+
+    def _clear_running_returns(self, places: Iterable[int]) -> None:
+        """Set the discounted returns of some members' running episodes, which `normalize_reward` continues, to 0."""
+        for place in places:
+            learner = self.population[place]
+            learner.return_statistics = learner.return_statistics.of_new_episodes()
 
     def _describe_row(self, member: int, row: int) -> str:
         return f"member {self.slots[member]}, {self.env.describe_row(self.columns.start + row)}"

@@ -604,3 +604,21 @@ def test_normalised_rewards_of_new_episodes_do_not_continue_those_before(event):
     loaded = PPO.from_documents(*population[0].to_documents(), device="cpu", where="memory")
     assert all(map(torch.equal, loaded.learner.return_statistics, learner.return_statistics))
     env.close()
+
+
+def test_normalised_rewards_of_a_shortened_rollout_do_not_continue_those_of_steps_that_it_leaves_out():
+    env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
+    agents = population_of(env, learn_step=12 * ENVS, batch_size=16, normalize_reward=True)
+    collector, agent = collector_of(env, agents), agents[0]
+    collector.collect(12)
+    collector.learn()
+    before = agent.learner.return_statistics
+    collector.collect(8)
+    agent.learn_step = 4 * ENVS
+    collector.collect(1)
+    rollout = collector.groups[""].experience([0], 4)
+    collector.learn()
+    own = rollout.rewards[0], rollout.continues[0], rollout.valid[0]
+    expected = before.of_new_episodes().updated(*own, agent.gamma)
+    assert all(map(torch.equal, agent.learner.return_statistics, expected))
+    env.close()
