@@ -25,6 +25,7 @@ from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE, factor
 from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.optimizer import DEFAULT_BETAS
+from agilerl_like.learning.own_time import learned_steps
 from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate, UpdateModes
 from agilerl_like.learning.rewards import CLIP, transformed
 from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
@@ -312,7 +313,7 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
         """Update some members; `experience(places, steps)` returns their rollouts.
 
         Members with rollouts and minibatches of equal size learn together; with `per_member` each learns separately.
-        Rollouts before `learning_starts` are not reported, nor those in which no agent acted.
+        Rollouts before `learning_starts` are not reported, nor those without a step that is learned from.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -330,12 +331,12 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             metrics = self.cohort.learn(together, update).cpu()
             for name in {name for learner in learners for name in learner.scheduled}:
                 metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
-            acted = rollout.valid.flatten(1).any(1).tolist()
+            has_samples = learned_steps(rollout).transpose(0, 1).flatten(1).any(1).tolist()
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout, i)
                 if learner.algorithm.lr_schedule == ADAPTIVE:
                     metrics["lr"][i] = learner.adapted_lr
-                if learns and acted[i]:
+                if learns and has_samples[i]:
                     reports[place] = metrics[i : i + 1]
         return reports
 

@@ -60,7 +60,15 @@ def own_time(rollout: Rollout, gamma: Tensor, bootstrap: Tensor | None = None) -
     after_end = (1 - inside_next) * is_over
     rewards = discounted_suffix_sum_(rewards.clone(), waits + gamma * after_end)
     terminated, ended = (discounted_suffix_sum_(flags.clone(), waits.clone()) for flags in (terminated, ended))
+    return OwnTime(rewards, terminated, ended, learned_steps(rollout), waited, waits)
+
+
+def learned_steps(rollout: Rollout) -> Tensor:
+    """Return 1 for the steps with an action whose outcome is known, `[T, P, E]`: the samples of an update."""
+    valid = rollout.valid.transpose(0, 1)
+    if rollout.waiting is None:
+        return valid
+    waits = rollout.waiting[:, 1].transpose(0, 1)
     still_waits = torch.zeros_like(waits)
     still_waits[-1] = waits[-1]
-    is_open = discounted_suffix_sum_(still_waits, waits.clone())
-    return OwnTime(rewards, terminated, ended, valid * (1 - is_open), waited, waits)
+    return valid * (1 - discounted_suffix_sum_(still_waits, waits.clone()))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
+from gymnasium.spaces import Box, Discrete
 from pettingzoo.utils import BaseParallelWrapper
 from small_runs import Records
 from test_run_settings import SMALL
@@ -15,6 +16,7 @@ from test_weights_history import Killed, KillIn, population, same, weights
 
 from agilerl_like import (
     IPPO,
+    PPO,
     ConfigurationError,
     Mutations,
     Run,
@@ -26,6 +28,7 @@ from agilerl_like import (
 )
 from agilerl_like.algorithms import PPOConfig
 from agilerl_like.learning.ppo_update import DEFAULT_MODES, DETAILS, METRICS, PPOUpdate
+from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.reporting import Reporter, read_updates
 from agilerl_like.training.loop_state import _means
 
@@ -147,6 +150,19 @@ def test_means_of_a_generation_leave_out_updates_without_a_number():
     assert _means(updates, ("loss", "actor_loss")) == {"loss": np.inf, "actor_loss": 2.0}
     assert np.isnan(_means(updates[:1], ("actor_loss",))["actor_loss"])
     assert np.isnan(_means([], ("loss",))["loss"])
+
+
+def test_members_without_a_sample_are_not_reported():
+    """The first of two members acts in the second of two steps and waits after it, so the outcome is unknown."""
+    population = PPO.population(2, Box(-1, 1, (3,)), Discrete(2), num_envs=1, learn_step=2, batch_size=2, seed=0)
+    group, flags = population.by_group[""], torch.zeros(2, 2, 1)
+    valid, waiting = torch.ones(2, 2, 1), torch.zeros(2, 2, 2, 1)
+    valid[0, 0], waiting[1, 1, 0] = 0, 1  # [T, P, E] and [2, T, P, E]
+    observations, actions = torch.zeros(2, 2, 1, 3), torch.zeros(2, 2, 1, 1, dtype=group[0].distribution.raw_dtype)
+    final, state = FinalObservations.none(observations, 2), torch.zeros(2, 1, 0, 0, 0)
+    steps = observations, actions, flags, flags, flags, valid, observations[0], final, None, state, waiting
+    assert [*group.learn([0, 1], lambda places, count: Rollout.from_steps(*steps))] == [1]
+    assert [learner.updates for learner in group] == [1, 1]
 
 
 @pytest.mark.parametrize("frozen", [[], ["red"]], ids=["all learn", "the first is frozen"])
