@@ -432,8 +432,8 @@ class GroupCollector:
         left = self.population.steps_until_update(self.steps_since_update.tolist())
         shortened = [place for place, steps in enumerate(left) if steps < 0]
         self._clear_running_returns(shortened)  # the first steps of a shortened rollout are not learned from
-        if self.state.numel():  # the hidden state at the start of a shortened rollout is unknown
-            self._start_rollouts(shortened)
+        recurrent = [place for place in shortened if self.population[place].recurrent]
+        self._start_rollouts(recurrent)  # the hidden state at the start of a shortened rollout is unknown
         due = self.due()
         if not due:
             return {}

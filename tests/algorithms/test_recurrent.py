@@ -143,6 +143,17 @@ def test_a_rollout_that_becomes_shorter_restarts():
     assert [*collector.learn()] == [0, 1]
 
 
+def test_a_plain_member_beside_a_recurrent_one_learns_from_a_shortened_rollout():
+    recurrent = agent_of(index=1)
+    plain = agent_of(recurrent=False, net_config=SIZES)
+    collector = collector_of(Population([plain, recurrent]), sync())
+    collector.collect(7)
+    for agent in (plain, recurrent):
+        agent.learn_step, agent.batch_size = 5 * ENVS, 8
+    assert [*collector.learn()] == [0]
+    assert (plain.learner.updates, recurrent.learner.updates) == (1, 0)
+
+
 # -- through births
 
 
