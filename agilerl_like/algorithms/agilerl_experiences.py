@@ -66,7 +66,8 @@ def as_rollout(
     )
     ended = numbers("dones", [*dones[1:], next_done])
     valid = torch.ones_like(ended) if present is None else torch.from_numpy(present).to(ended).unsqueeze(1)
-    begins = torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]))[0]).to(device)
+    its_present = None if present is None else present[:1]
+    begins = torch.from_numpy(_float_array("dones", dones[:1], (1, shape[1]), its_present)[0]).to(device)
     state = hidden_state_before(begins)
     waiting = _waiting(valid, ended, state)
     total_rewards = numbers("rewards", rewards)

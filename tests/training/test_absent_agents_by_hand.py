@@ -62,6 +62,16 @@ def test_rows_of_absent_agents_do_not_affect_learning():
     assert not torch.equal(weights(careless), learned[0])
 
 
+def test_an_agent_that_is_absent_at_first_may_have_nan_as_its_flag():
+    learned = []
+    for flag in (0.0, np.nan):
+        agent, experiences = agent_of(), collected(flag)
+        experiences[4][0][1] = flag
+        agent.learn(experiences, acting=[[True, False], *THERE[1:]])
+        learned.append(weights(agent))
+    assert torch.equal(*learned)
+
+
 def test_returns_do_not_cross_absences():
     """gamma = lambda = 1, V = 0, rewards 1: the second env's returns are 2, 1 before the absence, 3, 2, 1 after it."""
     agent = agent_of()
