@@ -28,15 +28,17 @@ def as_rollout(
     *,
     hidden_state_before: Callable[[Tensor], Tensor],
     action_masks: Sequence[Any] | None = None,
+    mask_size: int = 0,
     acting: Sequence[Any] | None = None,
 ) -> tuple[Rollout, Precomputed]:
     """Return the rollout of one agent, and the log-probabilities and values that its loop computed.
 
     `dones[t]` is 1 if step t *starts* an episode, so step t - 1 ended one. One flag does not distinguish time limits
     from terminations, so every end counts as a termination. `hidden_state_before` returns the hidden state
-    `[E, M, K, H]` before the first step, given `dones[0]` `[E]`. `raw_actions` is that of the learner. `acting` is a
-    list over time of flags `[E]`: rows where it is False took no action, are excluded from the update, and may hold
-    NaN; the agent waits there, unless its episode ended with the step before.
+    `[E, M, K, H]` before the first step, given `dones[0]` `[E]`. `raw_actions` is that of the learner. Masks have
+    `mask_size` flags in each row; 0: any number, because such actions are not masked. `acting` is a list over time of
+    flags `[E]`: rows where it is False took no action, are excluded from the update, and may hold NaN; the agent waits
+    there, unless its episode ended with the step before.
 
     Raises:
         ConfigurationError: a part is missing, is not as long or as wide as the others, or holds NaN or infinity; or an
@@ -83,7 +85,7 @@ def as_rollout(
         valid=valid,
         next_observations=encode(next_state).unsqueeze(0),
         final_observations=FinalObservations.none(observations, 1),
-        masks=None if action_masks is None else _mask_tensor(action_masks, shape).to(device).unsqueeze(1),
+        masks=None if action_masks is None else _mask_tensor(action_masks, shape, mask_size).to(device).unsqueeze(1),
         state=state.unsqueeze(0),
         waiting=waiting,
     )
@@ -143,10 +145,11 @@ def _zero_absent_rows(rows: Any, acting: Any) -> Any:
     return tree_map(cleaned, rows)
 
 
-def _mask_tensor(masks: Sequence[Any], shape: tuple[int, int]) -> Tensor:
+def _mask_tensor(masks: Sequence[Any], shape: tuple[int, int], size: int) -> Tensor:
     array = np.stack([np.asarray(row, dtype=np.bool_) for row in masks])
-    if array.ndim != 3 or array.shape[:2] != shape:
-        raise ConfigurationError(f"experiences: action_masks has shape {array.shape}; allowed is {(*shape, 'choices')}")
+    if array.ndim != 3 or array.shape[:2] != shape or size not in (0, array.shape[2]):
+        allowed = (*shape, size or "choices")
+        raise ConfigurationError(f"experiences: action_masks has shape {array.shape}; allowed is {allowed}")
     return torch.from_numpy(array)
 
 

@@ -181,9 +181,10 @@ class PPOLearner(Learner):
         acting: Sequence[Any] | None = None,
     ) -> float:
         """Do one PPO update as `PPO.learn` describes; `undone_on_error` restores what an error leaves."""
+        size = mask_size(self.action_space)
         if isinstance(experiences, RolloutBuilder):
             _refuse_beside_builder(action_masks, hidden_state, acting)
-            rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout)
+            rollout, precomputed = experiences.rollout(self.encode, self.raw_actions, self._begin_rollout, size)
         else:
             rollout, precomputed = as_rollout(
                 experiences,
@@ -191,6 +192,7 @@ class PPOLearner(Learner):
                 self.raw_actions,
                 hidden_state_before=lambda starts: self._begin_rollout(hidden_state, starts),
                 action_masks=action_masks,
+                mask_size=size,
                 acting=acting,
             )
         rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns

@@ -133,12 +133,12 @@ class RolloutBuilder:
         self._next_obs, self._starts_next = tree_map(lambda part: np.array(host(part)), next_obs), ends.starts_next
 
     def rollout(
-        self, encode: Encode, raw_actions: RawActions, state_before: Callable[[Any, Tensor], Tensor]
+        self, encode: Encode, raw_actions: RawActions, state_before: Callable[[Any, Tensor], Tensor], mask_size: int
     ) -> tuple[Rollout, Precomputed | None]:
         """Return the steps as a rollout, and the loop's log-probabilities and values, if all steps have them.
 
         `raw_actions` is that of the learner; `state_before(hidden_state, starts)` returns the hidden state before the
-        first step.
+        first step; `mask_size` is that of the action space.
 
         Raises:
             ConfigurationError: there are no steps, an array does not fit, or an action is not of the action space.
@@ -169,6 +169,7 @@ class RolloutBuilder:
             raw_actions,
             hidden_state_before=lambda starts: state_before(self._hidden_state, starts),
             action_masks=[step.mask for step in steps] if masked else None,
+            mask_size=mask_size,
             acting=None if all(step.acting.all() for step in steps) else [step.acting for step in steps],
         )
         rollout = _with_limits(rollout, [step.final for step in steps], encode)

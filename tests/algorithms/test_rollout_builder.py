@@ -176,6 +176,23 @@ def test_learn_refuses_arguments_beside_a_builder_that_its_steps_have(name, give
         agent.learn(builder, **{name: given})
 
 
+@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize("form", ["tuple", "builder"])
+def test_masks_have_a_flag_for_each_action(form, choices):
+    agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(4), **SETTINGS)
+    obs, zeros, masks = np.zeros((2, 4), np.float32), np.zeros(2), [np.ones((2, choices), np.bool_)] * 4
+    experience = ([obs] * 4, [[0, 0]] * 4, [zeros] * 4, [zeros] * 4, [zeros] * 4, [zeros] * 4, obs, zeros)
+    more = {"action_masks": masks}
+    if form == "builder":
+        experience, more = RolloutBuilder(agent, autoreset="Disabled"), {}
+        for mask in masks:
+            experience.add(obs, [0, 0], zeros, zeros, zeros, obs, action_mask=mask)
+    with pytest.raises(
+        ConfigurationError, match=rf"action_masks has shape \(4, 2, {choices}\); allowed is \(4, 2, 4\)"
+    ):
+        agent.learn(experience, **more)
+
+
 def test_an_episode_begins_behind_an_ignored_step_that_ended_the_rollout():
     agent = PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **{**SETTINGS, "num_envs": 1}, recurrent=True)
     builder, obs = RolloutBuilder(agent, autoreset="NextStep"), np.zeros((1, 4), np.float32)
@@ -196,7 +213,7 @@ def test_an_episode_may_end_while_its_agent_waits(autoreset):
             builder.add(obs, [0], [9.0], [True], [True], obs, acting=[True])
         acts, following = not (terminated or truncated), last if truncated and autoreset != "SameStep" else obs
         builder.add(obs, [0], [-1.0], [terminated], [truncated], following, {"final_obs": last}, acting=[acts])
-    rollout, _ = builder.rollout(own.encode, own.raw_actions, own._begin_rollout)
+    rollout, _ = builder.rollout(own.encode, own.raw_actions, own._begin_rollout, 2)
     keep = [0, 1, 3, 4] if autoreset == "NextStep" else [0, 1, 2, 3]
     assert rollout.valid[0, keep, 0].tolist() == [1, 0, 1, 0]
     assert rollout.valid.sum() == 2
