@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
+from agilerl_like.algorithms.population import BEST as BEST_DOCUMENT
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.config.run_config import config_class
@@ -209,15 +211,22 @@ class Run:
         """The record and ancestry of `best()` where the run is running, was killed or broke off, from its checkpoint.
 
         metrics.csv and lineage.jsonl may then be of later generations, and of another best agent, than `best/`. None
-        where the run has ended, or has no checkpoint: they describe the agent.
+        where they describe the agent: the run has ended, has no checkpoint, or has saved a later best agent in `best/`
+        when an error ended it.
 
         Raises:
-            CheckpointError: no checkpoint is intact.
+            CheckpointError: no checkpoint is intact, or `best/` is not.
         """
         if self.records.outcome not in ("running", "killed", BROKEN_OFF):
             return None
         checkpoint = newest_checkpoint(OutputPaths(self.folder), warnings.warn)
-        return None if checkpoint is None else BestAgent.from_json(checkpoint.documents["run"]["best"], None)
+        if checkpoint is None:
+            return None
+        documents, _ = safe_folder.read_folder(self.folder / BEST, "agent")
+        in_folder, in_checkpoint = documents["agent"], checkpoint.documents[BEST_DOCUMENT]
+        if json.dumps(in_folder) != json.dumps(in_checkpoint):  # as text, because nan != nan
+            return None
+        return BestAgent.from_json(checkpoint.documents["run"]["best"], None)
 
     @property
     def _population_class(self) -> type[BasePopulation]:

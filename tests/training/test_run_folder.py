@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 
 from agilerl_like import PPO, ConfigurationError, Run, make_vect_envs, train_on_policy
@@ -385,6 +386,46 @@ def test_a_run_that_an_error_ends_is_called_broken_off(tmp_path):
     assert run.records.outcome == "broken off"
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
     assert run.saved_best.record.generation <= int(newest.removeprefix("gen-"))
+
+
+class Lever(gymnasium.Env):
+    """Episodes of one step whose reward is the action; after generation 3 of the run it is nan."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, generations):
+        self.generations = generations
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        reward = float("nan") if self.generations[-1:] == [3] else float(action[0])
+        return np.ones(1, np.float32), reward, True, False, {}
+
+
+class Generations(Callback):
+    """Lists the generations of a run that have ended."""
+
+    def __init__(self):
+        self.ended = []
+
+    def on_generation(self, run, record):
+        self.ended.append(run.generation)
+
+
+@pytest.mark.parametrize(("checkpoint", "described"), [(32, 3), (64, None)])
+def test_saved_best_describes_the_agent_that_an_error_left_in_the_folder(tmp_path, checkpoint, described):
+    folder, generations = tmp_path / "mine", Generations()
+    options = {"max_steps": 1280, "checkpoint": checkpoint, "callbacks": [generations]}
+    with pytest.raises(EnvStepError):
+        script(lambda: Lever(generations.ended), run_dir=folder, **options)
+    run = Run.open(folder)
+    best = run.records.rows[run.records.best_row]
+    assert (best["generation"], run.best().steps[-1]) == (3, 96)
+    assert (run.saved_best and run.saved_best.record.generation) == described
 
 
 def test_a_best_agent_that_cannot_be_saved_does_not_replace_the_error_that_ends_a_run(tmp_path, monkeypatch):
