@@ -256,6 +256,20 @@ class TestReplay:
         monkeypatch.setattr(Run, "ancestry", lambda self: (first, *births))
         assert run.num_changes == 3
 
+    @pytest.mark.parametrize(("before", "after"), [("auto", "none"), ("none", "auto")])
+    def test_noise_evolves_as_in_the_run_before_evolution_was_changed(self, tmp_path, monkeypatch, before, after):
+        settings = re.sub("mutation: .*", f"run: {{dir: {tmp_path}, name: noisy, plot: false}}", TINY)
+        (tmp_path / "noisy.yaml").write_text(settings.replace("CartPole-v1", "Pendulum-v1"))
+        for command, evolution, steps in (("train", before, "256"), ("resume", after, "640")):
+            path = str(tmp_path / {"train": "noisy.yaml", "resume": "noisy"}[command])
+            assert main([command, path, "--evolution", evolution, "--training.max-steps", steps, "--quiet"]) == 0
+        run = Run.open(tmp_path / "noisy")
+        assert replay_run(run, seeds=1, seed=9).hyperparameters.keys() == run.best().hyperparameters.keys()
+        members = []
+        monkeypatch.setattr(replay, "_trained", lambda experiment, *_: (None, members.extend(experiment.population)))
+        train_initial_members(run)
+        assert [agent.hyperparameters for agent in members] == [birth.hyperparameters for birth in run.lineage()[:4]]
+
     @pytest.mark.parametrize("name", ["s3", "s4"])
     def test_ends_with_the_genome_of_the_best_agent(self, runs, name):
         run = Run.open(runs / name)

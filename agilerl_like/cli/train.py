@@ -48,7 +48,6 @@ from agilerl_like.config import (
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.notes import config_notes
 from agilerl_like.config.resume_rules import fixed_fields
-from agilerl_like.config.search_space import EXPLORATION
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
@@ -468,7 +467,7 @@ def _evolves_noise(config: Config, run_dir: Path) -> bool | None:
     if checkpoint is None:
         return None
     ranges = load_identity(checkpoint).get("hyperparameters")
-    return isinstance(ranges, dict) and any(name in ranges for name in {*EXPLORATION} - {*config.hyperparameters})
+    return isinstance(ranges, dict) and config.evolves_noise(ranges)
 
 
 def _reporters(config: Config, run_dir: Path, *, quiet: bool = False) -> Iterable[Reporter]:

@@ -6,7 +6,7 @@ is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.exploration_ranges import with_exploration
+from agilerl_like.algorithms.exploration_ranges import EXPLORATION, with_exploration
 from agilerl_like.algorithms.population import BasePopulation, check_members_fit, in_ranges
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.settings import check_bounds
@@ -258,6 +258,13 @@ class Config(Section, frozen=True):
         if self.evolution is None and self.mutation is not None:
             return self.mutation.explorer
         return AutoExplorer()
+
+    def evolves_noise(self, names: Iterable[str]) -> bool:
+        """Whether the evolving hyperparameters `names` of a run include noise of actions that has no range here.
+
+        Such noise has its range from `evolution: auto`; a resumed run keeps its ranges, whatever `evolution` is then.
+        """
+        return not {*EXPLORATION}.isdisjoint({*names} - {*self.hyperparameters})
 
     @property
     def env_config(self) -> VecEnvConfig:

@@ -249,7 +249,7 @@ def replay_run(
             "training": _training(config, steps, evo_steps=length),
         }
     )
-    experiment = build(config)
+    experiment = build(config, evolves_noise=config.evolves_noise(initial.hyperparameters))
     with contextlib.closing(experiment.env):
         shown = experiment.population[0].architecture.describe()
         if shown != initial.architecture:
@@ -293,7 +293,8 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
     config = run.validated_config(trust=trust)
     steps, whole_run = _steps_of_each(run, run.records.rows[-1]), config.training.max_steps
     config = config.model_copy(update={"training": _training(config, steps)})
-    experiment = build(config)
+    evolves_noise = any(config.evolves_noise(birth.hyperparameters) for birth in run.lineage())
+    experiment = build(config, evolves_noise=evolves_noise)
     with contextlib.closing(experiment.env):
         name = f"{run.name} without evolution"
         plan = RunPlan(config.training, None, NO_MUTATION, name=name, schedule_steps=whole_run)
