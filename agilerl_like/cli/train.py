@@ -64,7 +64,7 @@ from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.checkpoint_folder import has_marker
 from agilerl_like.storage.durable_io import make_folder, sync_folder
-from agilerl_like.training.checkpoint_manager import RunFinished, load_identity, newest_checkpoint
+from agilerl_like.training.checkpoint_manager import Progress, RunFinished, load_identity, newest_checkpoint
 from agilerl_like.training.loop import RunResult
 from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
 from agilerl_like.training.run_folder import (
@@ -241,7 +241,7 @@ def train_config(
 ) -> int:
     """Train from a configuration in a new folder, with further callbacks; return the exit code.
 
-    With `resumes`, the run that its folder holds is resumed, if there is one.
+    With `resumes`, the run that its folder holds is resumed, if there is one. A run that a callback stopped has ended.
 
     Raises:
         ConfigurationError: also if the environment failed before the run began: 75 would have job scripts repeat it.
@@ -251,6 +251,11 @@ def train_config(
         stored = process_group.broadcast(_stored_settings(config) if resumes and process_group.is_main else None)
         if stored is not None:
             config = config.continuing(type(config).model_validate(stored))
+            if outcome := process_group.broadcast(_stop_of(folder) if process_group.is_main else ""):
+                if process_group.is_main and not quiet:
+                    again = f"{PROGRAM} resume {shlex.quote(str(folder))}{trust_option(config)}"
+                    write_line(f"{folder} has ended: {outcome}; to continue: {again}")
+                return ExitCode.DONE
             return _run(config, process_group, lambda: folder, resume=True, callbacks=callbacks, quiet=quiet)
         config = config.with_seed(process_group.broadcast(fresh_seed()))
         if process_group.is_main:
@@ -278,6 +283,13 @@ def _stored_settings(config: Config) -> dict[str, Any] | None:
     stored = load(file)
     check_resume_changes(stored, config.continuing(stored))
     return stored.to_json()
+
+
+def _stop_of(run_dir: Path) -> str:
+    """Return the outcome of a run that a callback stopped and that has saved its last generation; else ""."""
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir), lambda warning: None)  # the run repeats warnings
+    progress = None if checkpoint is None else Progress.from_json(checkpoint.documents["run"]["progress"])
+    return "" if progress is None or not progress.is_stopped else progress.outcome
 
 
 def resume(arguments: Sequence[str]) -> int:

@@ -36,7 +36,8 @@ IDENTITY = "identity"
 """Name of the document with the settings that a run keeps (`run_settings.run_identity`)."""
 EXPERIENCE = "memory"
 """Prefix of the names of the files with each member's experience."""
-INTERRUPTED = "interrupted"
+INTERRUPTED, STOPPED, CALLBACK_FAILED = "interrupted", "stopped", "a callback failed"
+"""Outcomes of runs that a signal or a callback ended; `STOPPED` precedes the reason, `CALLBACK_FAILED` for an error."""
 MAX_RECORDS = 200
 """Most records of one kind in one document, whose size is limited to 8 MiB: births with 40 hyperparameters and a team's
 architectures have 10 kB each. A long run has a birth for each generation and more."""
@@ -89,6 +90,11 @@ class Progress:
         if missing:
             raise CheckpointError(f"{where}.{missing[0]} is missing")
         return validate_record(cls, data, where)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `run.stop` of a callback ended the run after this generation."""
+        return self.outcome.startswith(STOPPED) and self.outcome != f"{STOPPED}: {CALLBACK_FAILED}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""

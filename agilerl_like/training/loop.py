@@ -38,8 +38,10 @@ from agilerl_like.reporting.records import (
 )
 from agilerl_like.resources import release_free_memory
 from agilerl_like.training.checkpoint_manager import (
+    CALLBACK_FAILED,
     INTERRUPTED,
     MAX_FAILED_SAVES,
+    STOPPED,
     RunState,
     SearchState,
 )
@@ -372,7 +374,7 @@ class TrainingLoop(EvaluatingLoop):
 
     def _outcome(self, stopped: int, best: BestRecord) -> str:
         """Return why the run ends after this generation; "" if it does not."""
-        reason = "a callback failed" if self.callbacks.failure is not None else self.context.stop_reason
+        reason = CALLBACK_FAILED if self.callbacks.failure is not None else self.context.stop_reason
         reason = self.members.process_group.broadcast(reason)
         if stopped > 0:
             return INTERRUPTED
@@ -390,7 +392,7 @@ class TrainingLoop(EvaluatingLoop):
                 return TIME_OVER
         if reason is None:
             return INTERRUPTED if stopped else ""
-        return f"stopped: {reason:.200}" if reason else "stopped"
+        return f"{STOPPED}: {reason:.200}" if reason else STOPPED
 
     def _updates_reached(self) -> bool:
         """Return whether a member of any process has made `max_updates` updates; collective if there is a limit."""

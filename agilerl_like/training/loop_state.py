@@ -30,7 +30,7 @@ from agilerl_like.reporting.records import (
     UpdateRecord,
 )
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.checkpoint_manager import CheckpointManager, Progress, SearchState
+from agilerl_like.training.checkpoint_manager import STOPPED, CheckpointManager, Progress, SearchState
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.evaluator import EvalResult, Evaluator, Opponent
@@ -277,7 +277,7 @@ class LoopState:
     def _summary(self, best: BestAgent, *, resumes: bool) -> SummaryRecord:
         reason, manager = self.progress.outcome, self.checkpoint_manager
         resume = manager.resume if manager.saved_generation else manager.restart
-        resumes = resumes or reason == "disk full" or reason.startswith("stopped")
+        resumes = resumes or reason == "disk full" or reason.startswith(STOPPED)
         return SummaryRecord(
             reason=reason,
             best=best.record,
