@@ -99,6 +99,14 @@ def test_an_option_replaces_the_other_name_of_the_file(read):
     assert read(back, "--algorithm.learn-step", "512").algorithm.num_steps is None
 
 
+def test_an_option_of_none_replaces_another_name_of_the_file_only_where_it_is_a_choice(read):
+    text = "environment: {id: CartPole-v1}\nalgorithm: {learn_step: 512, batch_size: 16, schedules: {lr: linear}}\n"
+    options = [f"--algorithm.{name}" for name in ("num-steps", "num-minibatches", "lr-schedule")]
+    algorithm = read(text, *(part for option in options for part in (option, "none"))).algorithm
+    assert (algorithm.learn_step, algorithm.batch_size) == (512, 16)
+    assert not algorithm.schedules
+
+
 @pytest.mark.parametrize("text", ["", "algorithm: {learn_step: 64}\n", "algorithm: {num_steps: 16}\n"])
 def test_two_options_for_the_same_setting_are_refused_in_any_order(read, text):
     options = ("--algorithm.num-steps", "32"), ("--algorithm.learn-step", "512")

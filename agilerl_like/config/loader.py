@@ -39,6 +39,8 @@ TWO_NAMES: tuple[tuple[KeyPath, KeyPath], ...] = (
     (("algorithm", "lr_schedule"), ("algorithm", "schedules", "lr")),
 )
 """Pairs of settings of which one may be given; an option replaces the other one of the file."""
+OFF_BY_NONE: KeyPath = ("algorithm", "lr_schedule")
+"""The one of `TWO_NAMES` for which None is a choice, no schedule; None of another leaves the choice to its pair."""
 TEXT_EXPECTED = ("string_type", "path_type")
 """pydantic's error types for a number or a flag in place of text."""
 
@@ -97,7 +99,8 @@ class Draft:
         for names in TWO_NAMES:
             for name, other in (names, names[::-1]):
                 is_part = name[: len(path)] == path != other[: len(path)]
-                is_given = is_part and (name == path or reduce(_entry, name, data) is not None)
+                is_off = name == path == OFF_BY_NONE
+                is_given = is_part and (is_off or reduce(_entry, name, data) is not None)
                 is_replaced = any(other[: len(earlier)] == earlier for earlier in applied)
                 is_of_file = not is_replaced and reduce(_entry, other, self.data) is not None
                 section = reduce(_entry, other[:-1], data)
