@@ -32,7 +32,6 @@ from agilerl_like.cli.players import config_of
 from agilerl_like.cli.probe import _rows, _table
 from agilerl_like.cli.train import _create_run_dir, _reporters
 from agilerl_like.config import Config, Draft, load
-from agilerl_like.config.bundled import find_config
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.envs.probe_envs import PROBES, ExpectedValue
 from agilerl_like.errors import ConfigurationError
@@ -380,9 +379,15 @@ def test_one_reporter_logs_to_a_tracker_that_is_named_twice(monkeypatch, tmp_pat
 
 def test_the_folder_of_a_demonstration_is_no_yaml(monkeypatch):
     given = []
-    monkeypatch.setattr(demo, "train", lambda arguments: given.extend(arguments) or 2)
+    monkeypatch.setattr(demo, "train_config", lambda config: given.append(config) or 2)
     assert main(["demo", "--dir", "runs #1"]) == 2
-    assert find_config(given[0]).override(given[1:]).validate().run.dir == Path("runs #1")
+    assert [config.run.dir for config in given] == [Path("runs #1")]
+
+
+def test_a_demonstration_of_a_game_with_ratings_is_refused_before_it_is_trained(tmp_path, capsys):
+    assert main(["demo", "ippo/tictactoe", "--dir", str(tmp_path / "out")]) == 2
+    assert "config='ippo/tictactoe' has training.fitness='rating', which depends on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 class TestResume:

@@ -421,8 +421,9 @@ class TestReplay:
         data = yaml.safe_load((run.folder / "config.yaml").read_text())
         data["training"]["fitness"] = "rating"
         (run.folder / "config.yaml").write_text(yaml.safe_dump(data))
-        with pytest.raises(ConfigurationError, match="rating"):
-            replay_run(Run.open(run.folder), seeds=1)
+        for compared in (replay_run, train_initial_members):
+            with pytest.raises(ConfigurationError, match="rating"):
+                compared(Run.open(run.folder))
 
     def test_a_signal_ends_a_replay_without_a_verdict(self, runs, capsys):
         class Interrupted(Callback):

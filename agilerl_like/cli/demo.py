@@ -11,14 +11,15 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from agilerl_like.cli.output import PROGRAM, write_line, write_table
-from agilerl_like.cli.train import train
-from agilerl_like.config import load, trust_option
+from agilerl_like.cli.train import train_config
+from agilerl_like.config import trust_option
+from agilerl_like.config.bundled import find_config
 from agilerl_like.errors import ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.report import REPORT, lineage_rows
 from agilerl_like.saved_runs import Run, train_initial_members
-from agilerl_like.training.run_folder import CONFIG as RUN_CONFIG
+from agilerl_like.saved_runs.replay import check_comparable
 
 CONFIG = "cartpole_evolution"
 
@@ -37,12 +38,14 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     """
     folder = json.dumps(str(dir), ensure_ascii=False)  # quoted, since options are YAML
     options = {"run.dir": folder, "run.name": "demo", "run.overwrite": "true", "run.plot": "false", "seed": seed}
-    code = train([config, *(text for name, value in options.items() for text in (f"--{name}", str(value)))])
+    overrides = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    settings = find_config(config, overrides).override(overrides).validate()
+    check_comparable(settings, f"config={config!r}")
+    code = train_config(settings)
     if code != ExitCode.DONE:
         return code
     run = Run.open(dir / "demo")
-    trust = trust_option(load(run.folder / RUN_CONFIG))
-    replay = f"{PROGRAM} replay {shlex.quote(str(run.display_path))}{trust}"
+    replay = f"{PROGRAM} replay {shlex.quote(str(run.display_path))}{trust_option(settings)}"
     write_line("\nThe same initial members for the same steps, without evolution:")
     returns = train_initial_members(run, trust=True, callbacks=[ConsoleReporter(verbose=False)])
     records = run.records

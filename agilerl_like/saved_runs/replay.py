@@ -205,6 +205,18 @@ def _matches(name: str, legal: Any, recorded: Any) -> bool:
     return recorded == legal
 
 
+def check_comparable(config: Config, name: str) -> None:
+    """Raise ConfigurationError if fitness is a rating, by which agents of two runs do not compare; `name` is the run.
+
+    A rating depends on the opponents of the run.
+    """
+    if (fitness := config.training.fitness) == "rating":
+        raise ConfigurationError(
+            f"{name} has training.fitness={fitness!r}, which depends on the opponents of the run; a replay, and a "
+            "training without evolution, allows 'return' and info.NAME"
+        )
+
+
 def replay_run(
     run: Run, *, seeds: int = 5, seed: int | None = None, trust: bool = False, callbacks: Sequence[Callback] = ()
 ) -> Replay:
@@ -221,11 +233,7 @@ def replay_run(
     """
     if seeds < 1:
         raise ConfigurationError(f"seeds={seeds!r} must be at least 1")
-    if (fitness := run.validated_config(trust=trust).training.fitness) == "rating":
-        raise ConfigurationError(
-            f"run={str(run.display_path)!r} has training.fitness={fitness!r}, which depends on the opponents of the "
-            "run; a replay allows 'return' and info.NAME"
-        )
+    check_comparable(run.validated_config(trust=trust), f"run={str(run.display_path)!r}")
     best, ancestry = run.records.rows[run.records.best_row], run.ancestry()
     if not ancestry:
         raise ConfigurationError(
@@ -289,8 +297,12 @@ def train_initial_members(run: Run, *, trust: bool = False, callbacks: Sequence[
     """Train the initial members of a run without evolution for its steps.
 
     Return their fitness on fresh episodes, nan for a member that diverged.
+
+    Raises:
+        ConfigurationError: the run's folder lacks what this needs, or its fitness is a rating.
     """
     config = run.validated_config(trust=trust)
+    check_comparable(config, f"run={str(run.display_path)!r}")
     steps, whole_run = _steps_of_each(run, run.records.rows[-1]), config.training.max_steps
     config = config.model_copy(update={"training": _training(config, steps)})
     evolves_noise = any(config.evolves_noise(birth.hyperparameters) for birth in run.lineage())
