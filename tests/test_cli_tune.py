@@ -1,5 +1,6 @@
 """`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -194,6 +195,10 @@ def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_lear
     file.write_text(found.found_yaml(run, config))
     assert (run.best().steps[-1], load(file).training.max_steps) == (16, 48)
     assert "# population: 4 seeds, of which the best is kept; mutation: null" in file.read_text()
+    assert f"last values. `agilerl-like replay {tmp_path / 'run'}` trains" in file.read_text()
+    rated = config.model_copy(update={"training": replace(config.training, fitness="rating")})
+    found.write_found(run, rated, file)
+    assert "replay" not in file.read_text() + capsys.readouterr().out  # which is not possible with ratings
     monkeypatch.setattr(type(run.records), "is_birth", lambda self, row: False)
     found.write_found(run, config, file)
     members = len({row["uid"] for row in run.records.rows})  # fresh members, too

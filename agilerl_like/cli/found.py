@@ -41,7 +41,8 @@ def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) ->
     elif not _has_improved(run):
         write_line("         it is an initial member, of generation 1: no later agent was better")
     write_line(f"to train {PROGRAM} train {shlex.quote(str(path))}")
-    write_line(f"         {_replay(run, config)}: whether the find transfers to new seeds")
+    if command := _replay(run, config):
+        write_line(f"         {command}: whether the find transfers to new seeds")
 
 
 def found_yaml(run: Run, config: Config) -> str:
@@ -75,13 +76,13 @@ def found_yaml(run: Run, config: Config) -> str:
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
     fitness = formatting.fitness(last["population/best_ever"])
-    changes = formatting.number_of(run.num_changes, "time")
+    changes, command = formatting.number_of(run.num_changes, "time"), _replay(run, config)
     lines = [
         f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
         f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
-        f"Its lineage changed {changes}; these are its last values. `{_replay(run, config)}` trains with all of "
-        "them in turn.",
+        f"Its lineage changed {changes}; these are its last values."
+        f"{f' `{command}` trains with all of them in turn.' * bool(command)}",
     ]
     lines += [
         f"population: {SEEDS} seeds, of which the best is kept; mutation: null, since these values stay as they are.",
@@ -95,7 +96,9 @@ def found_yaml(run: Run, config: Config) -> str:
 
 
 def _replay(run: Run, config: Config) -> str:
-    """Return the command that replays a run."""
+    """Return the command that replays a run; "" if fitness is a rating, for which there is none."""
+    if config.training.fitness == "rating":
+        return ""
     return f"{PROGRAM} replay {shlex.quote(str(run.display_path))}{trust_option(config)}"
 
 
