@@ -18,9 +18,9 @@ from agilerl_like.hpo.schedules import LR_SCHEDULE, schedules_to_json
 from agilerl_like.reporting import formatting
 from agilerl_like.saved_runs import Run
 from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.training.run_folder import FOUND_HEAD
 from agilerl_like.yaml_writer import to_yaml
 
-FOUND = "found.yaml"
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
 
@@ -78,7 +78,7 @@ def found_yaml(run: Run, config: Config) -> str:
     fitness = formatting.fitness(last["population/best_ever"])
     changes, command = formatting.number_of(run.num_changes, "time"), _replay(run, config)
     lines = [
-        f"Found by `{PROGRAM} tune`: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
+        f"{FOUND_HEAD}: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
         f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
         f"Its lineage changed {changes}; these are its last values."

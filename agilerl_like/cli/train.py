@@ -31,7 +31,7 @@ from tyro.conf import (
 )
 from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from agilerl_like.cli.found import FOUND, write_found
+from agilerl_like.cli.found import write_found
 from agilerl_like.cli.help_pages import UnwrappedHelpRegistry
 from agilerl_like.cli.output import PROGRAM, write_error, write_line, write_note
 from agilerl_like.cli.report import write_findings
@@ -70,6 +70,7 @@ from agilerl_like.training.process_choice import AUTO, choose_layout, torch_thre
 from agilerl_like.training.run_folder import (
     BEST,
     CONFIG,
+    FOUND,
     ConfigReporter,
     RunFolderExistsError,
     check_links,

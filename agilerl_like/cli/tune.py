@@ -13,7 +13,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
-from agilerl_like.cli.found import FOUND, write_found
+from agilerl_like.cli.found import write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
 from agilerl_like.cli.train import new_folder, remove_if_empty, train_config
 from agilerl_like.config import Config, Draft, build
@@ -28,7 +28,7 @@ from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.process_choice import choose_layout
-from agilerl_like.training.run_folder import BEST
+from agilerl_like.training.run_folder import BEST, FOUND, SEARCH_HEAD
 from agilerl_like.training.session import evolve_on_policy, longest_episode
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -314,7 +314,7 @@ class SearchMark(Callback):
         self.path = path
 
     def on_run_begin(self, run: RunContext) -> None:
-        replace_file(self.path, f"# The search has not ended: `{PROGRAM} resume` writes here what it finds.\n".encode())
+        replace_file(self.path, f"# {SEARCH_HEAD}: `{PROGRAM} resume` writes here what it finds.\n".encode())
 
 
 def steps_per_second(config: Config, seconds: float) -> float:

@@ -39,6 +39,10 @@ from agilerl_like.training.training_arguments import OutputPaths
 
 CONFIG = "config.yaml"
 POPULATION, BEST, EVENTS = "population", "best", "tensorboard"
+FOUND = "found.yaml"
+"""A search writes what it has found to this file in the folder of its run, by which `resume` recognises a search."""
+FOUND_HEAD, SEARCH_HEAD = "Found by `agilerl-like tune`", "The search has not ended"
+"""First words of the comment at the beginning of `FOUND` after the search, and until then."""
 HEADER = "# agilerl-like "
 """First characters of every config.yaml that a run has written."""
 REMEDY = f"if a run has written {CONFIG} and its first line was removed, begin it with {f'{HEADER}run'!r}"
@@ -104,7 +108,7 @@ def check_output_paths(output_paths: OutputPaths) -> None:
 def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
     """Prepare a folder for a new run: with `overwrite`, remove the files of an earlier run, and no others.
 
-    The caller holds the folder's lock.
+    If the earlier run was a search, what it has found is removed too. The caller holds the folder's lock.
 
     Raises:
         ConfigurationError: as `check_unused`.
@@ -113,8 +117,11 @@ def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
     _check_target(folder, overwrite=overwrite)
     try:
         remove_marker(folder)
-        for name in _existing_files(folder):
-            RUN_FILES[name].remove(folder / name)
+        existing = {name: RUN_FILES[name] for name in _existing_files(folder)}
+        if existing and FOUND_FILE.is_written_by_run(folder / FOUND):
+            existing = {FOUND: FOUND_FILE, **existing}  # first: without the others it would not be removed later
+        for name, entry in existing.items():
+            entry.remove(folder / name)
             sync_folder(folder)
     except OSError as error:
         raise CheckpointError(f"path={str(folder)!r}: an earlier run could not be removed ({error})") from error
@@ -272,6 +279,8 @@ RUN_FILES: Mapping[str, RunFile] = {
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }
 """The files of a run, by name."""
+FOUND_FILE = RunFile(lambda path: _first_line(path).startswith((f"# {FOUND_HEAD}", f"# {SEARCH_HEAD}")))
+"""What a search has found. It is not in `RUN_FILES`, since it may be copied to the folder of a new run."""
 
 
 def run_folder_reporters(run_dir: Path, *, updates: bool, report: bool = True) -> Iterator[Reporter]:

@@ -147,6 +147,28 @@ def test_overwrite_removes_only_files_of_the_run(earlier):
     assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_removed"),
+    [
+        ("# Found by `agilerl-like tune`: member 3\nseed: 1\n", True),
+        ("# The search has not ended: `agilerl-like resume` writes here what it finds.\n", True),
+        ("seed: 1\n", False),
+    ],
+)
+def test_overwrite_removes_what_an_earlier_search_has_found(earlier, text, is_removed):
+    """By this file `resume` would take the new run for a search, and replace what was found."""
+    (earlier / "found.yaml").write_text(text)
+    prepare_folder(earlier, overwrite=True)
+    assert (earlier / "found.yaml").exists() != is_removed
+
+
+def test_a_copy_of_what_a_search_has_found_does_not_mark_a_folder_and_stays(tmp_path):
+    (tmp_path / "found.yaml").write_text("# Found by `agilerl-like tune`: member 3\nseed: 1\n")
+    for overwrite in (False, True):
+        prepare_folder(tmp_path, overwrite=overwrite)
+        assert (tmp_path / "found.yaml").exists()
+
+
 def test_overwrite_removes_stored_folders_that_a_killed_writer_left(earlier):
     (earlier / "best").rename(earlier / ".best.old-1")
     (earlier / ".best.tmp-1").mkdir()
