@@ -78,15 +78,13 @@ class LastInfos(NoInfos):
 
     def __init__(self, env: EvalEnv, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
         self._env, self._to_numpy = env, to_numpy
-        self._may_change = isinstance(env.array_backend, NumpyBackend)
         self._infos = np.full(env.num_envs, None, dtype=object)
 
     def note(self, stopped: Any, ended: Any) -> None:
         """Store the infos of the rows `[N]` that `stopped`: their episode `ended`, or was cut."""
         rows, over = np.flatnonzero(self._to_numpy(stopped)), self._to_numpy(ended)
         for row in rows.tolist():
-            info = self._env.last_info(row, ended=bool(over[row]))
-            self._infos[row] = copy_info(info) if self._may_change else info
+            self._infos[row] = copy_info(self._env.last_info(row, ended=bool(over[row])))
 
     def of(self, rows: int) -> np.ndarray:
         """Return the infos of all rows, `[N]`."""

@@ -379,8 +379,7 @@ class VecEnvAdapter:
 
     def _reset_rows(self, group: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
         mask = self._masks.read(info, group.rows, ignored=ended)
-        if isinstance(self.array_backend, NumpyBackend):
-            group.infos = copy_info(info)  # their lists may change in the reset
+        group.infos = copy_info(info)  # its lists and arrays may change in the reset
         obs, reset_info = self.env.reset(options={"reset_mask": self.array_backend.copy(ended)})
         reset_mask = self._masks.read(reset_info, group.rows)
         if reset_mask is not None:  # this may be the first one that the env returns

@@ -81,11 +81,14 @@ _NUMBERS = set("biufc")
 
 
 def copy_info(info: Any) -> Any:
-    """Return a copy of an info, whose lists and arrays its env may change later; what cannot be copied is shared."""
+    """Return a copy of an info, whose lists, arrays and tensors its env may change later.
+
+    A value that cannot be copied is shared.
+    """
     if type(info) is dict:
         return {key: copy_info(value) for key, value in info.items()}
-    try:
-        return deepcopy(info)
+    try:  # a deepcopy of one row of a tensor would copy the memory of all rows
+        return info.clone() if callable(getattr(info, "clone", None)) else deepcopy(info)
     except Exception:  # of an object such as a lock
         return info
 

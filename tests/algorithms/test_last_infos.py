@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from evaluated_envs import Counter
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
@@ -64,6 +65,42 @@ class Logging(Counter):
 def test_a_list_in_the_last_info_is_that_of_its_episode(mode, max_steps):
     heard = heard_of(SyncVectorEnv([Logging] * 3, autoreset_mode=mode), max_steps=max_steps)
     assert [len(info["log"]["events"]) for _, info in heard] == [info["episode_length"] for _, info in heard]
+
+
+class TensorCounters(VectorEnv):
+    """Counters of tensors; their episodes have 2, 3 and 4 steps, and all infos are one tensor."""
+
+    single_observation_space, single_action_space = Counter.observation_space, Counter.action_space
+
+    def __init__(self, mode):
+        self.num_envs, self.metadata = 3, {"autoreset_mode": mode}
+        self.lengths = torch.arange(2, 5)
+        self.done, self.cost = torch.zeros(3, dtype=torch.int64), torch.zeros(3, 2)
+
+    def reset(self, *, seed=None, options=None):
+        self.begin((options or {}).get("reset_mask", torch.ones(3, dtype=torch.bool)))
+        return torch.zeros(3, 2), {"cost": self.cost}
+
+    def begin(self, rows):
+        self.done[rows], self.cost[rows] = 0, 0
+
+    def step(self, actions):
+        begins = self.done == self.lengths
+        self.done += 1
+        self.cost += 1
+        self.begin(begins)
+        ended = self.done == self.lengths
+        return torch.zeros(3, 2), torch.ones(3), ended, torch.zeros_like(ended), {"cost": self.cost}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("max_steps", [None, 1])
+def test_a_tensor_in_the_last_info_is_that_of_its_episode(mode, max_steps):
+    heard = heard_of(TensorCounters(mode), max_steps=max_steps)
+    assert len(heard) == 7
+    for score, info in heard:
+        assert info["cost"].tolist() == [score] * 2
+        assert info["cost"].untyped_storage().nbytes() == 8, "a copy holds its row alone"
 
 
 class Visiting(Counter):
