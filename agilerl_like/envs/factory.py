@@ -42,6 +42,7 @@ from agilerl_like.envs.wrapper_specs import (
     Wrapper,
     apply_wrapper,
     check_wrapper,
+    core_env,
     refuse_shared_envs,
     require_same_spaces,
     resolve_wrapper,
@@ -239,7 +240,7 @@ class VecEnvConfig:
             count, picklable = self._num_instances, self.backend == "workers"
             env_fns = [self._env_fn(row, checked=row < count, picklable=picklable) for row in range(self.num_envs)]
             if self.backend != "workers":
-                return _in_gymnasium(self.backend, env_fns, f"env_name={self.env!r}", autoreset_mode=self.autoreset)
+                return _in_gymnasium(self.backend, env_fns, env_name_of_config(self), autoreset_mode=self.autoreset)
             return SubprocVectorEnv(
                 env_fns, num_workers=self.num_workers, autoreset_mode=self.autoreset, timeout=self.step_timeout
             )
@@ -541,7 +542,7 @@ def single_env_fns_of(env: VectorEnv) -> tuple[Callable[[], gym.Env], ...]:
     if type(env) is not SyncVectorEnv:
         return ()
     made = env.env_fns[0]()
-    if made.unwrapped is env.envs[0].unwrapped:
+    if core_env(made) is core_env(env.envs[0]):
         return ()
     made.close()
     return (env.env_fns[0],)
@@ -649,13 +650,13 @@ def _picklable(source: EnvSource) -> EnvSource | EnvSpec:
     return env_spec(source) if isinstance(source, str) else source
 
 
-def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], maker: str, **options: Any) -> VectorEnv:
+def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], source: Any, **options: Any) -> VectorEnv:
     """Make gymnasium's SyncVectorEnv or AsyncVectorEnv, which copies final observations."""
     if backend == "async":
         env = AsyncVectorEnv([with_copied_final_obs(env_fn) for env_fn in env_fns], worker=async_worker, **options)
     else:
         env = SyncVectorEnv(env_fns, **options)
-        refuse_shared_envs(env.envs, maker)
+        refuse_shared_envs(env.envs, source)
     fix_infos(env)
     return env
 
@@ -694,7 +695,7 @@ def _with_env_fns(env: Any, env_fns: Sequence[Callable[[], gym.Env]], backend: B
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, len(env_fns)), env.single_observation_space)
     options = {"observation_mode": mode, "autoreset_mode": AutoresetMode.SAME_STEP}
-    return _in_gymnasium(backend, env_fns, f"a function of env={env}", **options)
+    return _in_gymnasium(backend, env_fns, env, **options)
 
 
 def _shares_generator(env_config: VecEnvConfig) -> bool:

@@ -145,7 +145,7 @@ class VecEnvAdapter:
         self._core = innermost_env(env)
         inner = getattr(env, "unwrapped", env)
         if isinstance(inner, SyncVectorEnv):
-            refuse_shared_envs(inner.envs, f"a function of env={env}")
+            refuse_shared_envs(inner.envs, env)
         fix_infos(inner)
         self._by_workers = isinstance(inner, SubprocVectorEnv)
         self._resets_any_mask = not isinstance(inner, BUILT_FROM_ENV_FNS)

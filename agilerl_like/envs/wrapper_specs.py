@@ -186,11 +186,22 @@ def with_innermost_env(env: VectorEnv, core: VectorEnv) -> VectorEnv:
     return env
 
 
-def refuse_shared_envs(envs: Iterable[gym.Env], maker: str) -> None:
-    """Raise ConfigurationError, naming the maker, if two rows step the same env: their episodes would mix unnoticed."""
-    cores = [getattr(env, "unwrapped", env) for env in envs]
+def core_env(env: Any) -> Any:
+    """Return the single env inside of all wrappers; of a packed multi-agent env, the one inside of the packing."""
+    core = getattr(env, "unwrapped", env)
+    return getattr(core, "packed_core", core)
+
+
+def refuse_shared_envs(envs: Iterable[gym.Env], source: Any) -> None:
+    """Raise ConfigurationError if two rows step the same env: their episodes would mix unnoticed.
+
+    `source` is a vector env, or the name of the environment, whose functions made the rows.
+    """
+    cores = [*map(core_env, envs)]
     if len({id(core) for core in cores}) < len(cores):
-        raise ConfigurationError(f"{maker} returned one and the same env twice; it must make new ones")
+        raise ConfigurationError(
+            f"a function of env={source} returned one and the same env twice; it must make new ones"
+        )
 
 
 def _class_of(name: str, field: str) -> Callable[..., gym.Env]:

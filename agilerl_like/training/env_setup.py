@@ -26,7 +26,7 @@ from agilerl_like.envs.gymnasium_vector_fixes import lacks_copied_final_obs
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.envs.vec_env_checks import check_vector_env
-from agilerl_like.envs.wrapper_specs import changes_reward, wrapper_class
+from agilerl_like.envs.wrapper_specs import changes_reward, core_env, wrapper_class
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.evaluator import Evaluator, Opponent
@@ -205,9 +205,7 @@ def check_separate(training_env: Any, eval_env: Any) -> None:
     """Raise ConfigurationError if a new vector env for evaluations steps an env in which members train."""
     vectors = [getattr(getattr(env, "vector", env), "unwrapped", None) for env in (training_env, eval_env)]
     if all(isinstance(vector, SyncVectorEnv) for vector in vectors):
-        cores = [single.unwrapped for vector in vectors for single in cast(SyncVectorEnv, vector).envs]
-        if hasattr(training_env, "vector"):  # of a team, whose single envs are packed
-            cores = [cast(Any, core).env for core in cores]
+        cores = [core_env(single) for vector in vectors for single in cast(SyncVectorEnv, vector).envs]
         if len({id(core) for core in cores}) < len(cores):
             raise ConfigurationError(
                 f"a function of env={training_env} returned the env in which members train for evaluations, too; it "

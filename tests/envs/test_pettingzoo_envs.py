@@ -19,6 +19,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import (
     make_multi_agent_vect_envs,
     make_packed_env,
 )
+from agilerl_like.envs.multi_agent.turn_based import TurnBasedEnv
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -423,7 +424,19 @@ def test_single_agent_vector_envs_are_refused():
         MultiAgentVecEnvAdapter(VecEnvAdapter(vector))
 
 
-def test_a_factory_that_returns_the_same_env_twice_is_refused():
+ONE_ENV = {
+    "wrapped": lambda one: BaseParallelWrapper(one),
+    "AEC": lambda one: parallel_to_aec(one),
+    "turns": lambda one: BaseParallelWrapper(TurnBasedEnv(parallel_to_aec(one))),
+}
+
+
+@pytest.mark.parametrize("wrap", ONE_ENV.values(), ids=ONE_ENV)
+@pytest.mark.parametrize("backend", ["sync", pytest.param("workers", marks=needs_workers)])
+def test_a_factory_that_returns_the_same_env_twice_is_refused(wrap, backend):
     one = envs.Scripted(a="oo")
-    with pytest.raises(ConfigurationError, match="returned one and the same env twice; it must make new ones"):
-        make_multi_agent_vect_envs(lambda: BaseParallelWrapper(one), 2, backend="sync")
+    with pytest.raises(
+        (ConfigurationError, EnvStepError),
+        match=r"function.* returned one and the same env twice; it must make new ones",
+    ):
+        make_multi_agent_vect_envs(lambda: wrap(one), 2, backend=backend, num_workers=1).reset(seed=0)

@@ -13,7 +13,7 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from agilerl_like import ConfigurationError, EnvStepError, make_multi_agent_vect_envs
 from agilerl_like.envs.multi_agent import openspiel
-from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent
+from agilerl_like.envs.multi_agent.pettingzoo import is_multi_agent, make_packed_env
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 
 PLAYERS = ("player_0", "player_1")
@@ -100,6 +100,17 @@ def test_workers_equal_one_process():
             np.testing.assert_array_equal(mine.reward[agent], theirs.reward[agent])
             np.testing.assert_array_equal(mine.waits[agent], theirs.waits[agent])
     other.close()
+
+
+class Limited(games.Nim):
+    """A game with a time limit."""
+
+    max_cycles = 4
+
+
+@pytest.mark.parametrize("source", [Limited, lambda: BaseParallelWrapper(turn_based_aec_to_parallel(Limited()))])
+def test_the_time_limit_of_agents_that_take_turns_has_a_step_of_each_agent_in_a_cycle(source):
+    assert make_packed_env(source).max_episode_steps == 8
 
 
 def test_ids_and_modules_of_pettingzoo_are_served():

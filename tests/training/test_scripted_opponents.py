@@ -13,6 +13,7 @@ import pytest
 import torch
 from duel_envs import Duel
 from gymnasium.spaces import Discrete
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 from small_runs import SMALL, Records
 from steady_teams import Steady
 
@@ -422,11 +423,32 @@ def test_random_moves_need_masks():
 
 def test_team_envs_that_were_made_without_a_config_are_trained_in():
     envs = [single_env_vector(Duel()) for _ in range(2)]
-    teams, budget = population(envs[0], 1), {"max_steps": 128, "evo_steps": 128, "eval_loop": 1, "verbose": False}
-    train_multi_agent_on_policy(envs[0], pop=teams, eval_env=envs[1], **budget)
+    teams = population(envs[0], 1)
+    train_multi_agent_on_policy(envs[0], pop=teams, eval_env=envs[1], **BRIEF)
     assert envs[0].env_config is None
+
+
+BRIEF = {"max_steps": 128, "evo_steps": 128, "eval_loop": 1, "verbose": False}
+
+
+def around(one, wrap=lambda one: one):
+    """Return a vector env whose function wraps one and the same env."""
+    return make_multi_agent_vect_envs(lambda: wrap(one), 1, backend="sync")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: single_env_vector(Duel()),
+        lambda: around(Duel(), BaseParallelWrapper),
+        lambda: around(games.Nim(5)),
+    ],
+    ids=["vector", "wrapped", "AEC"],
+)
+def test_no_evaluation_of_a_team_is_played_in_the_env_that_trains(make):
+    env = make()
     with pytest.raises(ConfigurationError, match="returned the env in which members train"):
-        train_multi_agent_on_policy(envs[0], pop=teams, **budget)
+        train_multi_agent_on_policy(env, pop=population(env, 1), **BRIEF)
 
 
 @dataclass(frozen=True)

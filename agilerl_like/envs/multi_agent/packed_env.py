@@ -148,10 +148,22 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self._steps = 0
 
     @property
+    def packed_core(self) -> Any:
+        """The PettingZoo env inside of all wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    @property
     def max_episode_steps(self) -> int | None:
-        """Time limit of an episode, which PettingZoo's envs call `max_cycles`; None if it has none or is unknown."""
-        limit = getattr(getattr(self.env, "unwrapped", self.env), "max_cycles", None)
-        return limit if isinstance(limit, int) else None
+        """Time limit of an episode, from the `max_cycles` of PettingZoo's envs; None if it has none or is unknown.
+
+        In a cycle every agent acts: in one step, or in a step each if the agents take turns.
+        """
+        core = self.packed_core
+        limit = getattr(core, "max_cycles", None)
+        if not isinstance(limit, int):
+            return None
+        takes_turns = hasattr(core, "agent_iter") and not self.metadata.get("is_parallelizable", False)
+        return limit * len(self.agents) if takes_turns else limit
 
     @staticmethod
     def _empty_row(space: PackedSpace) -> tuple[np.ndarray, Tree]:

@@ -194,9 +194,7 @@ class MultiAgentVectorEnv:
         if not isinstance(observed, PackedSpace) or not isinstance(acted, PackedSpace):
             raise not_multi_agent("vector", vector)
         if isinstance(vector, SyncVectorEnv):
-            refuse_shared_envs(
-                [cast(PackedMultiAgentEnv, packed.unwrapped).env for packed in vector.envs], f"env={vector}"
-            )
+            refuse_shared_envs(vector.envs, vector)
         self.vector = vector
         """The underlying gymnasium env, whose observations and actions are rows of bytes (`PackedSpace`)."""
         self.packed_observations, self.packed_actions = observed, acted

@@ -35,6 +35,11 @@ class TurnBasedEnv(ParallelEnv[str, Any, Any]):
         self._has_mask = False
         self._steps = 0
 
+    @property
+    def unwrapped(self) -> Any:
+        """The AEC env inside of all wrappers."""
+        return self.aec_env.unwrapped
+
     def observation_space(self, agent: str) -> gym.Space:
         return self.aec_env.observation_space(agent)
 

@@ -34,6 +34,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from agilerl_like.envs.env_errors import ReportedException, check_step_result, space_mismatch
 from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.pytree import Tree, tree_map
+from agilerl_like.envs.wrapper_specs import core_env
 from agilerl_like.errors import EnvStepError
 
 CLOSE_TIMEOUT = 2.0  # seconds that a worker has for closing its envs
@@ -313,7 +314,7 @@ class _WorkerEnvs:
 
 
 def _checked(env: gym.Env, spec: WorkerSpec, others: Any) -> gym.Env:
-    if any(env.unwrapped is other.unwrapped for other in others):
+    if any(core_env(env) is core_env(other) for other in others):
         raise EnvStepError("the env's function returned one and the same env twice; it must make new ones")
     if (env.observation_space, env.action_space) != (spec.observation_space, spec.action_space):
         raise EnvStepError(
