@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
+from agilerl_like.envs.env_errors import BaseEnvConfig
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 
 BUILT_FROM_ENV_FNS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
@@ -40,7 +41,7 @@ def num_distinct_envs(env: Any) -> int:
     """
     core = getattr(env, "vector", env)
     core = getattr(core, "unwrapped", core)
-    if not isinstance(core, BUILT_FROM_ENV_FNS) or hasattr(core, "env_config"):
+    if not isinstance(core, BUILT_FROM_ENV_FNS) or env_config_inside(core) is not None:
         return 1
     if not hasattr(core, "num_distinct_envs"):
         set_num_distinct_envs(core, 1 if _are_equal(core) else core.num_envs)
@@ -55,9 +56,11 @@ def num_instances(env: Any) -> int:
 def env_config_inside(env: Any) -> Any:
     """Return the configuration of a vector env, or of a team's, or of the env inside its wrappers; None without one."""
     core = getattr(env, "vector", env)
-    while not hasattr(core, "env_config") and isinstance(core, VectorWrapper):
+    while not isinstance(found := getattr(core, "env_config", None), BaseEnvConfig):
+        if not isinstance(core, VectorWrapper):
+            return None
         core = core.env
-    return getattr(core, "env_config", None)
+    return found
 
 
 def set_num_distinct_envs(env: VectorEnv, count: int) -> None:

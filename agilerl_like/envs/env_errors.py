@@ -24,6 +24,13 @@ _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", str(Path(traceback.__file__).parent))
 
 
+class BaseEnvConfig:
+    """Base class of `VecEnvConfig`, for modules that it imports: an env's `env_config` may also be its own."""
+
+    env: Any
+    env_kwargs: Mapping[str, Any]
+
+
 class ReportedException(NamedTuple):
     """An exception of an environment, as a worker process reports it to its parent."""
 
@@ -82,7 +89,7 @@ def env_name_of(env: Any) -> str:
     if isinstance(env, str):
         return env
     env_config = vars(env).get("env_config") if hasattr(env, "__dict__") else None
-    if env_config is not None:
+    if isinstance(env_config, BaseEnvConfig):
         return env_name_of_config(env_config)
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if isinstance(env_id, str):
@@ -92,7 +99,7 @@ def env_name_of(env: Any) -> str:
     return env_name_of(singles[0]) if isinstance(singles, (list, tuple)) and singles else type(core).__name__
 
 
-def env_name_of_config(env_config: Any) -> str:
+def env_name_of_config(env_config: BaseEnvConfig) -> str:
     """Return the name of the environment of a VecEnvConfig: its id or import path, or its factory's name."""
     source = env_config.env_kwargs.get("source", env_config.env)  # "source": of a multi-agent environment
     return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)

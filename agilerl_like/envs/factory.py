@@ -22,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
 from agilerl_like.envs.distinct_envs import env_config_inside, num_distinct_envs, set_num_distinct_envs
-from agilerl_like.envs.env_errors import env_errors, env_name_of_config
+from agilerl_like.envs.env_errors import BaseEnvConfig, env_errors, env_name_of_config
 from agilerl_like.envs.env_ids import (
     TIME_LIMIT,
     EnvSource,
@@ -69,7 +69,7 @@ BYTES_PER_ENV = 32
 
 
 @dataclass(frozen=True)
-class VecEnvConfig:
+class VecEnvConfig(BaseEnvConfig):
     """The arguments of `make_vect_envs`, from which a vector env can be made again, wider or with another backend.
 
     `env` is gymnasium's id, an import path "package.module:factory", or a factory. With backend "vector" a factory is

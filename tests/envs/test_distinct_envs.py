@@ -19,6 +19,7 @@ from steady_teams import Louder, Steady
 
 from agilerl_like.envs import make_vect_envs, with_num_envs
 from agilerl_like.envs.distinct_envs import num_distinct_envs, round_up_to_sets
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_packed_env
 
 
@@ -163,6 +164,29 @@ def test_copies_from_a_config_are_equal_and_new_envs_are_compared():
     env = SyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(2)])
     env.reset(seed=[1, 2])
     assert num_distinct_envs(env) == 1
+
+
+class Configured(Level):
+    """Has a config of its own, as RLlib's envs do."""
+
+    def __init__(self, level=0):
+        super().__init__(level)
+        self.env_config = {"env_kwargs": {}, "level": level}
+
+
+class ConfiguredVectorEnv(SyncVectorEnv):
+    """A vector env with a config of its own."""
+
+    def __init__(self, env_fns):
+        super().__init__(env_fns)
+        self.env_config = {"env_kwargs": {}}
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, ConfiguredVectorEnv])
+def test_an_env_may_have_an_env_config_of_its_own(kind):
+    env = kind([partial(Configured, level) for level in range(2)])
+    assert num_distinct_envs(env) == 2
+    assert [env_name_of(one) for one in (env, env.envs[0])] == ["Configured"] * 2
 
 
 class Simulator(Level):
