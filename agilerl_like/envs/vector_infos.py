@@ -103,13 +103,22 @@ def info_of_env(
     final = infos.get("final_info") if ended and _has_entry(infos, "final_info", row) else None
     if final is not None:
         is_merged = isinstance(final, Mapping)
-        return info_of_env(final, row, num_envs=num_envs) if is_merged else dict(final[row] or {})
+        last = info_of_env(final, row, num_envs=num_envs) if is_merged else dict(final[row] or {})
+        return {**_episode_statistics(infos, row), **last}
     flags = {f"_{key}" for key in infos}
     return {
         key: _entry(value, row, num_envs)
         for key, value in infos.items()
         if key not in FINAL and key not in flags and _has_entry(infos, key, row)
     }
+
+
+def _episode_statistics(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return the entry that gymnasium's vector RecordEpisodeStatistics puts beside `final_info`; {} without one."""
+    found = infos.get("episode")
+    if not isinstance(found, Mapping) or not {"r", "l", "t"} <= found.keys():
+        return {}  # an entry of another form is of the next episode
+    return {"episode": info_of_env(found, row)} if _has_entry(infos, "episode", row) else {}
 
 
 def _has_entry(infos: Mapping[Any, Any], key: Any, row: int) -> bool:

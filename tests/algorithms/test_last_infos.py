@@ -8,6 +8,7 @@ import pytest
 import torch
 from evaluated_envs import Counter
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from pettingzoo import ParallelEnv
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
@@ -42,6 +43,18 @@ def test_the_callback_gets_the_last_info(make):
 
 def test_truncated_episodes_report_the_info_of_their_last_step():
     assert {(info["done"], info["episode_length"]) for _, info in heard_of(Counter(), max_steps=1)} == {(1, 1)}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_statistics_of_an_episode_are_part_of_its_last_info(mode):
+    heard = heard_of(RecordEpisodeStatistics(SyncVectorEnv([Counter] * 3, autoreset_mode=mode)))
+    for score, info in heard:
+        assert (info["episode"]["r"], info["episode"]["l"], info["done"]) == (score, score, score)
+
+
+def test_an_entry_of_the_first_info_is_no_part_of_the_last_one():
+    infos = {"final_info": {"x": np.array([3])}, "episode": {"r": np.array([5])}}
+    assert info_of_env(infos, 0, ended=True) == {"x": 3}
 
 
 class Logging(Counter):
