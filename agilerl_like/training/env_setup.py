@@ -86,10 +86,10 @@ class EnvSetup(ABC):
     def check_eval_env(self, eval_setup: EnvSetup) -> None:
         """Raise ConfigurationError unless members that train in these envs can be evaluated in those of `eval_setup`.
 
-        The bounds of a Box may differ.
+        The bounds of observations may differ.
         """
         wanted, found = self.spaces, eval_setup.spaces
-        if [*map(_without_bounds, found)] != [*map(_without_bounds, wanted)]:
+        if (_without_bounds(found[0]), found[1]) != (_without_bounds(wanted[0]), wanted[1]):
             raise ConfigurationError(f"eval_env has {found[0]} and {found[1]}; allowed are {wanted[0]} and {wanted[1]}")
 
     @abstractmethod
@@ -193,12 +193,12 @@ def _wrapper_findings(env_config: VecEnvConfig | None) -> Iterator[Finding]:
 
 
 def _without_bounds(space: Any) -> Any:
-    """Return what is compared of a space: of a Box its shape, of a Dict or Tuple that of its parts."""
+    """Return what is compared of a space: of a Box its shape and dtype, of a Dict or Tuple that of its parts."""
     if isinstance(space, Dict):
         return {name: _without_bounds(part) for name, part in space.items()}
     if isinstance(space, Tuple):
         return tuple(map(_without_bounds, space))
-    return (Box, space.shape) if isinstance(space, Box) else space
+    return (Box, space.shape, space.dtype) if isinstance(space, Box) else space
 
 
 def check_separate(training_env: Any, eval_env: Any) -> None:

@@ -458,6 +458,7 @@ def test_rows_of_a_given_eval_env_must_be_divisible():
     [
         (Box(-9.0, 9.0, (4,)), None),
         (Box(-1.0, 1.0, (3,)), r"eval_env has Box.*\(3,\).* and Discrete\(2\); allowed are Box.*\(4,\)"),
+        (Box(-9.0, 9.0, (4,), np.float64), r"eval_env has Box.*float64\).* allowed are Box.*float32\)"),
         (Dict(a=Box(-1.0, 1.0, (4,))), "eval_env has Dict.* allowed are Box"),
     ],
 )
@@ -473,6 +474,13 @@ def test_an_eval_env_of_other_spaces_is_named_before_training(space, message):
     with pytest.raises(ConfigurationError, match=message):
         train_on_policy(env, pop=pop, eval_env=trials, max_steps=64, evo_steps=64, verbose=False)
     assert pop[0].steps == [0]
+
+
+def test_an_eval_env_of_other_action_bounds_is_named_before_training():
+    env, trials = (make_vect_envs("Pendulum-v1", 2, backend="sync") for _ in range(2))
+    trials.single_action_space = Box(-1.0, 1.0, (1,))
+    with pytest.raises(ConfigurationError, match=r"eval_env has .* Box\(-1.0, 1.0, .* allowed are .* Box\(-2.0, 2.0"):
+        SingleAgentEnvSetup(env).check_eval_env(SingleAgentEnvSetup(trials))
 
 
 @pytest.mark.parametrize("make", [lambda one: SyncVectorEnv([lambda: one]), lambda one: make_vect_envs(lambda: one, 1)])
