@@ -150,8 +150,8 @@ class VecEnvAdapter:
         self._by_workers = isinstance(inner, SubprocVectorEnv)
         self._resets_any_mask = not isinstance(inner, BUILT_FROM_ENV_FNS)
         """False for envs of numpy, perhaps in a wrapper that converts to tensors: they refuse a mask without a True."""
-        self._unchecked = not isinstance(inner, BUILT_FROM_ENV_FNS)
-        """True for other envs until their first step, whose result is checked completely."""
+        self._unchecked = not isinstance(env, BUILT_FROM_ENV_FNS)
+        """True for other envs and all wrappers until their first step, whose result is checked completely."""
         resets_itself = self.autoreset_mode is not AutoresetMode.DISABLED
         self._grouped = cast(_GroupedVectorEnv, env) if _has_env_groups(env) and resets_itself else None
         self._fresh_arrays = self._grouped is not None or _returns_fresh_arrays(self._core)

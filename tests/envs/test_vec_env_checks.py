@@ -4,8 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList
 
 from agilerl_like import PPO, train_on_policy
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs, make_vect_envs
@@ -196,3 +198,20 @@ def own_vector(num_envs):
     env.over = lambda: np.zeros(num_envs, bool)
     env.step = lambda actions: (env.see(), env.pay(), env.over(), np.zeros(num_envs, bool), {})
     return env
+
+
+class FirstReward(VectorWrapper):
+    """Returns the reward of the first row alone."""
+
+    def step(self, actions):
+        obs, reward, *rest = self.env.step(actions)
+        return obs, reward[:1], *rest
+
+
+def test_results_of_wrappers_are_checked_like_those_of_a_vector_env():
+    with pytest.raises(EnvStepError, match=r"info of reset is \[.*allowed is one dict for all envs"):
+        VecEnvAdapter(DictInfoToList(SyncVectorEnv([CartPoleEnv] * 2))).reset([1, 2])
+    adapter = VecEnvAdapter(FirstReward(SyncVectorEnv([CartPoleEnv] * 2)))
+    adapter.reset([1, 2])
+    with pytest.raises(EnvStepError, match=r"rewards have shape \(1,\) .*; allowed is \(2,\) of numbers"):
+        adapter.step(np.array([0, 1]))
