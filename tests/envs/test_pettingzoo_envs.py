@@ -9,6 +9,7 @@ import pettingzoo
 import pytest
 from equal_results import same
 from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
@@ -213,6 +214,25 @@ def test_step_returns_what_agilerls_vector_env_returns():
     assert observations["b"].tolist() == [[101, 0, 1], [201, 0, 1]]
     assert infos["final_obs"]["b"].tolist() == [[100, 2, 1], [200, 2, 1]]
     assert infos["_final_obs"].tolist() == [True, True]
+
+
+def test_with_next_step_autoreset_an_episode_begins_in_the_step_after_the_last_one():
+    vector = SyncVectorEnv([lambda: make_packed_env(partial(envs.Scripted, a="oooT"))] * 2)
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    env, actions = MultiAgentVectorEnv(vector), {"a": np.zeros(2, np.int64)}
+    env.reset(seed=0)
+    ticks, rewards, terminated, acting = [], [], [], []
+    for _ in range(5):
+        obs, reward, ends, _, infos = env.step(actions)
+        ticks.append(obs["a"][0, 1])
+        rewards.append(reward["a"][0])
+        terminated.append(ends["a"].tolist())
+        acting.append(infos["a"]["acting"].tolist())
+        assert "final_obs" not in infos
+    assert ticks == [1, 2, 3, 0, 1]
+    assert rewards == [0, 1, 2, 0, 0]
+    assert terminated == [[tick == 3] * 2 for tick in ticks]
+    assert acting == [[tick != 3] * 2 for tick in ticks]
 
 
 def test_masks_are_in_infos():

@@ -269,12 +269,13 @@ class MultiAgentVectorEnv:
         """Take the agents' actions [N, …]; return observations, rewards, terminations, truncations and infos.
 
         Where an episode has ended, observations are the first of the next one, `infos["final_obs"]` holds the final
-        ones by agent [N, …], and `infos["_final_obs"]` [N] flags these envs.
+        ones by agent [N, …], and `infos["_final_obs"]` [N] flags these envs. If `vector` has autoreset mode NEXT_STEP,
+        observations are the final ones, and the next step, which ignores the actions, returns the first ones.
         """
         rows, _, terminated, truncated, infos = self.vector.step(self.packed_actions.pack(actions, self.num_envs))
         fields, ended = self.packed_observations.read(rows), terminated | truncated
         final = fields
-        if ended.any():
+        if "final_obs" in infos:
             rows = rows.copy()
             rows[ended] = np.stack(infos["final_obs"][ended].tolist())
             final = self.packed_observations.read(rows)
