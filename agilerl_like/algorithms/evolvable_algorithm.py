@@ -167,8 +167,13 @@ class EvolvableAlgorithm(LearnerHost, ABC):
 
     # -- what algorithms define
 
-    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        """Return legal values for hyperparameters that depend on each other."""
+    def repair(
+        self, hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig | None = None
+    ) -> dict[str, int | float]:
+        """Return legal values for hyperparameters that depend on each other.
+
+        `hp_config` are the ranges, None: those of this agent.
+        """
         return hyperparameters
 
     def unused_ranges(self) -> str:

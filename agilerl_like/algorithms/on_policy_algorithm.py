@@ -20,6 +20,7 @@ from agilerl_like.algorithms.ppo_config import (
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
 from agilerl_like.algorithms.settings import number_range
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.ppo_loss import ppo_loss
 from agilerl_like.learning.rollout_buffer import row_bytes
 from agilerl_like.resources import check_memory
@@ -90,9 +91,12 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
             check_memory(f"hp_config.{name}.max={longest}", longest * envs, row, "env steps")
         super()._check_memory()
 
-    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
+    def repair(
+        self, hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig | None = None
+    ) -> dict[str, int | float]:
         """Keep a minibatch no larger than the rollout of the smallest group."""
-        return fit_batch_to_rollout(hyperparameters, self.hp_config, self.num_envs, self._smallest_group)
+        ranges = self.hp_config if hp_config is None else hp_config
+        return fit_batch_to_rollout(hyperparameters, ranges, self.num_envs, self._smallest_group)
 
     def unused_ranges(self) -> str:
         """Return what remains of a range that `repair` cuts off; "" if all of it is used."""

@@ -323,9 +323,11 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     # -- evolution
 
-    def repair(self, hyperparameters: dict[str, int | float]) -> dict[str, int | float]:
-        """Return legal values for hyperparameters that depend on each other, by the rules of all members."""
-        return self.agents[0].repair(hyperparameters)
+    def repair(
+        self, hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig
+    ) -> dict[str, int | float]:
+        """Return legal values for hyperparameters that depend on each other, for a member with the given ranges."""
+        return self.agents[0].repair(hyperparameters, hp_config)
 
     def check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Raise ConfigurationError if one of some hyperparameters has a value that its setting does not allow."""

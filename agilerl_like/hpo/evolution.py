@@ -17,8 +17,10 @@ from agilerl_like.hpo.explorer import (
     Check,
     Explorer,
     Repair,
+    RepairWithin,
     accepted,
     checked_proposal,
+    repair_within,
     unchanged,
     with_hyperparameters,
 )
@@ -45,13 +47,14 @@ def next_generation(
     explorer: Explorer,
     seed: int,
     next_uid: int,
-    repair: Repair = unchanged,
+    repair: RepairWithin = unchanged,
     check: Check = accepted,
 ) -> tuple[Offspring, ...]:
     """Return one offspring for every slot; clones get uids from `next_uid` on.
 
-    Survivors keep their slot and stay as they are, unless the explorer changes survivors or the best member too. Raises
-    `PopulationDivergedError` if no fitness is finite. The strategy may write into `view.state`.
+    An offspring has the ranges of the parent of its weights. Survivors keep their slot and stay as they are, unless the
+    explorer changes survivors or the best member too. Raises `PopulationDivergedError` if no fitness is finite. The
+    strategy may write into `view.state`.
     """
     selection.validate(len(view))
     view = replace(view, hp_configs=tuple(hp_configs))
@@ -68,7 +71,9 @@ def next_generation(
         survives = slot == parent_slot and row.start is None
         is_fresh = row.start is not None and row.start.is_fresh
         uid = view.uids[slot] if survives else next(new_uids)
-        genome, changes = _inherited(view, row, repair)
+        hp_config = hp_configs[parent_slot]
+        repair_here = repair_within(hp_config, repair)
+        genome, changes = _inherited(view, row, repair_here)
         changes_survivor = explorer.mutate_elite if slot == elite else explorer.mutate_survivors
         explores = row.explore or (survives and changes_survivor)
         if explores or is_fresh:
@@ -76,12 +81,12 @@ def next_generation(
             again = (2,) if survives and evaluated and uid not in evaluated else ()
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, *again)
             propose = explorer.draw if is_fresh else explorer.propose
-            proposal = propose(genome, history, rng, hp_config=hp_configs[parent_slot], repair=repair)
-            genome, more = checked_proposal(explorer, proposal, genome, hp_configs[parent_slot], check)
+            proposal = propose(genome, history, rng, hp_config=hp_config, repair=repair_here)
+            genome, more = checked_proposal(explorer, proposal, genome, hp_config, check)
             changes += more
         if row.wider:
             rng = generator(seed, Purpose.MUTATION, view.generation, uid, 1)
-            genome, change = with_wider_exploration(genome, hp_configs[parent_slot], rng, repair)
+            genome, change = with_wider_exploration(genome, hp_config, rng, repair_here)
             changes += (change,) if change.kind != "none" else ()
         parent_uid = NO_PARENT if is_fresh else int(view.uids[parent_slot])
         has_donor = not is_fresh and row.hyperparameters_from != parent_slot
@@ -98,7 +103,7 @@ def next_generation(
         )
         found.append(offspring)
         if explores or is_fresh:
-            history = history.with_pending(_pending(offspring, hp_configs[parent_slot], view))
+            history = history.with_pending(_pending(offspring, hp_config, view))
     return tuple(found)
 
 
@@ -112,14 +117,16 @@ def clone_of_best(
     explorer: Explorer,
     seed: int,
     uid: int,
-    repair: Repair = unchanged,
+    repair: RepairWithin = unchanged,
     check: Check = accepted,
 ) -> Offspring:
     """Return the clone of the best agent of the run, with this genome and ranges, that takes a slot."""
     changes: tuple[Mutation, ...] = ()
     if row.explore:
         rng = generator(seed, Purpose.MUTATION, view.generation, uid)
-        proposal = explorer.propose(genome, view.history, rng, hp_config=hp_config, repair=repair)
+        proposal = explorer.propose(
+            genome, view.history, rng, hp_config=hp_config, repair=repair_within(hp_config, repair)
+        )
         genome, changes = checked_proposal(explorer, proposal, genome, hp_config, check)
     return Offspring(view.generation, int(row.slot), uid, parent_uid, int(row.slot), genome, changes)
 
@@ -158,17 +165,23 @@ def pre_training_mutations(
     *,
     explorer: Explorer,
     seed: int,
-    repair: Repair = unchanged,
+    repair: RepairWithin = unchanged,
     check: Check = accepted,
 ) -> tuple[Offspring, ...]:
     """Return the offspring of generation 0, in which every member is changed once before any training."""
 
     def make_offspring(slot: int) -> Offspring:
         rng = generator(seed, Purpose.MUTATION, 0, uids[slot])
+        hp_config = hp_configs[slot]
         proposal = explorer.propose(
-            genomes[slot], History(), rng, hp_config=hp_configs[slot], repair=repair, pre_training=True
+            genomes[slot],
+            History(),
+            rng,
+            hp_config=hp_config,
+            repair=repair_within(hp_config, repair),
+            pre_training=True,
         )
-        genome, changes = checked_proposal(explorer, proposal, genomes[slot], hp_configs[slot], check)
+        genome, changes = checked_proposal(explorer, proposal, genomes[slot], hp_config, check)
         return Offspring(0, slot, int(uids[slot]), int(uids[slot]), slot, genome, changes)
 
     return tuple(make_offspring(slot) for slot in range(len(genomes)))

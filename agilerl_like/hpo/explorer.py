@@ -18,11 +18,18 @@ from agilerl_like.seeding import Purpose, fresh_seed, generator
 
 Repair: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Adjusts hyperparameters that depend on one another, such as batch_size and the length of a rollout."""
+RepairWithin: TypeAlias = Callable[[dict[str, Any], HyperparameterConfig], Mapping[str, Any]]
+"""A repair within given ranges, because those of the members of a population may differ."""
 
 
-def unchanged(hyperparameters: dict[str, Any]) -> Mapping[str, Any]:
+def unchanged(hyperparameters: dict[str, Any], hp_config: HyperparameterConfig | None = None) -> Mapping[str, Any]:
     """Return the hyperparameters as they are; for agents whose hyperparameters do not depend on one another."""
     return hyperparameters
+
+
+def repair_within(hp_config: HyperparameterConfig, repair: RepairWithin) -> Repair:
+    """Return the repair within the ranges of one member."""
+    return lambda hyperparameters: repair(hyperparameters, hp_config)
 
 
 Check: TypeAlias = Callable[[Mapping[str, Any]], None]

@@ -152,6 +152,25 @@ def test_orthogonal_weights_are_the_default_and_uniform_ones_a_choice():
     assert uniform.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
+def test_a_population_repairs_the_hyperparameters_of_a_member_within_its_own_ranges():
+    configs = [
+        HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)),
+        HyperparameterConfig(learn_step=RLParameter(32, 256, dtype=int)),
+        HyperparameterConfig(batch_size=RLParameter(8, 64, dtype=int)),
+    ]
+    population = Population(
+        [
+            PPO(BOX, ACTIONS, index=index, seed=0, learn_step=128, batch_size=64, hp_config=config)
+            for index, config in enumerate(configs)
+        ]
+    )
+    changed = {**population[0].genome.hyperparameters, "learn_step": 40}
+    for agent, (learn_step, batch_size) in zip(population, [(40, 64), (64, 64), (40, 40)], strict=True):
+        repaired = population.repair(changed, agent.hp_config)
+        assert repaired == agent.repair(changed)
+        assert (repaired["learn_step"], repaired["batch_size"]) == (learn_step, batch_size)
+
+
 def test_ranges_that_are_no_mapping_are_named():
     with pytest.raises(ConfigurationError, match=r"hp_config=3; allowed are None and a HyperparameterConfig"):
         PPO(BOX, ACTIONS, **BASE, hp_config=3)

@@ -152,9 +152,25 @@ def test_the_order_of_members_does_not_change_offspring(layers, fitness: list[fl
 
 def test_repair_is_applied_last(layers) -> None:
     mutations = Mutations(0, 0, parameters=0, rl_hp=1)
-    offspring = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values: values | {"lr": 0.05})
+    offspring = evolve(layers, [1.0, 2.0, 3.0], explorer=mutations, repair=lambda values, _: values | {"lr": 0.05})
     assert {child.survives for child in offspring} == {True, False}
     assert all(child.survives or child.genome.hyperparameters["lr"] == 0.05 for child in offspring)
+
+
+def test_hyperparameters_are_repaired_within_the_ranges_of_the_parent(layers) -> None:
+    def largest(values: dict[str, Any], hp_config: HyperparameterConfig) -> dict[str, Any]:
+        return values | {"lr": hp_config["lr"].max}
+
+    configs = [HyperparameterConfig(lr=RLParameter(1e-5, largest_lr)) for largest_lr in (0.1, 0.2, 0.3)]
+    genomes = [Genome({"lr": 1e-3}, layers())] * 3
+    view = PopulationView(np.array([1.0, 2.0, 3.0]), [50, 51, 52], genomes, 3, History())
+    options: Any = {"explorer": Mutations(0, 0, parameters=0, rl_hp=1), "seed": 1, "repair": largest}
+    offspring = next_generation(view, configs, selection=TournamentSelection(3), next_uid=53, **options)
+    assert [child.genome.hyperparameters["lr"] for child in offspring] == [0.3, 0.3, 1e-3]
+    clone = clone_of_best(SlotForBest(0, True), 9, genomes[0], configs[1], view=view, uid=53, **options)
+    assert clone.genome.hyperparameters["lr"] == 0.2
+    first = pre_training_mutations(genomes, [0, 1, 2], configs, **options)
+    assert [child.genome.hyperparameters["lr"] for child in first] == [0.1, 0.2, 0.3]
 
 
 def test_a_diverged_or_too_small_population_is_refused(layers) -> None:
