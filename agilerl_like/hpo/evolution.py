@@ -73,7 +73,7 @@ def next_generation(
         uid = view.uids[slot] if survives else next(new_uids)
         hp_config = hp_configs[parent_slot]
         repair_here = repair_within(hp_config, repair)
-        genome, changes = _inherited(view, row, repair_here)
+        genome, changes = _inherited(view, row, hp_config, repair_here)
         changes_survivor = explorer.mutate_elite if slot == elite else explorer.mutate_survivors
         explores = row.explore or (survives and changes_survivor)
         if explores or is_fresh:
@@ -131,13 +131,16 @@ def clone_of_best(
     return Offspring(view.generation, int(row.slot), uid, parent_uid, int(row.slot), genome, changes)
 
 
-def _inherited(view: PopulationView, row: SlotPlan, repair: Repair) -> tuple[Genome, tuple[Mutation, ...]]:
-    """Return the genome that a plan's row passes on; the architecture belongs to the weights."""
+def _inherited(
+    view: PopulationView, row: SlotPlan, hp_config: HyperparameterConfig, repair: Repair
+) -> tuple[Genome, tuple[Mutation, ...]]:
+    """Return the genome that a plan's row passes on; architecture and ranges belong to the weights."""
     genome = view.genomes[row.weights_from]
     if row.hyperparameters_from == row.weights_from:
         return genome, ()
     donor = view.genomes[row.hyperparameters_from]
-    genome, change = with_hyperparameters(genome, donor.hyperparameters, repair, operator="copy")
+    changed = hp_config.taken_over(genome.hyperparameters, donor.hyperparameters)
+    genome, change = with_hyperparameters(genome, changed, repair, operator="copy")
     return genome, (change,) if change.kind != "none" else ()
 
 

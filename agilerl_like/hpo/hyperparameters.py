@@ -511,6 +511,24 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
                 values[name] = resolved[name] = self[name].resample_value(rng)
         return resolved
 
+    def taken_over(self, own: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a member after it takes over those of another, which may have other ranges.
+
+        Numbers become the nearest legal ones. The own value stays where the other member has none, one that is none of
+        the choices here, or None where a number is needed. Values of inactive hyperparameters are not limited.
+        """
+        values = dict(own)
+        for name in self._in_order:
+            parameter, value = self[name], other.get(name, own[name])
+            if not self.is_active(name, values):
+                values[name] = value
+            elif isinstance(parameter, Choice):
+                if parameter.matches(value, parameter.values):
+                    values[name] = value
+            elif value is not None:
+                values[name] = parameter.clip(value)
+        return {name: values[name] for name in self}
+
     def sample(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return one sample of every hyperparameter that is active in it."""
         return self.resolve({}, {name: parameter.resample_value(rng) for name, parameter in self.items()})

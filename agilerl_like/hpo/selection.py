@@ -111,7 +111,8 @@ class SlotPlan(NamedTuple):
     weights_from: int
     """Weights, Adam moments, normalizers and architecture."""
     hyperparameters_from: int
-    """Another slot than `weights_from` where a member takes over another one's hyperparameters (MF-PBT)."""
+    """Another slot than `weights_from` where a member takes over another one's hyperparameters (MF-PBT), within the
+    ranges and choices that come with the weights; other settings are those of the weights."""
     explore: bool
     """Whether the explorer changes the genome."""
     start: WeightMix | None = None

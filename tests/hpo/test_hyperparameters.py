@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import FrozenMapping, HyperparameterConfig, RLParameter
+from agilerl_like.hpo import Choice, FrozenMapping, HyperparameterConfig, RLParameter
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -338,3 +338,14 @@ def test_a_frozen_mapping_copies_its_entries() -> None:
 def test_an_unknown_argument_of_a_range_lists_those_that_exist(given):
     with pytest.raises(ConfigurationError, match=r"argument='(log|step|low)' is unknown; allowed are: dtype, grow"):
         RLParameter(**given)
+
+
+def test_values_taken_over_are_limited_where_they_are_in_use() -> None:
+    ranges = HyperparameterConfig(
+        lr_schedule=Choice(["linear", "kl"]), kl_threshold=RLParameter(0.01, 0.1, when={"lr_schedule": "kl"})
+    )
+    own = {"lr_schedule": "kl", "kl_threshold": 0.05}
+    assert ranges.taken_over(own, {"lr_schedule": "kl", "kl_threshold": 0.5}) == own | {"kl_threshold": 0.1}
+    assert ranges.taken_over(own, {"lr_schedule": "kl", "kl_threshold": None}) == own
+    not_used = {"lr_schedule": "linear", "kl_threshold": None}
+    assert ranges.taken_over(own, not_used) == not_used

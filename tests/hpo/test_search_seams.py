@@ -114,6 +114,22 @@ def test_a_plan_sees_the_history_and_may_take_hyperparameters_from_another_slot(
     assert [one.donor_uid for one in (migrant, best, survivor, same)] == [53, None, 51, None]
 
 
+def test_hyperparameters_of_another_slot_are_moved_into_the_ranges_that_come_with_the_weights(layers) -> None:
+    names = "kind", "lr", "gamma", "n_step"  # n_step has no range
+    values = [("a", 1e-3, 0.9, 3), ("c", 9e-3, 0.99, 5)]
+    genomes = [Genome(dict(zip(names, its, strict=True)), layers()) for its in values]
+    configs = [
+        HyperparameterConfig(kind=Choice(["a", "b"]), lr=RLParameter(1e-4, 2e-3), gamma=RLParameter(0.5, 0.999)),
+        HyperparameterConfig(kind=Choice(["a", "c"]), lr=RLParameter(5e-3, 1e-2)),
+    ]
+    view = PopulationView(np.array([1.0, 2.0]), [50, 51], genomes, 6, History())
+    plan = Planned(rows=(SlotPlan(0, 1, False), SlotPlan(1, 0, False)))
+    one, other = next_generation(view, configs, selection=plan, explorer=Mutations(), seed=1, next_uid=100)
+    assert one.genome.hyperparameters == {"kind": "a", "lr": 2e-3, "gamma": 0.99, "n_step": 3}
+    assert one.mutations == (Mutation("rl_hp", "copy", {"lr": (1e-3, 2e-3), "gamma": (0.9, 0.99)}),)
+    assert other.genome.hyperparameters == {"kind": "a", "lr": 5e-3, "gamma": 0.99, "n_step": 5}
+
+
 def test_proposals_are_made_in_slot_order_and_see_earlier_ones_as_pending(layers) -> None:
     explorer = Doubled()
     rows = (SlotPlan(1, 1, True), SlotPlan(1, 1, False), SlotPlan(2, 2, True), SlotPlan(1, 1, True))
