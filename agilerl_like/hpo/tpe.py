@@ -11,7 +11,7 @@ import numpy as np
 from agilerl_like.errors import ConfigurationError, check_init_names, check_scalar_fields
 from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_steps import check_probability
-from agilerl_like.hpo.genome import Genome, Mutation
+from agilerl_like.hpo.genome import NO_PARENT, Genome, Mutation
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
 from agilerl_like.hpo.pb2 import coordinates
@@ -134,14 +134,19 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
     Those that lasted for as many generations as at least `least` jobs did are ordered by their fitness then; the ones
     that were stopped earlier follow. Younger jobs that have not ended, and diverged ones at the right age, are last or
     left out: nothing is known of them. Left out, too, are jobs whose first rows the history may have dropped, because
-    their age is not known.
+    their age is not known, and members that began as an unchanged copy, such as the clones that a run puts in the place
+    of diverged members: they continue the job of their parent.
     """
     by_job = defaultdict(list)
     for trial in history.trials:
         if hp_config.covers(trial.hyperparameters):
             by_job[trial.uid].append(trial)
     first_start = history.first_known_start
-    jobs = [trials for trials in by_job.values() if trials[0].generation >= first_start]
+    jobs = [
+        trials
+        for trials in by_job.values()
+        if trials[0].generation >= first_start and (trials[0].parent_uid == NO_PARENT or trials[0].operators)
+    ]
     ages = sorted(map(len, jobs), reverse=True)
     age = ages[least - 1] if len(ages) >= least else 1
     now = history.trials[-1].generation if history.trials else 0

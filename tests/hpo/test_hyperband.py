@@ -142,8 +142,8 @@ def test_a_density_is_that_of_its_samples(points):
     np.testing.assert_allclose(kernels * 3 / 2, shares, atol=0.006)
 
 
-def trial(generation, uid, x, fitness):
-    return Trial(generation, uid, -1, {"x": x}, "", "", math.nan, fitness, 1)
+def trial(generation, uid, x, fitness, parent_uid=-1, operators=""):
+    return Trial(generation, uid, parent_uid, {"x": x}, "", "", math.nan, fitness, 1, operators)
 
 
 def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
@@ -154,6 +154,15 @@ def test_jobs_are_ranked_at_a_common_age_and_stopped_ones_are_worse():
     assert ranked_jobs(history, ranges, 3).ravel() == pytest.approx([0.0, 0.2, 0.1, 0.3])
     # at one generation all five count
     assert ranked_jobs(history, ranges, 4).ravel() == pytest.approx([0.4, 0.1, 0.3, 0.2, 0.0])
+
+
+def test_an_unchanged_clone_is_no_job_of_its_own():
+    """Its weights have trained for longer than a job of its age; a clone with hyperparameters of its own is a job."""
+    ranges = HyperparameterConfig(x=RLParameter(0.0, 1.0))
+    jobs = [trial(1, uid, uid / 20, float(uid)) for uid in range(12)]
+    copied, drawn = trial(1, 12, 0.9, 200.0, parent_uid=3), trial(1, 13, 0.8, 100.0, 3, "rl_hp.tpe")
+    places = ranked_jobs(History((*jobs, copied, drawn)), ranges, 10).ravel()
+    assert places == pytest.approx([0.8, *(uid / 20 for uid in reversed(range(12)))])
 
 
 def test_jobs_whose_first_rows_the_history_has_dropped_are_not_compared():
