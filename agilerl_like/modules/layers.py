@@ -303,6 +303,9 @@ class RunningNorm(nn.Module):
     """
 
     MAX_SCALE = 1e4
+    """Limit of the scale, unless `epsilon` allows more."""
+    MIN_EPSILON = 1e-30
+    """Least `epsilon` in that limit: the scale stays finite where the variance is 0 and `epsilon` rounds to 0."""
     ROUNDING = 1e-6
     """Standard deviation, as a share of the mean, below which a variance is that of rounding in float32."""
 
@@ -360,7 +363,8 @@ class RunningNorm(nn.Module):
         self.mean.add_(delta * share)
         self.count.add_(added)
         var = torch.maximum(self.var, (self.ROUNDING * self.mean).square())
-        self.scale.copy_((var + self.epsilon).rsqrt().clamp(max=self.MAX_SCALE))
+        limit = max(self.MAX_SCALE, max(self.epsilon, self.MIN_EPSILON) ** -0.5)
+        self.scale.copy_((var + self.epsilon).rsqrt().clamp(max=limit))
         self.shift.copy_(-self.mean * self.scale)
 
 

@@ -240,6 +240,20 @@ def test_running_norm_of_a_large_constant_is_near_zero(value):
         assert norm(torch.tensor([[value]])).abs().item() < 0.25
 
 
+def test_running_norm_of_tiny_inputs_has_the_scale_that_a_small_epsilon_allows():
+    inputs = 1e-6 * normal(1000, 1).float()
+    norm = RunningNorm(1, clip=10.0, epsilon=1e-14)
+    norm.update_(inputs, torch.ones(1000))
+    assert norm(inputs).std().item() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("epsilon", [1e-40, 5e-324])
+def test_running_norm_stays_finite_with_an_epsilon_that_rounds_to_zero(epsilon):
+    norm = RunningNorm(1, clip=10.0, epsilon=epsilon)
+    norm.update_(torch.zeros(32, 1), torch.ones(32))
+    assert norm(torch.tensor([[0.0], [1.0]])).tolist() == [[0.0], [10.0]]
+
+
 def test_running_norm_clips_only_if_clip_is_set():
     norm, returns = RunningNorm(1).double(), torch.zeros(1000, 1, dtype=torch.float64)
     returns[7] = 100.0  # 32 standard deviations from the mean
