@@ -84,9 +84,11 @@ class TransformerSpec(MemorySpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("d_model", "num_heads", "context"):
+        for name in ("num_heads", "context"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be at least 1")
+        if self.d_model < 2:
+            raise ConfigurationError(f"d_model={self.d_model!r} must be at least 2: one normalised number is constant")
         for field, (low, high) in self.BOUNDS.items():
             check_limits(self, low, high)
             check_range(self, field, getattr(self, field), low, high)

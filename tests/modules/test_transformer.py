@@ -301,6 +301,7 @@ def test_spec_round_trips_through_json(spec):
     ("config", "message"),
     [
         ({"d_model": 10, "num_heads": 4}, "mem: d_model=10 must be a multiple of num_heads=4"),
+        ({"d_model": 1, "num_heads": 1}, "mem: d_model=1 must be at least 2: one normalised number is constant"),
         ({"context": 0}, "mem: context=0 must be at least 1"),
         ({"num_layers": 0}, "num_layers=0 is outside its range"),
         ({"heads": 2}, "mem key='heads' is unknown; did you mean"),
