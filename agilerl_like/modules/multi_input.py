@@ -30,7 +30,7 @@ from agilerl_like.modules.layers import Activation, Linear, check_activation
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_normalised_latent, check_range
 from agilerl_like.modules.words import EvolvableWords, WordsSpec
 from agilerl_like.registry import Registry, registered
 
@@ -101,6 +101,7 @@ class MultiInputSpec(CompositeSpec):
                 raise ConfigurationError(f"extractors[{name!r}]={spec!r} is no extractor; allowed are {allowed}")
         check_limits(self, "min_latent_dim", "max_latent_dim")
         check_range(self, "latent_dim", self.latent_dim, "min_latent_dim", "max_latent_dim")
+        check_normalised_latent(self, (spec for _, spec in self.extractors))
         check_activation("activation", self.activation)
         check_activation("output_activation", self.output_activation)
         if self.fading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -289,6 +289,14 @@ def check_limits(spec: Spec, low: str, high: str, *, least: int = 1) -> None:
     if not least <= getattr(spec, low) <= getattr(spec, high):
         raise ConfigurationError(
             f"{low}={getattr(spec, low)!r} must be at least {least} and at most {high}={getattr(spec, high)!r}"
+        )
+
+
+def check_normalised_latent(spec: Any, parts: Iterable[Spec]) -> None:
+    """Raise ConfigurationError if a mutation could leave a single output of a part whose outputs are normalised."""
+    if spec.min_latent_dim < 2 and any(getattr(part, "output_layernorm", False) for part in parts):
+        raise ConfigurationError(
+            "min_latent_dim=1 is too few for output_layernorm=True, which maps a single node to a constant"
         )
 
 

@@ -24,7 +24,7 @@ from agilerl_like.modules.multi_input import EvolvableMultiInput, MultiInputSpec
 from agilerl_like.modules.recurrent import LSTMSpec
 from agilerl_like.modules.resnet import EvolvableResNet, ResNetSpec
 from agilerl_like.modules.simba import EvolvableSimBa, SimBaSpec
-from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_range
+from agilerl_like.modules.spec import Arguments, OperatorKind, Spec, check_limits, check_normalised_latent, check_range
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.identity_module import EmptySpec
 from agilerl_like.registry import Registry, registered
@@ -103,10 +103,7 @@ class NetworkSpec(CompositeSpec):
         super().__post_init__()
         check_limits(self, "min_latent_dim", "max_latent_dim")
         check_range(self, "latent_dim", self.latent_dim, "min_latent_dim", "max_latent_dim")
-        if getattr(self.encoder, "output_layernorm", False) and self.min_latent_dim < 2:
-            raise ConfigurationError(
-                "min_latent_dim=1 is too few for output_layernorm=True, which maps a single node to a constant"
-            )
+        check_normalised_latent(self, [self.encoder])
 
     @property
     def parts(self) -> dict[str, Spec]:

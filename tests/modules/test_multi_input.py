@@ -185,6 +185,10 @@ def test_spec_round_trips_through_json(spec):
         ({"latent": 8}, "encoder_config key='latent' is unknown; did you mean 'latent_dim'"),
         ({"latent_dim": 3}, r"latent_dim=3 is outside its range \[4, 20\]"),
         ({"min_latent_dim": 0}, "min_latent_dim=0 must be at least 1"),
+        (
+            {"min_latent_dim": 1, "vector_space_mlp": True, "mlp_config": MLP | {"output_layernorm": True}},
+            "min_latent_dim=1 is too few for output_layernorm=True, which maps a single node to a constant",
+        ),
         ({"vector_space_mlp": 1}, "vector_space_mlp=1 must be True or False"),
         ({"extractors": {"eyes": {}}}, "extractors key='eyes' is unknown; did you mean 'eye'"),
         ({"extractors": {"eye": {"encoder": "cmm"}}}, r"\['eye'\]: encoder='cmm' is unknown; allowed are: cnn"),
