@@ -108,6 +108,7 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
     remaining = list(zip(arguments, module.inputs, strict=True))
     weights: dict[str, np.ndarray] = {}
     operations: dict[str, None] = {}  # an ordered set
+    batches: dict[str, str] = {}
     lines = []
     for node in graph.graph.nodes:
         if node.op == "placeholder" and node.name in sources:
@@ -117,9 +118,12 @@ def numpy_source(module: PolicyModule, program: torch.export.ExportedProgram) ->
         elif node.op == "placeholder":
             name, its = remaining.pop(0)
             limits = "" if its.limits is None else f", {its.limits}"
-            lines.append(f"{node.name} = as_batch({name!r}, {name}, {its.shape}, {its.dtype.name!r}{limits})")
+            batches[node.name] = f"as_batch({name!r}, {name}, {its.shape}, {its.dtype.name!r}{limits})"
+            if not remaining:  # all in one assignment, because the graph may use the name of one input for another
+                lines.append(f"{', '.join(batches)} = {', '.join(batches.values())}")
             if not remaining and len(arguments) > 1:
-                lines.append(f"check_batches({', '.join(f'{name}={name}' for name in arguments)})")
+                sizes = (f"{name}={batch}" for name, batch in zip(arguments, batches, strict=True))
+                lines.append(f"check_batches({', '.join(sizes)})")
         elif node.op == "call_function":
             lines += _call(node, operations)
         elif node.op == "output":

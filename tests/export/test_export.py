@@ -203,6 +203,19 @@ def test_keys_of_observations_are_data_in_the_file(key, tmp_path):
     assert "observation_a_b_2" in names
 
 
+def test_keys_of_observations_may_differ_in_case_alone(tmp_path):
+    """The graph has names in lower case, so the name of one input may be that of another one's argument."""
+    space = Dict(A=Box(-1.0, 1.0, (2,)), a=Box(-1.0, 1.0, (3,)))
+    agent = PPO(space, Discrete(4), seed=1)
+    (path,) = agent.export(tmp_path / "policy.py")
+    policy = load_numpy_policy(path)
+    one, other = np.ones((5, 2), np.float32), np.zeros((5, 3), np.float32)
+    expected = agent.predict({"A": one, "a": other}, deterministic=True)[0]
+    np.testing.assert_array_equal(policy(observation_A=one, observation_a=other), expected)
+    with pytest.raises(ValueError, match=re.escape("{'observation_A': 5, 'observation_a': 4}; allowed is one size")):
+        policy(observation_A=one, observation_a=other[:4])
+
+
 def test_a_recurrent_file_equals_predict_over_an_episode(tmp_path):
     agent = trained(VECTOR, Discrete(3), recurrent=True)
     (path,) = agent.export(tmp_path / "policy.py")
