@@ -12,7 +12,7 @@ from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGr
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_config import DQNConfig
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
-from agilerl_like.errors import check_argument_names
+from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule
@@ -66,7 +66,8 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
         action_space: Discrete.
         index: identity of the agent in its population.
         hp_config: which settings may evolve, and in which ranges.
-        net_config: as PPO's.
+        net_config: as PPO's; `head_config` has no output activation and no `output_layernorm`, because the outputs are
+            values.
         mut: label of the last mutation.
         num_envs: envs that this agent acts in at once.
         device: device of all tensors; `accelerator` overrides it.
@@ -132,3 +133,17 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
         return isinstance(action_space, gymnasium.spaces.Discrete)
+
+    def _initial_architecture(
+        self, net_config: Mapping[str, Any] | None, encoding: Any, action_space: gymnasium.Space, settings: Any
+    ) -> NetworkSpec:
+        """Return the architecture of a `net_config`, whose head has the outputs of a value."""
+        architecture = super()._initial_architecture(net_config, encoding, action_space, settings)
+        for name in ("output_activation", "output_layernorm"):
+            given, used = (getattr(head, name) for head in (architecture.head, architecture.value_head()))
+            if given != used:
+                raise ConfigurationError(
+                    f"head_config: {name}={given!r} has no effect in {self.algo}, because the head's outputs are "
+                    f"values; allowed is {used!r}"
+                )
+        return architecture

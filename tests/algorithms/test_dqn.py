@@ -367,11 +367,32 @@ def test_members_learn_together_as_alone(per_member):
         ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
         ({"schedules": {"clip_coef": "linear"}}, "schedules='clip_coef' is unknown; allowed are: lr"),
         ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
+        (
+            {"net": {"head_config": {"output_activation": "Tanh"}}},
+            "head_config: output_activation='Tanh' has no effect in DQN.*; allowed is 'Identity'",
+        ),
+        (
+            {"net": {"head_config": {"output_layernorm": True}}},
+            "head_config: output_layernorm=True has no effect in DQN.*; allowed is False",
+        ),
     ],
 )
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         agent(**settings)
+
+
+def test_an_activation_of_the_output_that_a_mutation_made_is_no_error(tmp_path):
+    """The output's activation follows the hidden one where both were the same."""
+    linear = agent(net={"head_config": {"activation": "Identity"}})
+    architecture = linear.architecture.apply("change_activation", activation="ELU")
+    linear.apply_genome(
+        linear.genome.replace(architecture=architecture),
+        (Mutation("activation", "change_activation", {"activation": "ELU"}),),
+    )
+    assert linear.architecture.head.output_activation == "ELU"
+    linear.save_checkpoint(tmp_path / "agent")
+    assert DQN.load(tmp_path / "agent").architecture == linear.architecture
 
 
 def test_other_action_spaces_are_refused():
