@@ -171,6 +171,7 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
         mask, shape = np.atleast_2d(np.asarray(_array(mask), np.bool_)), (rows, mask_size(learner.action_space))
         if mask.shape != shape:
             raise ConfigurationError(f"experiences: next_action_mask has shape {mask.shape}; allowed is {shape}")
+        mask = mask | ~mask.any(1, keepdims=True)  # a row that allows nothing allows everything, as in the replay
     return Batch(
         obs.unsqueeze(0),
         actions.unsqueeze(0),

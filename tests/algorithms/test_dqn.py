@@ -258,6 +258,14 @@ def test_experiences_may_be_a_single_transition():
     assert np.isfinite(member.learn({**single, "next_action_mask": mask}))
 
 
+def test_a_next_action_mask_that_allows_nothing_allows_everything():
+    data = experiences()
+    masks = np.ones((32, 3), np.bool_), np.tile(np.arange(32) % 2 == 0, (3, 1)).T
+    whole, empty = (agent().learn({**data, "next_action_mask": mask}) for mask in masks)
+    assert whole == empty
+    assert not masks[1][1::2].any()  # the given mask stays as it is
+
+
 def test_epsilon_falls_by_share_of_the_budget():
     member = agent(eps_start=0.9, eps_end=0.1, eps_share=0.4)
     found = []

@@ -161,6 +161,13 @@ def test_a_number_that_is_not_finite_is_one_error_and_the_table_is_put_back():
     np.testing.assert_array_equal(agent.table, before)
 
 
+def test_a_table_learns_from_a_next_action_mask_that_allows_nothing_as_from_none():
+    agent = QLearning(Discrete(2), Discrete(2), lr=0.1, gamma=0.99)
+    row = {"obs": [0], "action": [0], "reward": [1.0], "next_obs": [1], "done": [0]}
+    agent.learn({**row, "next_action_mask": [[0, 0]]})
+    assert agent.table[0, 0] == pytest.approx(0.1)
+
+
 # -- in environments
 
 
