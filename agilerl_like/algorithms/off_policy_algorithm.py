@@ -36,7 +36,7 @@ class HandMadeBatch:
 
     def __init__(self, batch: Batch) -> None:
         self._batch, self.rows, self.observations = batch, batch.returns.shape[1], batch.observations
-        self.steps = 1
+        self.steps, self.new_steps = 1, [1]
 
     def newest_observations(self, *_: Any) -> tuple[Tensor, Tensor]:
         """Return the observations, of which the statistics learn."""

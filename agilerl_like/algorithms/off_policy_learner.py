@@ -79,12 +79,12 @@ class OffPolicyLearner(Learner):
         given = self.host.gradient_steps
         return given or max(1, round(self.rollout_steps * self.num_envs / self.learn_step))
 
-    def new_steps(self, stored: int) -> int:
-        """Return how many of the `stored` vector steps are not yet in the running statistics of observations."""
+    def new_steps(self, replay: Any, place: int) -> int:
+        """Return how many vector steps in a place of a replay are not yet in the running statistics of observations."""
         if not isinstance(self.network.observation_norm, RunningNorm):
             return 0
         has_statistics = float(self.network.observation_norm.count) > 0  # a member with new weights has none
-        return min(stored, self.rollout_steps) if has_statistics else stored
+        return min(replay.steps, int(replay.new_steps[place])) if has_statistics else replay.steps
 
     def sample_draws(self, steps: int) -> Tensor:
         """Return the numbers that choose the samples of the next gradient steps, `[steps, B, TRIES]`."""
@@ -172,7 +172,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             if stored < max(1, learner.host.learning_starts):
                 continue
             alone = place if self.is_per_member else None
-            new = learner.new_steps(experience.steps)
+            new = learner.new_steps(experience, place)
             key = (learner.steps_at_once, learner.batch_size, learner.host.n_step, new, *self.kind_of(learner), alone)
             due.setdefault(key, []).append(place)
         for (steps, *_), together in due.items():
@@ -185,6 +185,7 @@ class OffPolicyLearnerGroup(LearnerGroup[OffPolicyLearnerT]):
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 before = learner.updates
                 learner.count_updates(steps)
+                experience.new_steps[place] = 0
                 learner.learned_with_masks |= experience.masks is not None
                 is_due = not healthy[i] or before // REPORT_EVERY != learner.updates // REPORT_EVERY
                 if is_due or self.detailed:
@@ -225,5 +226,5 @@ def update_arguments(
         "target_interval": [learner.host.target_update_interval for learner in learners],
         "n_step": first.n_step,
         "kind": first.memory,
-        "new_steps": learners[0].new_steps(replay.steps),
+        "new_steps": learners[0].new_steps(replay, places[0]),
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -95,6 +96,8 @@ class ReplayBuffer:
         self._free: list[int] = []
         self.cursor = self.filled = self.checked = 0
         """Place of the next step; vector steps stored, at most `length`; those of them not yet checked to be finite."""
+        self.new_steps = np.zeros(members, np.int64)
+        """Vector steps of each member that are not yet in its running statistics of observations, `[P]`."""
         self._finals_total = torch.zeros((), device=device)  # sum of the last observations since that check
 
     def _bind(self) -> None:
@@ -122,6 +125,7 @@ class ReplayBuffer:
         """Return the place for the next step of all envs; the oldest step is discarded."""
         place, self.cursor = self.cursor, (self.cursor + 1) % self.length
         self.filled, self.checked = min(self.filled + 1, self.length), self.checked + 1
+        self.new_steps += 1
         if self.finals.shape[0] > len(self._free):  # some are in use
             old = self.final[:, place]
             self._free += old[old >= 0].tolist()
@@ -317,7 +321,8 @@ class ReplayBuffer:
         numbers = torch.full_like(final, -1)
         numbers[final >= 0] = torch.arange(len(taken), dtype=torch.int32, device=self.device)
         counters = torch.tensor([self.cursor, self.filled, self.length, self.envs])
-        return {**state, "final": numbers, "finals": self.finals[taken], "counters": counters}
+        new_steps = torch.tensor([self.new_steps[member]])
+        return {**state, "final": numbers, "finals": self.finals[taken], "counters": counters, "new_steps": new_steps}
 
     def load_state(self, states: list[Mapping[str, Tensor]]) -> None:
         """Become what `state_of` returned of each member; `states` is emptied, to hold one member's files at a time.
@@ -336,6 +341,7 @@ class ReplayBuffer:
         self.finals, self._free = self.finals[:0], []
         for member in range(self.members):
             state, states[member] = states[member], {}
+            self.new_steps[member] = int(state.get("new_steps", 0))  # earlier versions did not store it
             if "masks" in state:
                 self._allocated_masks()
             for name, field in self._fields().items():

@@ -96,7 +96,9 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize(("memory", "stop"), [("own", 3), ("shared", 2)])  # after a checkpoint, and at one
 def test_a_resumed_run_with_its_memory_is_the_uninterrupted_one(tmp_path, memory, stop):
-    settings = {"save_memory": True, "memory": memory, "normalize_observation": memory == "shared"}
+    settings = {"save_memory": True, "memory": memory}
+    if memory == "shared":
+        settings |= {"normalize_observation": True, "learn_step": 12}  # three vector steps; checkpoints follow each 40
     whole, _ = train_off_policy(make(), pop=population(**settings), run_dir=tmp_path / "whole", **RUN, **evolution())
     part = {**RUN, **evolution(), "run_dir": tmp_path / "part"}
     train_off_policy(make(), pop=population(**settings), callbacks=[StopAfter(stop)], **part)
@@ -202,6 +204,23 @@ def test_observations_are_normalised_by_the_statistics_of_the_members_own():
         torch.testing.assert_close(x, (seen[:5] - norm.mean) / norm.var.sqrt())
         clone = member.clone()
         assert torch.equal(clone.network.observation_norm.mean, norm.mean)
+
+
+class ValidRows(Callback):
+    """Counts the rows with an action in the replay at the end of a run."""
+
+    def on_run_end(self, run, summary):
+        self.found = int(run.population.learners.replay.valid.sum())
+
+
+def test_statistics_count_the_observations_of_refilled_replays_and_interrupted_rollouts():
+    pop, rows = population(1, normalize_observation=True, learn_step=12, memory_size=500), ValidRows()
+    for _ in range(2):
+        before = pop[0].network.observation_norm.count.item()
+        # rollouts of three vector steps, which the checkpoints at steps 40 and 80 interrupt: the last one ends at 101
+        train_off_policy(make(), pop=pop, callbacks=[rows], **{**RUN, "max_steps": 404})
+        assert pop[0].steps[-1] % 404 == 0
+        assert pop[0].network.observation_norm.count.item() - before == rows.found
 
 
 class Rates(Callback):
