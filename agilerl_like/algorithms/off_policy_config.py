@@ -173,14 +173,22 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
 
 
 def check_budget(
-    settings: dict[str, Any], hp_config: HyperparameterConfig, max_steps: int, longest_episode: int | None
+    settings: dict[str, Any],
+    hp_config: HyperparameterConfig,
+    num_envs: int,
+    max_steps: int,
+    longest_episode: int | None,
 ) -> None:
     """Raise ConfigurationError if members may never learn in `max_steps` env steps of each, or not n steps."""
-    starts, steps = (largest(settings, hp_config, name) for name in ("learning_starts", "n_step"))
-    if starts >= max_steps:
+    names = "learning_starts", "n_step", "learn_step"
+    starts, steps, learn_step = (largest(settings, hp_config, name) for name in names)
+    rollout = -(-learn_step // num_envs) * num_envs
+    last = max_steps // rollout * rollout
+    if starts > last:
         raise ConfigurationError(
-            f"learning_starts={starts} is not below max_steps={max_steps}, so that members with it would not "
-            f"learn; allowed are at most {max_steps - 1}"
+            f"learning_starts={starts} is more than {last}, the env steps at the last update of max_steps={max_steps} "
+            f"with num_envs={num_envs} and learn_step={learn_step}, so that members with it would not learn; allowed "
+            f"are at most {last}"
         )
     if longest_episode is not None and steps > longest_episode:
         raise ConfigurationError(

@@ -60,7 +60,7 @@ class OffPolicyLearner(Learner):
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
         settings, rows = host.settings(), -(-host.memory_size // self.num_envs)
-        check_budget(settings, host.hp_config, max_steps, longest_episode)
+        check_budget(settings, host.hp_config, self.num_envs, max_steps, longest_episode)
         if (most := largest(settings, host.hp_config, "n_step")) > rows:
             raise ConfigurationError(
                 f"n_step={most} is more than the {rows} steps of each of {self.num_envs} envs that "

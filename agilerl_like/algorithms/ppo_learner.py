@@ -85,10 +85,12 @@ class PPOLearner(Learner):
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         starts = largest(self.algorithm.settings(), self.algorithm.hp_config, "learning_starts")
-        if starts >= self.env_steps + max_steps:
+        rollout = self.longest_rollout * self.algorithm.num_envs
+        last = self.env_steps + max(0, max_steps // rollout - 1) * rollout
+        if starts > last:
             raise ConfigurationError(
-                f"learning_starts={starts} is not below max_steps={max_steps}, so that members with it would not "
-                f"learn; allowed are at most {self.env_steps + max_steps - 1}"
+                f"learning_starts={starts} is more than {last}, the env steps before the last rollout of "
+                f"max_steps={max_steps}, so that members with it would not learn; allowed are at most {last}"
             )
 
     # -- acting

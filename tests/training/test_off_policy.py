@@ -286,7 +286,9 @@ def test_exploration_does_not_depend_on_the_other_members_of_the_process():
 
 def test_agilerls_arguments_set_the_members_settings():
     pop = population(2)
-    with pytest.raises(ConfigurationError, match="learning_starts=500 is not below max_steps=320"):
+    with pytest.raises(
+        ConfigurationError, match="learning_starts=500 is more than 320, the env steps at the last update of"
+    ):
         train_off_policy(
             make(),
             "Countdown",
@@ -435,12 +437,27 @@ def test_returns_longer_than_an_episode_are_refused():
 
 @pytest.mark.parametrize(
     ("name", "most", "message"),
-    [("n_step", 5, "n_step=5 is longer than an episode"), ("learning_starts", 320, "learning_starts=320 is not below")],
+    [
+        ("n_step", 5, "n_step=5 is longer than an episode"),
+        ("learning_starts", 321, "learning_starts=321 is more than 320"),
+    ],
 )
 def test_what_evolves_beyond_the_run_or_its_episodes_is_refused_before_it_begins(name, most, message):
     ranges = HyperparameterConfig(**{name: RLParameter(1, most)})
     with pytest.raises(ConfigurationError, match=message):  # else a run whose member has drawn it is not resumed
         population(1, hp_config=ranges, memory_size=400)[0].learner.check_run(320, 4, 1)
+
+
+def test_a_run_whose_last_update_precedes_learning_starts_is_refused():
+    (member,) = population(1, num_envs=16, learn_step=5, learning_starts=1000, memory_size=2000)
+    for max_steps in (1005, 1007):
+        with pytest.raises(ConfigurationError, match=r"learning_starts=1000 is more than 992, .* at most 992"):
+            member.learner.check_run(max_steps, None, 1)
+    member.learner.check_run(1008, None, 1)
+    ranges = HyperparameterConfig(learn_step=RLParameter(1, 48))
+    (member,) = population(1, num_envs=16, learning_starts=1000, memory_size=2000, hp_config=ranges)
+    with pytest.raises(ConfigurationError, match=r"more than 960, .* num_envs=16 and learn_step=48"):
+        member.learner.check_run(1007, None, 1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory", "shared"), ("save_memory", True)])
@@ -467,8 +484,8 @@ def test_configurations_name_the_algorithm(tmp_path):
     config = load(write(tmp_path / "dqn.yaml", CONFIG))
     assert config.algorithm_class is DQN
     assert (config.algorithm.n_step, config.algorithm.memory, config.algorithm.double) == (3, "shared", True)
-    late = CONFIG.replace("learning_starts: 40", "learning_starts: 400")
-    with pytest.raises(ConfigurationError, match="learning_starts=400 is not below max_steps=400"):
+    late = CONFIG.replace("learning_starts: 40", "learning_starts: 401")
+    with pytest.raises(ConfigurationError, match=r"learning_starts=401 is more than 400, .* of max_steps=400"):
         load(write(tmp_path / "late.yaml", late))
     with pytest.raises(ConfigurationError, match="clip_coef"):
         load(write(tmp_path / "ppo.yaml", CONFIG.replace("n_step: 3", "clip_coef: 0.2")))

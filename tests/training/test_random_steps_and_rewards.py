@@ -189,7 +189,7 @@ def test_a_second_run_may_be_shorter_than_learning_starts_where_a_group_is_froze
     teams = IPPO.population(
         1, env.single_observation_spaces, env.single_action_spaces, seed=0, frozen_groups=["blue"], **settings
     )
-    with pytest.raises(ConfigurationError, match="learning_starts=40 is not below max_steps=40"):
+    with pytest.raises(ConfigurationError, match="learning_starts=40 is more than 0"):
         train_multi_agent_on_policy(env, pop=teams, max_steps=40, evo_steps=40, verbose=False)
     for steps in (80, 40):
         train_multi_agent_on_policy(env, pop=teams, max_steps=steps, evo_steps=40, verbose=False)
@@ -270,13 +270,13 @@ def test_random_steps_of_a_team_count_where_agents_are_absent():
 def test_a_run_that_ends_before_learning_starts_is_refused():
     env = make_vect_envs(FourActions, num_envs=ENVS, backend="sync")
     (agent,) = population_of(env, learning_starts=80)
-    agent.learner.check_run(81, None, 1)
-    with pytest.raises(ConfigurationError, match=r"learning_starts=80 is not below max_steps=80.*at most 79"):
-        train_on_policy(env, pop=Population([agent]), max_steps=80, evo_steps=40, eval_loop=1, verbose=False)
+    agent.learner.check_run(120, None, 1)
+    with pytest.raises(ConfigurationError, match=r"learning_starts=80 is more than 40, .* max_steps=81.*at most 40"):
+        train_on_policy(env, pop=Population([agent]), max_steps=81, evo_steps=40, eval_loop=1, verbose=False)
     agent.learner.env_steps = 40  # in earlier runs
-    agent.learner.check_run(41, None, 1)
+    agent.learner.check_run(80, None, 1)
     (agent,) = population_of(env, learning_starts=8, hp_config=HyperparameterConfig(learning_starts=RLParameter(0, 90)))
-    with pytest.raises(ConfigurationError, match="learning_starts=90 is not below max_steps=80"):
+    with pytest.raises(ConfigurationError, match="learning_starts=90 is more than 40"):
         agent.learner.check_run(80, None, 1)
     env.close()
 
@@ -311,7 +311,7 @@ def test_random_runs_resume_to_the_bit(tmp_path):
             env.close()
         return population
 
-    whole, parts = run(tmp_path / "whole", 240), run(tmp_path / "parts", 80, 240)
+    whole, parts = run(tmp_path / "whole", 240), run(tmp_path / "parts", 160, 240)
     for ours, theirs in zip(whole, parts, strict=True):
         assert torch.equal(weights(ours), weights(theirs))
         assert ours.learner.moments.lr_scale.item() == theirs.learner.moments.lr_scale.item() != 1.0
