@@ -62,7 +62,7 @@ class ContinuousLearner(OffPolicyLearner):
 
 
 class ContinuousLearnerGroup(OffPolicyLearnerGroup[ContinuousLearner]):
-    """P learners that act uniformly until they learn, and then with noise."""
+    """P learners that act uniformly for the first `learning_starts` env steps before any update, then with noise."""
 
     metrics = METRICS
     update_class: ClassVar[type[ContinuousUpdate]]
