@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import math
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
@@ -52,6 +53,13 @@ class HalfSelection(TruncationSelection):
     """Replaces half of the members."""
 
     fraction: float = 0.5
+
+
+@dataclass(frozen=True)
+class WeightedSelection(TruncationSelection):
+    """Has a setting whose default is a list."""
+
+    weights: list[float] = dataclasses.field(default_factory=lambda: [1.0, 2.0])
 
 
 @dataclass(frozen=True)
@@ -501,6 +509,15 @@ class TestBuilding:
         assert SelectionConfig.model_validate({"name": "half"}).build() == HalfSelection()
         assert SelectionConfig.model_validate({"name": "half", "fraction": 0.25}).build() == HalfSelection(0.25)
         assert MutationConfig.model_validate({"name": "bold"}).build() == BoldMutations()
+
+    def test_a_setting_of_a_registered_strategy_has_the_default_of_its_factory(self, monkeypatch):
+        monkeypatch.setitem(registered("selection")._entries, "weighted", WeightedSelection)
+        found = SelectionConfig.model_validate({"name": "weighted"})
+        assert found.build() == WeightedSelection()
+        given = SelectionConfig.model_validate({"name": "weighted", "weights": [3.0]})
+        assert given.build() == WeightedSelection(weights=[3.0])
+        of_other = {**found.model_dump(mode="json"), "name": "tournament"}
+        assert SelectionConfig.model_validate(of_other).build() == TournamentSelection()
 
     def test_defaults_of_one_strategy_are_legal_beside_the_name_of_another(self):
         stored = SelectionConfig.model_validate({"name": "auto"}).model_dump(mode="json")

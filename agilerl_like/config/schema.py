@@ -381,11 +381,18 @@ NOT_SETTINGS = {"seed", "rand_seed", "population_size", "device", "accelerator"}
 def strategy_fields(strategies: Iterable[type]) -> dict[str, Any]:
     """The settings of selection strategies or explorers in the form that pydantic takes: name -> (type, default)."""
     return {
-        known.name: (get_type_hints(strategy)[known.name], ... if known.default is MISSING else known.default)
+        known.name: (get_type_hints(strategy)[known.name], _default_of(known))
         for strategy in strategies
         for known in fields(strategy)
         if known.name not in NOT_SETTINGS
     }
+
+
+def _default_of(known: Any) -> Any:
+    """Return the default of a dataclass's field, also from its factory; `...` if it has none, as pydantic takes it."""
+    if known.default_factory is not MISSING:
+        return known.default_factory()
+    return ... if known.default is MISSING else known.default
 
 
 class StrategySection(Section, frozen=True):
@@ -423,7 +430,7 @@ class StrategySection(Section, frozen=True):
         used = {"name", *(used.name for used in fields(self.build()))}
         of_all = [known for strategy in registered(self.KIND).values() for known in fields(strategy)]
         for name, value in self:
-            is_default = any(known.name == name and known.default == value for known in of_all)
+            is_default = any(known.name == name and _default_of(known) == value for known in of_all)
             if name not in used and not is_default:
                 raise ConfigurationError(f"{name}={value!r} has no meaning for name={self.name!r}; leave it out")
         return self
