@@ -100,7 +100,7 @@ class MultiAgentEnvSetup(EnvSetup):
         check_instances(self.env.env_config, self.env.num_envs)
         check_whole_sets(self.env, envs)
         is_given = members == parts == 1 and not has_too_many_workers(self.env.vector)
-        return self.env if is_given else self.env.with_num_envs(envs * members)
+        return self.env if is_given else self.env.with_num_envs(envs * members, first=envs * part)
 
     def make_eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         return self.env.eval_env(num_envs)

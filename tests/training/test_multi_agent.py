@@ -1,9 +1,13 @@
 """Multi-agent runs: training, evolution, two processes, resume."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 from small_runs import SMALL, CopyFolder, Records, StopAfter
+from steady_teams import Steady
 
 from agilerl_like import (
     IPPO,
@@ -18,7 +22,9 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_packed_env
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
 LIVELY = Mutations(no_mutation=0.1, architecture=0.4, parameters=0.2, activation=0.1, rl_hp=0.2)
 WORLD = "agilerl_like.envs.multi_agent.probe_envs:early_death"
@@ -65,6 +71,15 @@ def assert_same(some, others):
     for name, named in tensors.items():
         assert other_tensors[name].keys() == named.keys()
         assert all(torch.equal(other_tensors[name][key], tensor) for key, tensor in named.items())
+
+
+def test_processes_that_share_a_team_step_distinct_envs():
+    makes = [partial(make_packed_env, partial(Steady, steps)) for steps in range(1, 5)]
+    setup = MultiAgentEnvSetup(MultiAgentVectorEnv(SyncVectorEnv(makes)))
+    for part, wanted in ((0, [1, 2]), (1, [3, 4])):
+        made = setup.make_training_env(1, 2, part)
+        assert [packed.unwrapped.env.steps for packed in made.vector.envs] == wanted
+        made.close()
 
 
 @pytest.fixture(scope="module")

@@ -219,13 +219,13 @@ class MultiAgentVectorEnv:
         """
         return cls(_check_equal_spaces(env_config.make))
 
-    def with_num_envs(self, num_envs: int) -> MultiAgentVectorEnv:
-        """Make a fresh env like this one with another number of copies.
+    def with_num_envs(self, num_envs: int, *, first: int = 0) -> MultiAgentVectorEnv:
+        """Make a fresh env like this one with another number of copies; `first` is as in `factory.with_num_envs`.
 
         Raises:
-            ConfigurationError: the env was not made from a config.
+            ConfigurationError: it is unknown how the env was made.
         """
-        return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(self.vector, num_envs)))
+        return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(self.vector, num_envs, first=first)))
 
     def eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
         """Make a fresh env like this one for counted episodes: a copy idles after its episode until it is seeded again.
