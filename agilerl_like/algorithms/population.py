@@ -200,10 +200,6 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     # -- learners
 
-    def set_gradient_sync(self, gradient_sync: GradientSync) -> None:
-        """Share the envs of each member with other ranks, which hold the same members."""
-        self.gradient_sync = gradient_sync
-
     def set_training_mode(self, training: bool) -> None:
         """Switch every member between exploration and evaluation."""
         for learners in self.by_group.values():

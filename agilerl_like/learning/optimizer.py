@@ -48,8 +48,6 @@ class StepRule(NamedTuple):
     lr_critic: Tensor | None = None
     """Learning rates `[P]` of the columns from `critic_at` on; None: those of all columns."""
     critic_at: int = 0
-    numbers: Tensor | None = None
-    """`rows` as a tensor `[4, P]`, if the caller has made it."""
 
 
 class AdamStep(NamedTuple):
@@ -122,9 +120,7 @@ class Adam:
         done = torch.arange(1, count + 1, device=lr.device).unsqueeze(1) if taken is None else taken.cumsum(0)
         steps = self.steps + done  # [count, P]
         self.steps += done[-1]
-        numbers = rule.numbers
-        if numbers is None:
-            numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]
+        numbers = torch.tensor(list(zip(*rule.rows, strict=True)), dtype=lr.dtype, device=lr.device)  # [4, P]
         beta1, beta2, epsilon, _ = numbers
         root = (1 - beta2**steps).sqrt_()
         correction = root / (1 - beta1**steps)

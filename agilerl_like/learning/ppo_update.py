@@ -152,7 +152,6 @@ class PPOUpdate:
         self.any_kl_limit = bool(torch.isfinite(hyperparams.target_kl).any())
         rows = torch.stack([hyperparams.beta1, hyperparams.beta2, hyperparams.adam_eps, hyperparams.weight_decay])
         self.row_rules = [RowRule(*row) for row in rows.T.tolist()]
-        self.row_numbers = rows.to(hyperparams.lr.dtype)
         self.has_lr_critic = bool((hyperparams.lr_critic != hyperparams.lr).any())
 
     def healthy(self, metrics: Mapping[str, Tensor], has_samples: Tensor) -> Tensor:
@@ -285,7 +284,6 @@ class PPOUpdate:
             self.modes.optimizer,
             lr_critic if self.has_lr_critic else None,
             stacked.critic_at,
-            self.row_numbers,
         )
         return stacked.optimizer.prepare_steps(lr, count, rule, taken)
 

@@ -63,13 +63,10 @@ def views(row: Tensor, slots: Sequence[ParamSlot]) -> dict[str, Tensor]:
     return {slot.name: row[..., slot.start : slot.stop].view((*lead, *slot.shape)) for slot in slots}
 
 
+@torch.no_grad()
 def flatten_parameters_(module: nn.Module) -> None:
     """Move a module's parameters into one flat row, as in a stack: the memory layout decides the last bits."""
-    _flatten_(list(module.parameters()))
-
-
-@torch.no_grad()
-def _flatten_(parameters: Sequence[Tensor]) -> None:
+    parameters = list(module.parameters())
     bind_parameters_(torch.cat([parameter.ravel() for parameter in parameters]), parameters)
 
 

@@ -66,7 +66,7 @@ class ShardedPopulation:
         self.process_group, self.shards = process_group, tuple(shards)
         self.population, self._unsaved = population, unsaved
         self.size = 1 + max(slot for shard in self.shards for slot in shard.slots)
-        population.set_gradient_sync(process_group.gradient_sync(self.shards))
+        population.gradient_sync = process_group.gradient_sync(self.shards)
 
     @classmethod
     def of(

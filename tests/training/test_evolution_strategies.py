@@ -96,7 +96,7 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
     replicas = [population(kind, size=2) for _ in range(2)]
     threads = []
     for rank, replica in enumerate(replicas):
-        replica.set_gradient_sync(Replica(rank, shared))
+        replica.gradient_sync = Replica(rank, shared)
         how = {"args": (replica, cartpole(6), 120), "kwargs": {"masks": rank == 1}}  # the first has had none yet
         threads.append(threading.Thread(target=collected, daemon=True, **how))
     for thread in threads:

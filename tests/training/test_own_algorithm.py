@@ -267,7 +267,7 @@ def test_a_report_without_a_scheduled_value_is_an_error_that_names_it():
 def test_processes_share_envs_only_where_the_group_allows_it(monkeypatch, shares, refused):
     monkeypatch.setattr(DriftGroup, "shares_envs", shares)
     pop = population(size=1, net_config=SMALL, num_envs=4)
-    pop.set_gradient_sync(type("TwoRanks", (GradientSync,), {"num_ranks": 2})())
+    pop.gradient_sync = type("TwoRanks", (GradientSync,), {"num_ranks": 2})()
     env = VecEnvAdapter(make_vect_envs(Walk, num_envs=2, backend="sync"))
     message = "share the envs of a member, which Drift does not support"
     with pytest.raises(ConfigurationError, match=message) if refused else nullcontext():
