@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import IntEnum
@@ -157,6 +158,22 @@ def foreign_setting(name: object, allowed: Iterable[str] = ()) -> ForeignSetting
         if known is not None and {known.name, known.setting} & names:
             return known
     return found if found is None or not found.otherwise else found._replace(setting=found.otherwise)
+
+
+def short_repr(value: Any) -> str:
+    """Return a `repr` of one line and at most 80 characters; of a large array, its shape and dtype.
+
+    An integer of many digits is described, and a value that contains one by its type, because their `repr` may raise.
+    """
+    if hasattr(type(value), "__array__") and hasattr(value, "dtype") and math.prod(value.shape) > 4:
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return f"<integer of {int(math.log10(2) * value.bit_length())} digits>"
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 SHOWN_NAMES = 40

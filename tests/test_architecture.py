@@ -14,6 +14,7 @@ FLOORS = {
     "_lazy": 0,
     "yaml_writer": 0,
     "registry": 0,
+    "processes": 0,
     "resources": 0,
     "seeding": 0,
     "storage": 0,

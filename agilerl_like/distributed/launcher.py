@@ -8,7 +8,6 @@ rank, pid and signal, and they report neither a script without a main guard nor 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.processes import describe_exit, ending_signal, request_signal_at_parents_end
 from agilerl_like.resources import available_cores
 
 STARTUP_TIMEOUT = 120.0
@@ -43,7 +43,6 @@ JOIN_TIMEOUT = 60.0
 _CONTEXT: Any = multiprocessing.get_context("spawn")
 _CHILD_OF = "AGILERL_LIKE_CHILD_OF"
 _UNGUARDED = 79  # the exit code of a child whose script starts processes while it is imported
-_SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class ProcessExit(NamedTuple):
@@ -58,13 +57,10 @@ class ProcessExit(NamedTuple):
     def of(cls, rank: int, process: SpawnProcess) -> ProcessExit:
         """Return how a process ended."""
         code = process.exitcode or 0
-        name = ""
-        if code < 0:
-            name = signal.Signals(-code).name if -code in {*map(int, signal.Signals)} else f"signal {-code}"
-        return cls(rank, process.pid or 0, code, name)
+        return cls(rank, process.pid or 0, code, ending_signal(code))
 
     def __str__(self) -> str:
-        return f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.exitcode}"
+        return describe_exit(self.exitcode)
 
 
 class WorkerProcesses:
@@ -321,8 +317,7 @@ def _worker_main(ready: Connection, threads: int, target: Callable[..., object],
     del os.environ[_CHILD_OF]
     torch.set_num_threads(threads)
     Thread(target=_exit_with_parent, daemon=True).start()
-    if sys.platform == "linux":  # continues a stopped process when its parent dies, so that it notices and exits
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT)
+    request_signal_at_parents_end(signal.SIGCONT)  # continues a stopped process, so that it notices and exits
     try:
         ready.send(True)
     except OSError:  # the parent has given up

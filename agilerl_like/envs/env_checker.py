@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 
 from agilerl_like.envs.action_masks import mask_slices
-from agilerl_like.envs.env_errors import describe_exception, short_repr
+from agilerl_like.envs.env_errors import describe_exception
 from agilerl_like.envs.multi_agent.key_checks import KeyCheckedEnv
 from agilerl_like.envs.multi_agent.packed_env import STATE_SPACE, PackedMultiAgentEnv, PackedSpace
 from agilerl_like.envs.pytree import Tree, tree_map
@@ -36,7 +36,7 @@ from agilerl_like.envs.spaces import (
     images_without_channels,
     mask_size,
 )
-from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated, short_repr
 
 SEED = 2_024
 STEPS, REPLAYED = 300, 100

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated
+from agilerl_like.errors import ConfigurationError, EnvStepError, Terminated, short_repr
 
 EXTERNAL_ERRORS = (OSError, EOFError, MemoryError)
 """Exceptions with causes outside of an environment's code, such as a simulator server that does not answer."""
@@ -160,14 +160,6 @@ def check_reward(name: str, reward: Any) -> None:
         shape = getattr(reward, "shape", None)
         of_shape = f" of shape {shape}" if shape else ""
         raise EnvStepError(f"{name}={short_repr(reward)}{of_shape}; allowed is one real number")
-
-
-def short_repr(value: Any) -> str:
-    """Return a `repr` of one line and at most 80 characters; of a large array, its shape and dtype."""
-    if isinstance(value, np.ndarray) and value.size > 4:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
-from agilerl_like.envs.env_errors import short_repr, space_mismatch
-from agilerl_like.errors import ConfigurationError, EnvStepError
+from agilerl_like.envs.env_errors import space_mismatch
+from agilerl_like.errors import ConfigurationError, EnvStepError, short_repr
 
 METHODS, ATTRIBUTES = ("reset", "step"), ("num_envs", "single_observation_space", "single_action_space")
 

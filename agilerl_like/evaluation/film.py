@@ -17,10 +17,10 @@ import numpy as np
 
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.envs.env_errors import env_name_of, short_repr
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.env_ids import resolve_source
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, short_repr
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, check_spaces, is_source, setup_of
 from agilerl_like.evaluation.policies import SeededEpisodes, play_side_by_side
 from agilerl_like.evaluation.returns import agents_of, count_of, seed_of

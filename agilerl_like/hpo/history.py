@@ -13,13 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, short_repr
 from agilerl_like.storage.validation import (
     HyperparameterValue,
     NonNegativeInt,
     Score,
     Text,
-    short_repr,
     validate_record,
 )
 

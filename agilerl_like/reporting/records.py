@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, short_repr
 from agilerl_like.storage.validation import (
     Flag,
     HyperparameterValue,
@@ -22,7 +22,6 @@ from agilerl_like.storage.validation import (
     Score,
     Text,
     is_plain_value,
-    short_repr,
     validate_record,
 )
 

@@ -5,7 +5,6 @@ A valid digest does not make a document valid, because anyone can write both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, short_repr
 
 T = TypeVar("T")
 
@@ -91,13 +90,3 @@ def validate_record(kind: type[T], data: Any, where: str) -> T:
         raise CheckpointError(
             f"{where}: {field or 'it'}={short_repr(first['input'])}: {first['msg']:.300}{more}"
         ) from None
-
-
-def short_repr(value: Any) -> str:
-    """Return the beginning of a value's repr; Python refuses to print integers of many digits."""
-    if isinstance(value, int) and abs(value) >= 2**64:
-        return f"<integer of {int(math.log10(2) * value.bit_length())} digits>"
-    try:
-        return f"{value!r:.100}"
-    except (ValueError, RecursionError):
-        return f"<{type(value).__name__}>"

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, short_repr
 from agilerl_like.reporting.records import BestRecord, MemberRecord, OffspringRecord, offspring_from_json
-from agilerl_like.storage.validation import short_repr, validate_record
+from agilerl_like.storage.validation import validate_record
 from agilerl_like.training.evaluator import EvalResult, summary
 
 CONFIRMATION_EPISODES = 20

@@ -20,13 +20,13 @@ from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import to_builtin, without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
-from agilerl_like.errors import CheckpointError
+from agilerl_like.errors import CheckpointError, short_repr
 from agilerl_like.hpo.history import History
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, HISTORY, HISTORY_ENTRY, Checkpoint, Checkpoints
-from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, short_repr, validate_record
+from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.sharding import ShardedPopulation

@@ -15,9 +15,8 @@ from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances
-from agilerl_like.envs.env_errors import short_repr
 from agilerl_like.envs.factory import env_config_or_none
-from agilerl_like.errors import EnvStepError, unknown_name
+from agilerl_like.errors import EnvStepError, short_repr, unknown_name
 from agilerl_like.seeding import Purpose, generator
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import INFO

@@ -11,6 +11,7 @@ from gymnasium.wrappers.vector import DictInfoToList
 
 from agilerl_like import PPO, train_on_policy
 from agilerl_like.envs import VecEnvAdapter, make_multi_agent_vect_envs, make_vect_envs
+from agilerl_like.envs.env_errors import check_reward
 from agilerl_like.envs.envpool import validate_actions
 from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -215,3 +216,8 @@ def test_results_of_wrappers_are_checked_like_those_of_a_vector_env():
     adapter.reset([1, 2])
     with pytest.raises(EnvStepError, match=r"rewards have shape \(1,\) .*; allowed is \(2,\) of numbers"):
         adapter.step(np.array([0, 1]))
+
+
+def test_a_reward_of_many_digits_is_described_in_its_error():
+    with pytest.raises(EnvStepError, match="reward=<integer of 5000 digits>; allowed is one real number"):
+        check_reward("reward", 10**5000)

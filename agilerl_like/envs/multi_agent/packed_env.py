@@ -20,11 +20,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim
 
-from agilerl_like.envs.env_errors import check_reward, short_repr
+from agilerl_like.envs.env_errors import check_reward
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK, sample_masked
 from agilerl_like.envs.subproc.worker import fits_shared_memory
-from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
+from agilerl_like.errors import ConfigurationError, EnvStepError, short_repr, unknown_name
 
 OBSERVATION = "observation"  # with MASK: PettingZoo's keys of observations that come with a mask
 STATE_SPACE = "state_space"  # metadata key of the space of `state()`

@@ -23,6 +23,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl_like.envs.env_errors import ReportedException
 from agilerl_like.envs.subproc.worker import CLOSE_TIMEOUT, ENVS_READY, EPISODES_RESTARTED, FAILED, WorkerSpec
+from agilerl_like.processes import describe_exit
 
 STARTUP = 120.0  # seconds for a worker's imports, and for making each of its envs
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -131,7 +132,9 @@ class WorkerHandle:
         is_fatal = self._failure is not None and not self._has_reset
         self.release()
         limit = f"{self._allowed_seconds:g} s{' (step_timeout)' if self._allowed_seconds == self.timeout else ''}"
-        cause = f"gave no answer for {limit}" if hangs else _describe_exit(self.process.returncode)
+        code = self.process.returncode
+        ended = "cannot be ended" if code is None else describe_exit(code)
+        cause = f"gave no answer for {limit}" if hangs else ended
         return WorkerExit(cause, failure.kind, failure.summary, failure.traceback, is_fatal)
 
     def close_pipe(self) -> None:
@@ -206,14 +209,3 @@ def _environment() -> dict[str, str]:
     # with the parent's MPI variables, a worker that loads MPI would take itself for one of its ranks
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI_"))}
     return {**inherited, **ONE_THREAD}
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "cannot be ended"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

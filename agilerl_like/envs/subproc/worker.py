@@ -7,7 +7,6 @@ use torch, which would cost every worker seconds and hundreds of megabytes.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import math
 import mmap
@@ -36,11 +35,11 @@ from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.wrapper_specs import core_env
 from agilerl_like.errors import EnvStepError
+from agilerl_like.processes import request_signal_at_parents_end
 
 CLOSE_TIMEOUT = 2.0  # seconds that a worker has for closing its envs
 ENVS_READY, EPISODES_RESTARTED, FAILED = "envs ready", "episodes restarted", "failed"  # keys of unrequested messages
 NO_ROW = -1
-_SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class UnsendableInfoError(EnvStepError):
@@ -125,8 +124,8 @@ def serve(pipe_fd: int, memory_fd: int, log_fd: int, parent: int, *, dies_with_p
     With `dies_with_parent`, Linux kills the process when the thread that started it ends, even if the process is
     stopped or an env holds the interpreter's lock; only the parent's main thread may request it.
     """
-    if dies_with_parent and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if dies_with_parent:
+        request_signal_at_parents_end(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which shuts its workers down
     faulthandler.enable(log_fd, all_threads=False)
     faulthandler.register(signal.SIGUSR1, log_fd, all_threads=False)  # sent before a hanging worker is killed
