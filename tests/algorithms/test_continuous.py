@@ -361,6 +361,7 @@ class Batches:
 
     def __init__(self, places):
         self.places, self.taken = places, [0] * len(places)
+        self.new_steps = dict.fromkeys(places, 0)
 
     def sample(self, members, draws, *_):
         steps = draws.shape[1] // 16  # of several gradient steps at once

@@ -306,7 +306,7 @@ class Batches:
     def __init__(self, places):
         self.steps = self.envs = 10**6
         self.observations = torch.zeros(1, 4)
-        self.masks = None
+        self.masks, self.new_steps = None, dict.fromkeys(places, 0)
         self.by_place = {place: [self._batch(place, step) for step in range(50)] for place in places}
         self.taken = dict.fromkeys(places, 0)
 
