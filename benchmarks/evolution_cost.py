@@ -17,12 +17,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
 from agilerl_like import Mutations, train_on_policy
 from agilerl_like.config import build, load
+from agilerl_like.learning.population_learner import PopulationLearner
 from agilerl_like.reporting import Reporter, SummaryRecord
 from benchmarks.agilerl_like_setup import CARTPOLE, RANGES, build_population, collecting, evolve, train
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
@@ -116,7 +118,7 @@ def births(case: BirthsCase, threads: int, seed: int) -> Births:
             fitness, before = rng.random(MEMBERS).tolist(), [agent.index for agent in population]
             start = time.perf_counter()
             next_uid = evolve(population, fitness, generation, next_uid, ALL_KINDS)
-            stacks = population.cohort.stacks  # made again by this question at the latest
+            stacks = cast(PopulationLearner, population.cohort).stacks  # made again by this question at the latest
             milliseconds.append(round(1e3 * (time.perf_counter() - start), 3))
             changed.append(sum(agent.index != old for agent, old in zip(population, before, strict=True)))
             stacked.append(len(stacks))

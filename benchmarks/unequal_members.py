@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, Population, RLParameter
+from agilerl_like.learning.population_learner import PopulationLearner
 from benchmarks import measurement as m
 from benchmarks.agilerl_like_setup import (
     CARTPOLE,
@@ -205,7 +206,7 @@ def measure(case: Case, threads: int, seed: int) -> Result:
     return Result(
         seconds=round(seconds, 4),
         steps_per_second=round(MEMBERS * case.steps_per_member / seconds, 1),
-        stacks=len(population.cohort.stacks),
+        stacks=len(cast(PopulationLearner, population.cohort).stacks),
         weights=sum(weights(agent) for agent in population),
         flop_per_step=statistics.fmean(flop_per_step(agent) for agent in population),
         gradient_steps=taken,
