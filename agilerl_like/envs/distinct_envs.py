@@ -104,7 +104,7 @@ def _are_equal(vector_env: Any) -> bool:
 
 
 def _have_equal_layers(envs: Sequence[gym.Env]) -> bool:
-    return all(_equal(_layers(envs[0]), _layers(env)) for env in envs[1:])
+    return all(equal_values(_layers(envs[0]), _layers(env)) for env in envs[1:])
 
 
 def _chain(env: Any) -> list[Any]:
@@ -142,8 +142,11 @@ _VALUES = (Number, str, bytes, bytearray, range, Set, PurePath, date, timedelta,
 """Types whose `==` compares values. That of others may compare identities, as that of handles to C++ objects does."""
 
 
-def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
-    """Compare attributes of two new envs; objects without a comparable value, such as generators, by type alone."""
+def equal_values(one: Any, other: Any, depth: int = DEPTH) -> bool:
+    """Compare attributes of two new envs, or arguments of two envs.
+
+    Objects without a comparable value, such as generators, are compared by type alone.
+    """
     if one is other or depth == 0:
         return True
     if type(one) is not type(other):
@@ -154,18 +157,21 @@ def _equal(one: Any, other: Any, depth: int = DEPTH) -> bool:
     if is_array or isinstance(one, float):
         return _equal_arrays(np.asarray(one), np.asarray(other), depth)
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key], depth - 1) for key in one)
+        return one.keys() == other.keys() and all(equal_values(one[key], other[key], depth - 1) for key in one)
     if isinstance(one, (list, tuple, deque)):
-        return len(one) == len(other) and all(_equal(*pair, depth - 1) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(equal_values(*pair, depth - 1) for pair in zip(one, other, strict=True))
     if isinstance(one, FunctionType):
-        return one.__code__ is other.__code__ and _equal(_captured(one), _captured(other), depth - 1)
+        return one.__code__ is other.__code__ and equal_values(_captured(one), _captured(other), depth - 1)
     if isinstance(one, partial):
-        return all(_equal(getattr(one, name), getattr(other, name), depth - 1) for name in ("func", "args", "keywords"))
+        return all(
+            equal_values(getattr(one, name), getattr(other, name), depth - 1) for name in ("func", "args", "keywords")
+        )
     if isinstance(one, Set) and any(type(item).__eq__ is object.__eq__ for item in one):
         return len(one) == len(other)  # its items compare identities
     if isinstance(one, _VALUES):
         return bool(one == other)
-    return _equal(object.__getstate__(one), object.__getstate__(other), depth - 1)  # its attributes, also in slots
+    attributes, others = object.__getstate__(one), object.__getstate__(other)  # also those in slots
+    return equal_values(attributes, others, depth - 1)
 
 
 def _equal_tensors(one: Any, other: Any) -> bool:
@@ -182,7 +188,7 @@ def _equal_arrays(one: np.ndarray, other: np.ndarray, depth: int) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype == object:
-        return _equal(one.ravel().tolist(), other.ravel().tolist(), depth)
+        return equal_values(one.ravel().tolist(), other.ravel().tolist(), depth)
     return np.array_equal(one, other, equal_nan=one.dtype.kind in "fcmM")
 
 

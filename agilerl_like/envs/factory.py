@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
-from agilerl_like.envs.distinct_envs import env_config_inside, num_distinct_envs, set_num_distinct_envs
+from agilerl_like.envs.distinct_envs import env_config_inside, equal_values, num_distinct_envs, set_num_distinct_envs
 from agilerl_like.envs.env_errors import BaseEnvConfig, env_errors, env_name_of_config
 from agilerl_like.envs.env_ids import (
     TIME_LIMIT,
@@ -456,14 +456,12 @@ def env_config_or_none(env: Any) -> VecEnvConfig | None:
 
 
 def have_equal_episodes(env: Any, other: Any) -> bool:
-    """Return whether two envs are known to play the same episodes: their configurations differ at most in how."""
-    configs = env_config_or_none(env), env_config_or_none(other)
-    if None in configs:
+    """Return whether two envs are one, or were made from the same env, wrappers, arguments and instances."""
+    one, two = env_config_or_none(env), env_config_or_none(other)
+    if one is None or two is None:
         return env is other
-    return all(
-        getattr(configs[0], name) == getattr(configs[1], name)
-        for name in ("env", "wrappers", "env_kwargs", "instances")
-    )
+    names = "env", "wrappers", "env_kwargs", "instances"
+    return all(equal_values(getattr(one, name), getattr(two, name)) for name in names)
 
 
 def describe_backend(env: VectorEnv) -> str:

@@ -208,7 +208,7 @@ def _ours(
 
 
 FOREIGN_EPISODES = "the training return of a member that took a slot contained the episodes that had begun there"
-"""A difference of earlier versions."""
+"""How `ours` before version 20 and `ipbt` before version 6 differ, for `also_counts`."""
 
 METHODS = {
     "ours": Method(

@@ -31,6 +31,7 @@ from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
 from agilerl_like.envs.distinct_envs import num_distinct_envs
 from agilerl_like.envs.episode_wrappers import InfoObservation, MaxTotalReward
+from agilerl_like.envs.factory import VecEnvConfig, have_equal_episodes
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Selection, SlotPlan
 from agilerl_like.hpo.gated_selection import GatedSelection
@@ -174,6 +175,15 @@ def test_selection_sees_the_returns_of_the_instances_that_decide():
     env = make_vect_envs(Lucky, num_envs=3, backend="sync", instances=PAYS, aggregate="min")
     trained(env, members(4, env), eval_loop=4, selection_strategy=Seen())
     assert {np.isfinite(view.returns).sum() for view in Seen.views} == {4 * 4}
+
+
+def test_envs_with_arrays_as_arguments_are_compared_by_their_values():
+    """An array has no single truth value, and a second env has another array of the same numbers."""
+    envs = [
+        SimpleNamespace(env_config=VecEnvConfig(Paid, num_envs=count, env_kwargs={"field": np.array(field)}))
+        for count, field in ((1, [0, 1]), (2, [0, 1]), (1, [1, 1]))
+    ]
+    assert [have_equal_episodes(envs[0], env) for env in envs] == [True, True, False]
 
 
 class Tenfold(RewardWrapper):
