@@ -24,7 +24,7 @@ from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.loop import RunResult
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks import measurement as m
 
@@ -231,7 +231,7 @@ def train_bundled(name: str, options: Sequence[str], *, episodes: int = 0) -> Ti
     """
     experiment = build(find_config(name).override(options).validate())
     start, cpu = time.perf_counter(), cpu_seconds()
-    result = evolve_on_policy(
+    result = train_population(
         experiment.env_setup,
         experiment.population,
         experiment.plan(),

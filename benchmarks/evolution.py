@@ -27,7 +27,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import CallbackList, GenerationRecord, Reporter, fittest
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks.tables import ROOT, machine, replace_section, versions
 
@@ -92,7 +92,7 @@ def measure(name: str, seed: int, threads: int) -> Result:
     setup = build(config)
     milestone = Milestone(case.milestone)
     start = time.perf_counter()
-    outcome = evolve_on_policy(
+    outcome = train_population(
         SingleAgentEnvSetup(setup.env),
         setup.population,
         setup.plan(),

@@ -22,7 +22,7 @@ from agilerl_like.envs import VecEnvAdapter, evaluation_env
 from agilerl_like.reporting import CallbackList
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import OutputPaths
 from benchmarks.harness import Run, conditions, interleaved, one, options_of, print_result, publish, values
 from benchmarks.tables import ROOT, Goal, markdown
@@ -100,7 +100,7 @@ def learn(lesson: Lesson, seed: int, threads: int) -> Learned:
     config = load(ROOT / lesson.config, [*lesson.overrides, "--seed", str(seed), "--training.target", "null"])
     setup = build(config)
     start = perf_counter()
-    outcome = evolve_on_policy(
+    outcome = train_population(
         SingleAgentEnvSetup(setup.env),
         setup.population,
         setup.plan(),

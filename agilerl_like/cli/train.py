@@ -78,7 +78,7 @@ from agilerl_like.training.run_folder import (
     not_in_file,
     run_folder_reporters,
 )
-from agilerl_like.training.session import distributed_session, evolve_on_policy
+from agilerl_like.training.session import distributed_session, train_population
 from agilerl_like.training.training_arguments import OutputPaths
 
 QUIET, SEEDS, RESUME_EXISTING = "--quiet", "--seeds", "--resume-existing"
@@ -431,7 +431,7 @@ def _run(
         run_dir = None if shown is None else here / shown
         stack.callback(remove_if_empty, run_dir)
         try:
-            outcome = evolve_on_policy(
+            outcome = train_population(
                 setup.env_setup,
                 setup.population,
                 replace(

@@ -29,7 +29,7 @@ from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.process_choice import choose_layout
 from agilerl_like.training.run_folder import BEST, FOUND, SEARCH_HEAD
-from agilerl_like.training.session import evolve_on_policy, longest_episode
+from agilerl_like.training.session import longest_episode, train_population
 from agilerl_like.training.training_arguments import OutputPaths
 
 BUDGET = 2e6
@@ -329,7 +329,7 @@ def steps_per_second(config: Config, seconds: float) -> float:
     run = config.run
     try:
         choice = choose_layout(env_setup, experiment.population, plan, processes=run.processes, threads=run.threads)
-        result = evolve_on_policy(
+        result = train_population(
             env_setup,
             experiment.population,
             plan,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
-from agilerl_like.hpo.exploration import with_wider_exploration
 from agilerl_like.hpo.explorer import (
     Check,
     Explorer,
@@ -36,6 +35,7 @@ from agilerl_like.hpo.selection import (
     check_state,
     ranking,
 )
+from agilerl_like.hpo.wider_exploration import with_wider_exploration
 from agilerl_like.seeding import Purpose, generator
 
 

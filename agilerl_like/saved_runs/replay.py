@@ -40,7 +40,7 @@ from agilerl_like.saved_runs.run import Run
 from agilerl_like.seeding import Purpose, fresh_seed, integers
 from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import OutputPaths
 
 EPISODES = 20
@@ -340,7 +340,7 @@ def _trained(
 
     It is nan for a member that diverged and was replaced by the clone of another.
     """
-    result = evolve_on_policy(
+    result = train_population(
         experiment.env_setup,
         experiment.population,
         plan,

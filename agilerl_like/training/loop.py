@@ -19,7 +19,6 @@ from itertools import count
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 
@@ -578,20 +577,11 @@ class TrainingLoop(EvaluatingLoop):
     def _population_view(self, infos: Sequence[MemberInfo]) -> PopulationView:
         """Return what the selection strategy reads of the members that `infos` describe."""
         best_returns = self._returns_for_selection(SearchState(returns=[self.search.best_returns]))
-        return PopulationView(
-            np.array(self.fitness),
-            [info.uid for info in infos],
-            [info.genome for info in infos],
-            self.progress.generation,
-            self.history,
-            returns=self._returns_for_selection(self.search),
-            generations=self._expected_generations(),
-            hp_configs=[info.hp_config for info in infos],
-            train_returns=self._train_returns_for_selection([info.train_return for info in infos]),
-            state=self._selection_state(),
+        view = self._view_of(infos, self.fitness, self.search, [info.train_return for info in infos])
+        return replace(
+            view,
             least_members=self._least_members(),
             best_returns=None if best_returns is None else best_returns[0],
-            trained_before=self.progress.updates_before > 0,
         )
 
     def _least_members(self) -> int:

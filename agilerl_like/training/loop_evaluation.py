@@ -170,19 +170,7 @@ class EvaluatingLoop(LoopState):
         fitness, steps, returns, train_returns = zip(*gathered, strict=True)
         if not np.isfinite(fitness).any():
             return ()
-        view = PopulationView(
-            np.array(fitness),
-            self.uids,
-            [info.genome for info in infos],
-            self.progress.generation,
-            self.history,
-            returns=self._returns_for_selection(SearchState(returns=list(returns))),
-            generations=self._expected_generations(),
-            hp_configs=[info.hp_config for info in infos],
-            train_returns=self._train_returns_for_selection(train_returns),
-            state=self._selection_state(),
-            trained_before=self.progress.updates_before > 0,
-        )
+        view = self._view_of(infos, fitness, SearchState(returns=list(returns)), train_returns)
         doubtful = [*selection.in_doubt(view)]  # which may be an array
         # a seed is played on each instance, on each kind of env, and from each side where those are apart
         played = episodes * (result.episodes / args.eval_loop)
@@ -191,6 +179,28 @@ class EvaluatingLoop(LoopState):
         trained = min(members.process_group.all_gather(self.steps - self._steps_before))
         allowed = args.eval_share * trained * members.size
         return doubtful if sum(steps) + cost <= allowed else ()
+
+    def _view_of(
+        self,
+        infos: Sequence[MemberInfo],
+        fitness: Sequence[float],
+        search: SearchState,
+        train_returns: Sequence[float],
+    ) -> PopulationView:
+        """Return what a selection strategy reads of all members; `search` has the returns of their evaluation."""
+        return PopulationView(
+            np.array(fitness),
+            [info.uid for info in infos],
+            [info.genome for info in infos],
+            self.progress.generation,
+            self.history,
+            returns=self._returns_for_selection(search),
+            generations=self._expected_generations(),
+            hp_configs=[info.hp_config for info in infos],
+            train_returns=self._train_returns_for_selection(train_returns),
+            state=self._selection_state(),
+            trained_before=self.progress.updates_before > 0,
+        )
 
     def _selection_state(self) -> dict[str, Any]:
         """Return the state that the selection strategy reads and writes, in the form that a checkpoint returns."""

@@ -36,7 +36,7 @@ from agilerl_like.training.run_folder import (
 )
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import LogEvery, Opponents, OutputPaths, TrainingArguments
 from agilerl_like.yaml_writer import to_yaml
 
@@ -270,7 +270,7 @@ def train_on_policy(
     )
     try:
         with torch_threads(choice.layout.threads):
-            result = evolve_on_policy(
+            result = train_population(
                 env_setup,
                 population,
                 plan,

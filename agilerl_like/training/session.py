@@ -81,7 +81,7 @@ class RetryFromCheckpoint(PopulationDivergedError):
     """All members diverged, and the run can restart from a checkpoint of its own."""
 
 
-def evolve_on_policy(
+def train_population(
     env_setup: EnvSetup,
     population: BasePopulation | None,
     plan: RunPlan,

@@ -39,7 +39,7 @@ from agilerl_like.training.lineage import steps_before
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.on_policy import train_on_policy
 from agilerl_like.training.run_plan import RunPlan
-from agilerl_like.training.session import evolve_on_policy
+from agilerl_like.training.session import train_population
 from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 from benchmarks.search.methods import METHODS
 from benchmarks.search.protocol import ENVS, NUM_ENVS, TEST_EPISODES, Case, Env, hp_config, net_config
@@ -311,7 +311,7 @@ def replay(row: Row) -> dict[str, Any]:
         Replayed(tuple(row.schedule), case.generations),
         schedule_steps=round(total / row.progress),
     )
-    population = evolve_on_policy(
+    population = train_population(
         setup,
         make_population(env, setup, start, ranges, case.seed + 500_000),
         plan,

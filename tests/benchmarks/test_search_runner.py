@@ -148,14 +148,14 @@ def test_replay_gives_one_return_for_each_new_seed(row, monkeypatch):
 
 
 def test_replay_trains_as_long_as_the_agent_and_its_ancestors(row, monkeypatch):
-    trained, train = [], runner.evolve_on_policy
+    trained, train = [], runner.train_population
 
     def observed(setup, population, plan, **options):
         trained.append(plan.training_args.max_steps)
         return train(setup, population, plan, **options)
 
     monkeypatch.setattr(runner, "TEST_EPISODES", 2)
-    monkeypatch.setattr(runner, "evolve_on_policy", observed)
+    monkeypatch.setattr(runner, "train_population", observed)
     its = replace(row, schedule=[(0.0, {**protocol.BAD_POINT, "learn_step": 512})], lineage_steps=1_030)
     assert all(math.isfinite(value) for value in replay(its)["returns"])
     assert trained == [1_024]
@@ -178,7 +178,7 @@ def test_replay_follows_the_schedule_of_lr_up_to_the_generation_in_which_the_age
         points = plan.selection.schedules()["lr"]
         raise Observed(plan.training_args.max_steps / plan.schedule_steps, factor("lr", points, 0.75))
 
-    monkeypatch.setattr(runner, "evolve_on_policy", observed)
+    monkeypatch.setattr(runner, "train_population", observed)
     case = {**row.case, "method": "ours", "generations": 21}
     its = replace(row, case=case, steps=2_000, curve=[(1_500, 1.0, 9.0)], **changes)
     with pytest.raises(Observed) as found:

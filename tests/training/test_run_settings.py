@@ -330,7 +330,7 @@ def test_the_configuration_of_a_script_is_that_of_its_run(name, tmp_path, monkey
         assert [agent.settings() for agent in population] == [agent.settings() for agent in found.population]
         raise Begun
 
-    monkeypatch.setattr(on_policy, "evolve_on_policy", begin)
+    monkeypatch.setattr(on_policy, "train_population", begin)
     with pytest.raises(Begun):
         SCRIPTS[name](None)
 
