@@ -183,10 +183,10 @@ class AutoSelection(GatedSelection):
 
         These are counted, because the expected number of generations varies where seconds or updates limit the run.
         """
-        period = int(self.restart_worse * view.generations)
-        is_long = period > 0 and view.generations >= LEAST_GENERATIONS
+        due = [round(turn * self.restart_worse * view.generations) for turn in (1, 2)]
+        is_long = due[0] > 0 and view.generations >= LEAST_GENERATIONS
         before = view.state.get("second_draws", 0)
-        view.state["second_draws"] = max(before, sum(view.generation >= turn * period for turn in (1, 2)) * is_long)
+        view.state["second_draws"] = max(before, sum(view.generation >= its for its in due) * is_long)
         return view.state["second_draws"] > before
 
     def _rows_of_warm_up(self, view: PopulationView, *, is_due: bool) -> list[SlotPlan]:

@@ -157,6 +157,8 @@ def restarted(generations: int, selection: AutoSelection) -> list[list[int]]:
 
 def test_the_worse_half_starts_again_twice_during_the_warm_up_and_has_time_to_learn() -> None:
     assert restarted(21, AutoSelection()) == [[], [0, 1], [], [0, 1], [], [], []]
+    assert restarted(19, AutoSelection()) == [[], [0, 1], [], [0, 1], [], [], []]
+    assert restarted(14, AutoSelection(warm_up=1.0)) == [[0, 1], [], [0, 1], [], [], [], []]
     assert restarted(30, AutoSelection()) == [[], [], [0, 1], [], [], [0, 1], []]
     assert restarted(9, AutoSelection(warm_up=1.0)) == restarted(21, AutoSelection(restart_worse=0.0)) == [[]] * 7
 
