@@ -544,10 +544,11 @@ class HyperparameterConfig(FrozenMapping[Parameter]):
     def covers(self, values: Mapping[str, Any]) -> bool:
         """Whether values, of a member that may have other ranges, have coordinates here.
 
-        They have if each name is among them, and the value of each choice is one of this configuration's.
+        They have if each name is among them, the value of each choice is one of this configuration's, and a range has
+        a number, not the None of a choice.
         """
         return self.keys() <= values.keys() and all(
-            not isinstance(its, Choice) or its.matches(values[name], its.values)
+            its.matches(values[name], its.values) if isinstance(its, Choice) else values[name] is not None
             for name, its in self.active(values).items()
         )
 

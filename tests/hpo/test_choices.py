@@ -314,6 +314,20 @@ def test_trials_of_members_with_other_choices_are_left_out(explorer, layers):
 
 
 @pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda one: type(one).__name__)
+def test_trials_of_members_that_choose_none_where_this_one_has_a_range_are_left_out(explorer, layers):
+    ranges = HyperparameterConfig(target_kl=RLParameter(0.01, 0.1), lr=RLParameter(1e-4, 1e-2))
+    assert not ranges.covers({"target_kl": None, "lr": 1e-3})
+    trials = tuple(
+        Trial(1 + uid // 8, uid, -1, {"target_kl": kl, "lr": 1e-3}, "", "None", 0.0, float(uid), 64)
+        for uid, kl in enumerate([0.02, None] * 24)
+    )
+    genome = Genome({"target_kl": 0.05, "lr": 1e-3}, layers())
+    for seed in range(5):
+        child, _ = explorer.propose(genome, History(trials), np.random.default_rng(seed), hp_config=ranges)
+        ranges.check(child.hyperparameters)
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda one: type(one).__name__)
 def test_every_explorer_finds_the_right_choice_and_what_depends_on_it(explorer) -> None:
     found = []
     for seed in range(3):
