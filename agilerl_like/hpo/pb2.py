@@ -1,9 +1,10 @@
 """Population Based Bandits (Parker-Holder et al. 2020) inside a trust region (Wan et al. 2022).
 
 A Gaussian process is fitted to what each generation gained with its hyperparameters. A proposal is the point in a box
-around the parent's values where the predicted gain, plus a bonus for uncertainty, is largest. Two details differ from
-the published code, in which the process cannot forget and the bonus is a variance: time is the number of the
-generation, and the bonus is a standard deviation.
+around the parent's values where the predicted gain, plus a bonus for uncertainty, is largest. Three details differ from
+the published code, in which the process cannot forget, the bonus is a variance, and gains are divided by steps: time is
+the number of the generation, the bonus is a standard deviation, and gains are those of whole generations, which are
+equally long unless members are removed or a resumed run has another `evo_steps`.
 """
 
 from __future__ import annotations
