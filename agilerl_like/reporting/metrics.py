@@ -16,14 +16,15 @@ from agilerl_like.reporting.records import GenerationRecord, MemberRecord
 
 
 def member_metrics(member: MemberRecord) -> dict[str, float | str]:
-    """Return the metrics of one member; a hyperparameter that is no number is text."""
+    """Return the metrics of one member; a hyperparameter that is no number is text, and inactive ones are left out."""
+    active = {name: value for name, value in member.hyperparameters.items() if name not in member.inactive}
     return {
         "eval/mean_reward": member.fitness,
         "eval/std_reward": member.fitness_std,
         "eval/episodes": member.episodes,
         **{f"eval/{name}": value for name, value in member.measures.items()},
         "rollout/ep_rew_mean": member.train_return,
-        **{f"hp/{name}": _number_or_text(value) for name, value in member.hyperparameters.items()},
+        **{f"hp/{name}": _number_or_text(value) for name, value in active.items()},
         **{f"train/{name}": value for name, value in member.losses.items()},
     }
 

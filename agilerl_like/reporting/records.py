@@ -7,7 +7,7 @@ a possible return.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,10 +84,11 @@ class MemberRecord:
     one episode, unless the env has instances or `info_keys`; `fitness_std` is the standard deviation of the episodes,
     of a rating its standard error, and `standard_error` that of the fitness, nan if it is not known; `train_return` is
     the mean return of the training episodes that ended in this generation; `hyperparameters` are its own, which
-    schedules multiply; `mutation` is the label of the mutation that produced it ("None", "lr", "encoder.add_node", …);
-    `losses` have Stable-Baselines3's names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number
-    of weights; `legend` explains the parts of `architecture`; `measures` are further results of the evaluation:
-    "info/NAME", "fitness_by_instance/NUMBER", and "return" where the fitness is an info.
+    schedules multiply, and `inactive` are the names of those whose condition (`when`) is not met; `mutation` is the
+    label of the mutation that produced it ("None", "lr", "encoder.add_node", …); `losses` have Stable-Baselines3's
+    names (policy_gradient_loss, value_loss, approx_kl, …); `parameters` is the number of weights; `legend` explains the
+    parts of `architecture`; `measures` are further results of the evaluation: "info/NAME",
+    "fitness_by_instance/NUMBER", and "return" where the fitness is an info.
     """
 
     slot: NonNegativeInt
@@ -107,6 +108,7 @@ class MemberRecord:
     legend: Text = ""
     measures: Mapping[str, Score] = field(default_factory=dict)
     standard_error: Score = math.nan
+    inactive: Sequence[Text] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

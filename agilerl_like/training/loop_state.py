@@ -243,6 +243,7 @@ class LoopState:
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,
+                inactive=sorted(agent.hp_config.keys() - agent.hp_config.active(agent.hyperparameters).keys()),
                 architecture=agent.architecture.describe(),
                 legend=agent.architecture.legend(),
                 parameters=agent.parameter_count,

@@ -57,6 +57,17 @@ def test_the_share_of_the_variance_is_found():
     assert high == pytest.approx(1e-2, rel=0.3)
 
 
+def test_values_of_a_hyperparameter_that_is_inactive_do_not_count():
+    def lr_matters_in_one_mode(values):
+        return lr_matters(values) if values["hp/mode"] == "b" else 2.0 if values["hp/mode"] == "a" else 0.0
+
+    run = run_of(lr_matters_in_one_mode, generations=40)
+    rows = [{**row, "hp/lr": row["hp/lr"] if row["hp/mode"] == "b" else math.nan} for row in run.rows]
+    by_name = {effect.name: effect for effect in hyperparameter_effects(RunHistory(run.folder, rows)).effects}
+    assert by_name["lr"].importance.value < 0.4  # 4/9 of the variance, of 4/9 + 8/9 + 1, is 19 %
+    assert float(by_name["lr"].good.split(" to ")[0]) > 10**-3.5
+
+
 def test_each_number_of_an_array_has_a_share():
     run = run_of(lr_matters)
     rows = [dict(row) for row in run.rows]

@@ -73,6 +73,8 @@ def test_changes_are_recorded_and_read_back(folder):
     rows = [*csv.DictReader((folder / "metrics.csv").read_text().splitlines())]
     assert {row["hp/bptt_sequence_type"] for row in rows} <= {"chunked", "maximum", "fifty_percent_overlap"}
     assert {row["hp/target_kl"] for row in rows} <= {"none", "0.02", "0.05"}
+    for row in rows:
+        assert (row["hp/lr"] == "") == (row["hp/bptt_sequence_type"] == "fifty_percent_overlap")
     history = read_history(folder)
     assert history.categories("hp/bptt_sequence_type") == sorted({row["hp/bptt_sequence_type"] for row in rows})
     assert history.categories("hp/gamma") == []
