@@ -664,6 +664,61 @@ def test_a_script_without_an_environment_for_its_model_has_the_first_one(tmp_pat
     assert made.data["environment"] == {"id": "Acrobot-v1"}
 
 
+@pytest.mark.parametrize("system", ["sb3", "agilerl", "cleanrl"])
+@pytest.mark.parametrize("env_id", ['"FrozenLake-v1"', 'id="FrozenLake-v1"'])
+def test_the_arguments_of_make_are_those_of_the_environment(tmp_path, system, env_id):
+    """Names of settings among them, such as `max_steps`, are no settings of the other system."""
+    text = (
+        f"env = gym.make({env_id}, is_slippery=False, max_steps=9, render_mode=None)\nPPO('MlpPolicy', env, gamma=0.9)"
+    )
+    made = converted(tmp_path, text, system, name="train.py")
+    arguments = {"is_slippery": False, "max_steps": 9}
+    assert settings(made)["environment"] == {"id": "FrozenLake-v1", "kwargs": arguments}
+    assert made.data["algorithm"]["gamma"] == 0.9
+    assert "training" not in made.data
+
+
+def test_arguments_that_make_unpacks_are_listed(tmp_path):
+    text = 'env = gym.make("FrozenLake-v1", **options)\nmodel = PPO("MlpPolicy", env, gamma=0.9)'
+    made = converted(tmp_path, text, "sb3", name="train.py")
+    assert made.data["environment"] == {"id": "FrozenLake-v1"}
+    assert made.conversion.refused == {"env_kwargs=**options": "it is an expression, and code is not executed"}
+
+
+@pytest.mark.parametrize(
+    ("system", "training"),
+    [
+        ("sb3", 'env = gym.make("CartPole-v1")\nmodel = PPO("MlpPolicy", env, gamma=0.9)'),
+        ("sb3", 'model = PPO("MlpPolicy", "CartPole-v1", gamma=0.9)'),
+        ("agilerl", 'env = make_vect_envs("CartPole-v1")\nagent = PPO(observation_space, action_space, gamma=0.9)'),
+    ],
+)
+def test_the_arguments_of_an_evaluation_environment_are_listed(tmp_path, system, training):
+    text = f'{training}\neval_env = gym.make("CartPole-v1", max_episode_steps=9)'
+    made = converted(tmp_path, text, system, name="train.py")
+    assert made.data["environment"] == {"id": "CartPole-v1"}
+    assert "env_kwargs={'max_episode_steps': 9}" in made.conversion.refused
+
+
+def test_arguments_of_vector_environments_without_an_equivalent_are_listed(tmp_path):
+    text = """
+env = make_vec_env("Pendulum-v1", 4, 0, wrapper_class=lambda env: Own(env), vec_env_cls=SubprocVecEnv)
+env = VecNormalize(env, clip_obs=5.0, gamma=0.95, epsilon=1e-8, norm_obs_keys=None)
+model = PPO("MlpPolicy", env, gamma=0.9)
+"""
+    made = converted(tmp_path, text, "sb3", name="train.py")
+    found = settings(made)
+    assert found["environment"] == {"id": "Pendulum-v1", "num_envs": 4}
+    assert (found["algorithm"]["observation_clip"], found["algorithm"]["normalize_reward"]) == (5.0, True)
+    assert "seed" not in found
+    wrapper, normalize = made.conversion.refused.items()
+    assert wrapper == ("wrapper_class=lambda env: Own(env)", "it is an expression, and code is not executed")
+    assert normalize[1] == "gamma has no equivalent"
+    assert "vec_env_cls='SubprocVecEnv'" in made.conversion.left_out
+    same = converted(tmp_path, text.replace("0.95", "0.9").replace("lambda env: Own(env)", "Own"), "sb3", name="own.py")
+    assert {*same.conversion.refused} == {"wrapper_class='Own'"}
+
+
 @pytest.mark.parametrize(
     ("text", "system", "name", "message"),
     [

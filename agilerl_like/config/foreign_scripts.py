@@ -44,6 +44,13 @@ OF_SKRL = ("PPO_RNN", "IPPO", "MAPPO")
 RANGE = ("min", "max", "shrink_factor", "grow_factor")
 """Arguments of AgileRL's RLParameter."""
 POLICY_KWARGS = "policy_kwargs"
+MAKE = ("id", "max_episode_steps", "disable_env_checker")
+VEC_ENV = (
+    *("env_id", "n_envs", "seed", "start_index", "monitor_dir", "wrapper_class"),
+    *("env_kwargs", "vec_env_cls", "vec_env_kwargs", "monitor_kwargs", "wrapper_kwargs"),
+)
+NORMALIZE = ("venv", "training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon")
+"""Arguments by place of gymnasium.make, and of make_vec_env and VecNormalize of Stable-Baselines3."""
 OTHER_ALGORITHMS = ("DQN", "QRDQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ", "A2C", "TRPO", "ARS")
 """Classes of algorithms whose settings are not converted."""
 
@@ -89,6 +96,8 @@ class _Script:
         self.sections: dict[str, Any] = {}
         self.names = _assigned_once(tree)
         """Expressions by the name that they are assigned to."""
+        self.training_env: dict[str, Any] | None = None
+        """The first section with the id of an environment, which is that of training."""
         imports = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         self.imports_skrl = any(module.startswith("skrl.") for module in imports)
         of_training = _expressions_of_training_env(tree)
@@ -132,6 +141,7 @@ class _Script:
                 if word.arg == POLICY_KWARGS and isinstance(word.value, ast.Name):  # its dictionary is no section
                     keywords[POLICY_KWARGS] = self.sections.pop(word.value.id, keywords[POLICY_KWARGS])
             self._section(f"{name}()").update({**found, **keywords})
+            self._separate_env(self._section(f"{name}()"))
         elif name in OF_SKRL and self.imports_skrl:
             self._section(f"{name}()")["class"] = name
         elif name == "HyperparameterConfig":
@@ -143,26 +153,48 @@ class _Script:
                 given["**"] = Unread("**")
             kind = {"algo": _name_of(_owner(node))} if name == "population" else {}
             self._section(f"{name}()").update({**kind, **{names.get(key, key): one for key, one in given.items()}})
-        elif name in ENV_CALLS and (found := ENV_CALLS[name]([*map(self._value, node.args)], keywords)):
-            count = sum(section.startswith(f"{name}()") for section in self.sections)
-            self.sections[f"{name}(){f' {count + 1}' if count else ''}"] = found  # such as that of evaluation
+            self._separate_env(self._section(f"{name}()"))
+        elif name in ENV_CALLS:
+            arguments = [*map(self._value, node.args)]
+            if found := ENV_CALLS[name](arguments, keywords | _unpacked(node)):
+                self._separate_env(found)
+                count = sum(section.startswith(f"{name}()") for section in self.sections)
+                self.sections[f"{name}(){f' {count + 1}' if count else ''}"] = found  # such as that of evaluation
+
+    def _separate_env(self, section: dict[str, Any]) -> None:
+        """Give the environment of training no arguments if the first that are found belong to another environment."""
+        if self.training_env is None and section.keys() & {"env_id", "env_name"}:
+            self.training_env = section
+        if self.training_env is not None and "env_kwargs" in section:
+            self.training_env.setdefault("env_kwargs", {})
+
+
+def _unpacked(node: ast.Call) -> dict[str, Any]:
+    """Return the mappings that a call unpacks into keywords, which are not read, under one name."""
+    mappings = [f"**{ast.unparse(word.value)}" for word in node.keywords if word.arg is None]
+    return {"**": Unread(", ".join(mappings))} if mappings else {}
 
 
 def _made_vec_env(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-    given = {**dict(zip(("env_id", "n_envs"), arguments, strict=False)), **keywords}
-    found = {name: given[name] for name in ("n_envs", "env_kwargs") if given.get(name) is not None}
-    return found | _made_env([given.get("env_id")], {})
+    given = {**dict(zip(VEC_ENV, arguments, strict=False)), **keywords}
+    made = _made_env([given.pop("env_id", None)], {})
+    given.pop("seed", None)  # that of the model replaces the seed of its environments
+    return {name: value for name, value in given.items() if value is not None} | made
 
 
 def _made_env(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-    name = keywords.get("id", arguments[0] if arguments else None)
-    return {"env_id": name} if isinstance(name, str) else {}
+    given = {**dict(zip(MAKE, arguments, strict=False)), **keywords}
+    name = given.pop("id", None)
+    if name is None:
+        return {}
+    given.pop("render_mode", None)
+    found: dict[str, Any] = {"env_id": name} if isinstance(name, str) else {}
+    return found | ({"env_kwargs": given} if given else {})
 
 
 def _normalized(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-    names = ("venv", "training", "norm_obs", "norm_reward", "clip_obs", "clip_reward")
-    given = {**dict(zip(names, arguments, strict=False)), **keywords}
-    return {"normalize": {name: given[name] for name in names[2:] if name in given} or True}
+    given = {**dict(zip(NORMALIZE, arguments, strict=False)), **keywords}
+    return {"normalize": {name: value for name, value in given.items() if name not in NORMALIZE[:2]} or True}
 
 
 def _learned(arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:

@@ -318,7 +318,7 @@ AGILERL: Rules = {
     **renamed("environment", env_name="id"),
     "environment.name": same("environment.id"),
     "environment.version": refused("the id of an environment has its version"),
-    "env_config": Rule("environment.kwargs", "", lambda value, given: entries("environment.kwargs", value or {})),
+    "env_config": RUN["env_kwargs"],
     "max_steps": TOTAL_STEPS,
     **each("evo_steps metrics_interval", changed("training.evo_steps", BETWEEN, whole)),
     **kept("training", "eval_steps eval_loop"),

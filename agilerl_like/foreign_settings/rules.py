@@ -215,6 +215,7 @@ RUN: Rules = {
     "device": Rule("run.device", "", _device),
     "num_envs": same("environment.num_envs", COPIES),
     "env_id": same("environment.id"),
+    "env_kwargs": Rule("environment.kwargs", "", lambda value, given: entries("environment.kwargs", value or {})),
 }
 """Names that most systems share."""
 

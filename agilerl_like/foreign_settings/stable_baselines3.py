@@ -25,7 +25,6 @@ from agilerl_like.foreign_settings.rules import (
     changed,
     doubled,
     each,
-    entries,
     flag,
     hidden_layers,
     kept,
@@ -59,20 +58,25 @@ def _constant(value: Any) -> float | None:
     return None if value is None else number(value)
 
 
+NORMALIZE = ("norm_obs", "norm_reward", "clip_obs", "clip_reward")
+"""Arguments of VecNormalize that have an equivalent."""
+
+
 def _normalize(value: Any, given: Given) -> Settings:
     options = {"norm_obs": True, "norm_reward": True} if value is True else value
     if not options:
         return {}
     if not isinstance(options, Mapping):
         raise NotConvertible("allowed are true, false and a mapping such as {norm_obs: true, norm_reward: false}")
-    for name in options:
-        if name not in ("norm_obs", "norm_reward", "clip_obs", "clip_reward"):
-            raise NotConvertible(f"{name} has no equivalent")
     found: Settings = {"algorithm.normalize_observation": bool(options.get("norm_obs", True))}
     if "clip_obs" in options and options.get("norm_obs", True):
         found["algorithm.observation_clip"] = options["clip_obs"]
     if options.get("norm_reward", True):
         found |= {"algorithm.normalize_reward": True, "algorithm.reward_clip": options.get("clip_reward", 10.0)}
+    usual = {"gamma": given.get("gamma", 0.99), "epsilon": 1e-8, "norm_obs_keys": None}  # gamma here is the agent's
+    others = [name for name, one in options.items() if name not in NORMALIZE and (name, one) not in usual.items()]
+    if others:
+        raise NotConvertible(f"{', '.join(others)} has no equivalent", found)
     return found
 
 
@@ -179,8 +183,10 @@ SB3: Rules = {
     **each("total_timesteps n_timesteps", TOTAL_STEPS),
     "n_envs": same("environment.num_envs", COPIES),
     "normalize": Rule("algorithm.normalize_observation", "comes with normalize_reward", _normalize),
-    "env_kwargs": Rule("environment.kwargs", "", lambda value, given: entries("environment.kwargs", value or {})),
     "env_wrapper": Rule("environment.wrappers", "has names of gymnasium.wrappers, or module:Class", _wrappers),
+    **each("wrapper_class wrapper_kwargs", refused("give the wrapper in environment.wrappers", {})),
+    **each("vec_env_cls vec_env_kwargs", unused("environment.backend chooses the processes of environments")),
+    **each("monitor_dir monitor_kwargs start_index", unused(NOT_LEARNING)),
     "frame_stack": Rule("environment.wrappers", "has two wrappers", _only_frame_stack),
     "eval_freq": same("training.evo_steps", BETWEEN),
     "n_eval_episodes": same("training.eval_loop"),
