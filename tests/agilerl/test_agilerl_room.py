@@ -680,6 +680,12 @@ def test_dqn_learns_from_whole_numbers_in_a_replay(space, obs):
     assert np.isfinite(agent.learn(memory.sample(2)))
 
 
+def test_dqn_has_no_double_estimates_by_default_as_in_agilerl():
+    assert DQN(BOX, DISCRETE, net_config=SMALL).double is False
+    (agent,) = create_population("DQN", SMALL, {"DOUBLE": True}, BOX, DISCRETE)
+    assert agent.double is True
+
+
 def test_learning_begins_where_the_agents_say_unless_the_call_does():
     env = gymnasium.make("CartPole-v1")
     spaces = env.observation_space, env.action_space
