@@ -40,7 +40,9 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
     """This package's PPO, called as AgileRL's.
 
     `rollout_buffer_config`, `wrap` and `accelerator`'s wrapping are accepted and have nothing to do. A `batch_size`
-    beyond the rollout becomes the rollout. `more` are keywords of `agilerl_like.PPO`, such as `seed`.
+    beyond the rollout becomes the rollout. Outputs of the policy for a Box, and `action_std_init`, are in half-widths
+    of the action space, around its centre; AgileRL's are in units of the space. `more` are keywords of
+    `agilerl_like.PPO`, such as `seed`.
     """
 
     def __init__(
