@@ -705,6 +705,23 @@ def test_every_step_may_begin_an_episode():
     assert [float(start[0]) for start in starts] == [1.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"batch_size": 128}, 128),
+        ({"batch_size": 512}, 192),
+        ({"batch_size": 512, "num_envs": 48}, 288),  # two steps of each env
+        ({"batch_size": 128, "groups": {"agent_2": "other"}}, 64),
+    ],
+)
+def test_a_minibatch_of_a_team_is_at_most_the_rollout_of_its_smallest_group(given, expected):
+    ids = ["agent_0", "agent_1", "agent_2"]
+    spaces = dict.fromkeys(ids, BOX), dict.fromkeys(ids, DISCRETE)
+    team = IPPO(*spaces, learn_step=64, net_config=SMALL, **given)
+    assert team.batch_size == expected
+    assert team.hp_config["batch_size"].max == 4 * expected
+
+
 def test_a_learning_rate_by_group_has_default_ranges():
     spaces = dict.fromkeys(("a_0", "b_0"), BOX), dict.fromkeys(("a_0", "b_0"), DISCRETE)
     team = IPPO(*spaces, lr={"a": 1e-3, "b": 2e-3}, net_config=SMALL)

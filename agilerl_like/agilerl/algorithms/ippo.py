@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,13 +75,14 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO, same_algorithm=True):
         **more: Any,
     ) -> None:
         agent_ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
-        batch_size = fitting_batch(batch_size, learn_step, num_envs)
         groups = more.get("groups") or {}
-        names = {groups.get(agent, group_of(agent)) for agent in agent_ids}
-        single = split_by_group({"lr": lr}, {}, names, hp_config)[0]["lr"]  # with lr by group, the value that evolves
+        sizes = Counter(groups.get(agent, group_of(agent)) for agent in agent_ids)
+        smallest = min(sizes.values(), default=1)
+        batch_size = fitting_batch(batch_size, smallest * learn_step, smallest * num_envs)
+        single = split_by_group({"lr": lr}, {}, sizes, hp_config)[0]["lr"]  # with lr by group, the value that evolves
         hp_config = default_ranges(hp_config, single, batch_size, learn_step)
         net_config = by_group(net_config, agent_ids, groups)
-        super().__init__(**settings_from(locals(), without=(*WITHOUT_EFFECT, "groups", "names", "single")))
+        super().__init__(**settings_from(locals(), without=(*WITHOUT_EFFECT, "groups", "sizes", "smallest", "single")))
         self.mut = mut or "None"
 
     @classmethod
