@@ -722,6 +722,18 @@ def test_a_minibatch_of_a_team_is_at_most_the_rollout_of_its_smallest_group(give
     assert team.hp_config["batch_size"].max == 4 * expected
 
 
+def test_agents_with_equal_ids_up_to_the_last_underscore_are_a_group_as_in_agilerl():
+    ids = ["drone_left", "drone_right"]
+    spaces = dict.fromkeys(ids, BOX), dict.fromkeys(ids, DISCRETE)
+    team = IPPO(*spaces, net_config={"drone_left": SMALL})
+    assert team.shared_agent_ids == ["drone"]
+    assert team.has_grouped_agents()
+    assert team.learners["drone"].architecture.encoder.hidden_size == (16,)
+    apart = IPPO(*spaces, net_config=SMALL, groups={"drone_right": "rear"})
+    assert apart.grouped_agents == {"drone": ["drone_left"], "rear": ["drone_right"]}
+    assert agilerl_like.IPPO(*spaces).shared_agent_ids == ids
+
+
 def test_a_learning_rate_by_group_has_default_ranges():
     spaces = dict.fromkeys(("a_0", "b_0"), BOX), dict.fromkeys(("a_0", "b_0"), DISCRETE)
     team = IPPO(*spaces, lr={"a": 1e-3, "b": 2e-3}, net_config=SMALL)

@@ -20,7 +20,7 @@ from agilerl_like.agilerl.algorithms.core.base import (
     wrapped,
 )
 from agilerl_like.algorithms import ippo
-from agilerl_like.algorithms.agent_groups import Spaces, agent_ids_of, group_of, split_by_group
+from agilerl_like.algorithms.agent_groups import Spaces, agent_ids_of, split_by_group
 from agilerl_like.algorithms.evaluation import EpisodeCallback
 from agilerl_like.hpo import HyperparameterConfig
 
@@ -33,6 +33,7 @@ WITHOUT_EFFECT = ("mut", "action_batch_size", "torch_compiler", "wrap")
 class IPPO(EvolvableAlgorithm, ippo.IPPO, same_algorithm=True):
     """This package's IPPO, called as AgileRL's.
 
+    Agents whose ids are equal up to the last underscore are a group, as in AgileRL, unless `groups` has others.
     `net_config` may be by agent: agents of a group have one network, so what one of them has counts for its group.
     `lr` may be by group, as in `agilerl_like.IPPO`. `action_batch_size`, `torch_compiler` and `wrap` are accepted and
     have nothing to do. `more` are keywords of `agilerl_like.IPPO`, such as `groups` and `seed`.
@@ -75,14 +76,14 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO, same_algorithm=True):
         **more: Any,
     ) -> None:
         agent_ids = tuple(agent_ids if agent_ids is not None else agent_ids_of(observation_spaces))
-        groups = more.get("groups") or {}
-        sizes = Counter(groups.get(agent, group_of(agent)) for agent in agent_ids)
+        groups = {agent: agent.rsplit("_", 1)[0] for agent in agent_ids} | (more.pop("groups", None) or {})
+        sizes = Counter(groups[agent] for agent in agent_ids)
         smallest = min(sizes.values(), default=1)
         batch_size = fitting_batch(batch_size, smallest * learn_step, smallest * num_envs)
         single = split_by_group({"lr": lr}, {}, sizes, hp_config)[0]["lr"]  # with lr by group, the value that evolves
         hp_config = default_ranges(hp_config, single, batch_size, learn_step)
-        net_config = by_group(net_config, agent_ids, groups)
-        super().__init__(**settings_from(locals(), without=(*WITHOUT_EFFECT, "groups", "sizes", "smallest", "single")))
+        net_config = by_group(net_config, groups)
+        super().__init__(**settings_from(locals(), without=(*WITHOUT_EFFECT, "sizes", "smallest", "single")))
         self.mut = mut or "None"
 
     @classmethod
@@ -136,8 +137,8 @@ class IPPO(EvolvableAlgorithm, ippo.IPPO, same_algorithm=True):
         return super().test(env, swap_channels, max_steps, loop, sum_scores, callback)
 
 
-def by_group(net_config: Mapping[str, Any] | None, ids: Sequence[str], groups: Mapping[str, str]) -> Any:
+def by_group(net_config: Mapping[str, Any] | None, groups: Mapping[str, str]) -> Any:
     """A `net_config` by agent as one by group; what is not named by an agent stays."""
     if net_config is None:
         return None
-    return {groups.get(key, group_of(key)) if key in ids else key: value for key, value in net_config.items()}
+    return {groups.get(key, key): value for key, value in net_config.items()}
