@@ -86,8 +86,7 @@ class Spec:
 
     def to_config(self) -> dict[str, Any]:
         """Return the plain mapping that `from_config` turns back into an equal spec."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        return {f.name: _with_lists(getattr(self, f.name)) for f in fields(self)}
 
     @property
     def operator_kinds(self) -> Mapping[str, OperatorKind]:
@@ -194,6 +193,11 @@ class Spec:
     def evolve(self: SpecT, **changes: Any) -> SpecT:
         """Return a copy with some fields changed, validated again."""
         return replace(self, **changes)
+
+
+def _with_lists(value: Any) -> Any:
+    """Return a value with tuples as lists, also those within tuples."""
+    return [_with_lists(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def size_steps(operator: str, size: int, low: int, high: int, steps: Sequence[int]) -> list[int]:

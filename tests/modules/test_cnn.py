@@ -242,6 +242,12 @@ def test_spec_round_trips_through_json(spec, seed):
             assert CNNSpec.from_config("x", json.loads(json.dumps(child.to_config()))) == child
 
 
+def test_a_config_equals_its_json_also_with_extents_by_axis():
+    """Processes divide members by their configs, of which they receive those of other processes as JSON."""
+    spec = CNNSpec((16, 16), kernel_size=((3, 5), 3), stride_size=(1, (2, 1)), padding=((1, 2), 0))
+    assert json.loads(json.dumps(spec.to_config())) == spec.to_config()
+
+
 def test_extents_may_be_lists_and_equal_lists_become_integers():
     spec = CNNSpec.from_config("x", {"channel_size": [16, 16], "kernel_size": [[3, 5], [3, 3]], "stride_size": None})
     assert (spec.kernel_size, spec.stride_size, spec.padding) == (((3, 5), 3), (1, 1), (0, 0))
