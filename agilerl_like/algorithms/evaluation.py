@@ -131,15 +131,23 @@ class Episodes(NamedTuple):
     @property
     def is_zero_sum(self) -> bool:
         """Whether the returns of several agents add up to 0 in each episode, and are not all 0."""
+        return is_zero_sum(*self.largest_returns)
+
+    @property
+    def largest_returns(self) -> tuple[float, float]:
+        """Largest absolute value of a return, and of an agent's part of one; for `is_zero_sum`."""
         by_agent = [*self.returns_by_agent.values()]
-        if len(by_agent) < 2 or not np.any(by_agent):
-            return False
-        return bool(np.abs(self.returns).max() <= 1e-6 * np.abs(by_agent).max())
+        return float(np.abs(self.returns).max(initial=0.0)), float(np.abs(by_agent).max(initial=0.0))
 
     @property
     def steps(self) -> int:
         """Env steps of all members."""
         return int(self.lengths.sum())
+
+
+def is_zero_sum(largest: float, largest_of_agent: float) -> bool:
+    """Whether returns add up to 0 over the agents, given `Episodes.largest_returns`; False without rewards."""
+    return largest_of_agent > 0.0 and largest <= 1e-6 * largest_of_agent
 
 
 EpisodeCallback = Callable[[float, dict[str, Any]], None]

@@ -43,8 +43,8 @@ class EvalResult(NamedTuple):
     """Returns of each member's episodes, in the order of the seeds, which are the same for all; nan where an episode
     was lost, or a member did not play a seed. Empty if fitness is not a mean over episodes; if it is info.NAME, these
     are the infos."""
-    is_zero_sum: bool = False
-    """Whether the fitness is the return, there were rewards, and in every episode they summed to 0 over the agents."""
+    largest_returns: tuple[float, float] = (math.nan, math.nan)
+    """Those of the `Episodes`; nan if fitness is a rating, or only the returns of a side of a game count."""
     instances: int = 1
     """Instances of the env; episode i of a member is of instance i modulo their number."""
     aggregate: str = "mean"
@@ -73,7 +73,7 @@ class EvalResult(NamedTuple):
             self.episodes,
             [self.steps[place] for place in places],
             [self.returns[place] for place in places if self.returns],
-            self.is_zero_sum,
+            self.largest_returns,
             self.instances,
             self.aggregate,
             {name: [values[place] for place in places] for name, values in (self.measures or {}).items()},
@@ -261,7 +261,7 @@ class Evaluator:
             played.returns.shape[1],  # at least as many as seeds, because of whole sets of instances
             played.lengths.sum(axis=1).tolist(),
             np.where(played.lost, np.nan, played.returns).tolist(),
-            played.is_zero_sum,
+            played.largest_returns,
         )
 
     def play_constant(
@@ -298,7 +298,7 @@ class Evaluator:
             scores.shape[1],
             played.lengths.sum(axis=1).tolist(),
             scores.tolist(),
-            played.is_zero_sum and not self.fitness_info,
+            played.largest_returns,
             self.instances,
             self.aggregate,
             {name: [summary(its.tolist()).mean for its in values] for name, values in measures.items()},

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
+from agilerl_like.algorithms.evaluation import is_zero_sum
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
@@ -60,7 +61,7 @@ class EvaluatingLoop(LoopState):
         self._extend_history(records)
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records, stopped or self._measure_baseline(is_zero_sum=result.is_zero_sum)
+        return records, stopped or self._measure_baseline(result)
 
     def _evaluate_members(self) -> tuple[EvalResult, int]:
         """Return the result of this process's members, with those in doubt, and the signal that stopped it, or 0."""
@@ -71,7 +72,7 @@ class EvaluatingLoop(LoopState):
         )
         if result is None:
             return _unfinished_result(self.population), stopped
-        if result.is_zero_sum and generation == 1:
+        if generation == 1 and self._is_zero_sum(result):
             self.callbacks.on_warning(
                 "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
                 "episode, whatever a member does; fitness='rating' compares members by games"
@@ -103,7 +104,17 @@ class EvaluatingLoop(LoopState):
             for record, fitness_before in zip(records, self.fitness or [math.nan] * len(records), strict=True)
         )
 
-    def _measure_baseline(self, *, is_zero_sum: bool) -> int:
+    def _is_zero_sum(self, result: EvalResult) -> bool:
+        """Whether fitness is the return, and the returns of all members sum to 0 over the agents; collective.
+
+        `result` is that of the members of this process.
+        """
+        if self.training_args.fitness != "return":
+            return False
+        gathered = self.members.process_group.all_gather([*result.largest_returns])
+        return is_zero_sum(*np.max(gathered, axis=0).tolist())
+
+    def _measure_baseline(self, result: EvalResult) -> int:
         """Play constant policies for a selection that needs their returns; return the signal that stopped it, or 0.
 
         They are not played where a constant action may be illegal, nor where the fitness of all is 0.
@@ -115,8 +126,9 @@ class EvaluatingLoop(LoopState):
             return 0
         mask = self.evaluator.env.action_mask
         by_agent = mask.values() if isinstance(mask, Mapping) else (mask,)
-        is_useless = is_zero_sum or any(its is not None for its in by_agent)
-        if any(members.process_group.all_gather(is_useless)):  # the envs of processes may differ
+        has_masks = any(its is not None for its in by_agent)
+        # gathered, because the envs of processes may differ
+        if any(members.process_group.all_gather(has_masks)) or self._is_zero_sum(result):
             return 0
         seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
         with self.timer("evaluate"):

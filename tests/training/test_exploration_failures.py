@@ -1,6 +1,7 @@
 """What constant policies earn, measured in runs, and the ranges that `evolution: auto` adds for continuous actions."""
 
 import json
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
-from small_runs import SMALL
+from small_runs import SMALL, Records
 from steady_teams import Steady
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs, train_multi_agent_on_policy
@@ -149,3 +150,28 @@ def test_constant_policies_are_measured_in_a_zero_sum_game_whose_fitness_is_an_i
     assert "fitness='return'" not in capsys.readouterr().out
     highest, spread = NotesBaseline.noted[2]
     assert 0 <= spread <= highest <= 4
+
+
+class PaysOnTheSecondProcess(Duel):
+    """A duel whose rewards sum to 0 on the first process of a run alone, as if its members had played so."""
+
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        extra = float(os.environ.get("RANK", "0"))
+        return observations, {agent: paid + extra for agent, paid in rewards.items()}, *rest
+
+
+def test_a_game_is_zero_sum_only_if_it_is_for_the_members_of_all_processes():
+    """As in one process, so that the warning and the baseline do not depend on the number of processes."""
+    env = make_multi_agent_vect_envs(PaysOnTheSecondProcess, 2, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    pop = IPPO.population(2, *spaces, num_envs=2, learn_step=16, batch_size=16, net_config=SMALL, seed=1)
+    options = {"max_steps": 64, "evo_steps": 16, "eval_loop": 1, "verbose": False, "processes": 2}
+    records = Records()
+    NotesBaseline.noted.clear()
+    train_multi_agent_on_policy(
+        env, pop=pop, selection_strategy=NotesBaseline(), mutation=GaussianSteps(), reporters=[records], **options
+    )
+    env.close()
+    assert not [text for text in records.warnings if "fitness='return'" in text]
+    assert NotesBaseline.noted[2] is not None
