@@ -275,6 +275,7 @@ def _environment(rank: int, processes: int, port: int, threads: int) -> Iterator
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "OMP_NUM_THREADS": threads,
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # rank 0 has the store, and no agent of torchrun
         **({_CHILD_OF: os.getpid()} if rank else {}),
     }
     before = {name: os.environ.get(name) for name in values}

@@ -10,11 +10,13 @@ import textwrap
 import threading
 import time
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from slowness import slowness
 
 from agilerl_like.distributed import launcher
@@ -30,6 +32,7 @@ VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "OMP_NUM_THREADS",
+    "TORCHELASTIC_USE_AGENT_STORE",
 )
 
 
@@ -48,6 +51,12 @@ def variables():
 def report(rank, folder, tensor):
     found = {"threads": torch.get_num_threads(), "tensor": tensor.tolist(), "pid": os.getpid(), **variables()}
     (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def join_group(rank):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LONG))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def fall_or_stay_for_ever(rank, stays):
@@ -92,7 +101,17 @@ def test_ranks_have_their_variables_and_the_parents_are_restored(tmp_path, monke
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "OMP_NUM_THREADS": str(threads),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def test_processes_join_a_group_if_torchrun_started_the_caller_alone(monkeypatch):
+    """Its agent has a store at another port, which the processes of the run must not take for that of rank 0."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with launched(2, join_group) as workers:
+        join_group(0)
+    assert workers.failed() == []
 
 
 @pytest.mark.parametrize(("cores", "each"), [(8, 3), (5, 2), (1, 1)])
