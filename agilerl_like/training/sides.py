@@ -70,17 +70,18 @@ def play_sides(
         is_new[: len(given)] = given
         kept = np.flatnonzero(is_new)
 
-    def totals(of_side: Callable[[Collection[str]], Collection[str]]) -> np.ndarray:
+    def totals(agents_by_side: Sequence[Collection[str]]) -> np.ndarray:
+        """Sum returns in the order of the env's agents: that of a set differs between runs, and rounding with it."""
         return np.stack(
             [
-                np.sum([episodes.returns_by_agent[agent] for agent in of_side(side)], axis=0)[:, kept]
-                for side, episodes in zip(sides, found, strict=True)
+                np.sum([episodes.returns_by_agent[one] for one in env.agent_ids if one in agents], axis=0)[:, kept]
+                for agents, episodes in zip(agents_by_side, found, strict=True)
             ]
         )
 
     return SidesPlayed(
-        totals(lambda side: side),
-        totals(lambda side: everyone - frozenset(side)),
+        totals(sides),
+        totals([everyone - frozenset(side) for side in sides]),
         np.stack([episodes.lengths[:, kept] for episodes in found]),
         np.stack([episodes.lost[:, kept] for episodes in found]),
         np.sum([episodes.lengths.sum(axis=1) for episodes in found], axis=0),

@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,9 +31,11 @@ from agilerl_like import (
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.pettingzoo import single_env_vector
 from agilerl_like.envs.multi_agent.scripted import random_moves
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.hpo import Selection
 from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.sides import play_sides, scripted_agents
 
 BOTH = {"red_0": "player", "blue_0": "player"}
 
@@ -246,6 +249,34 @@ def test_players_play_as_many_games_in_each_instance():
         assert played.returns.tolist() == [[1.0, 2.5] * number, [1.0, 1.5] * number]
     ratings = rate_players({"zero": zero, "perfect": perfect_nim}, env, games=3, seed=1)
     assert ratings["zero"].games == 12  # 3 from each of two sides, in each of two instances
+
+
+PAID = {"speaker_0": 1.0, "listener_0": 1e17, "listener_1": -1e17, "listener_2": 5.0}
+"""Rewards by agent. The sum of the first three depends on its order, because 1 is lost beside 1e17."""
+
+
+class PaysUnequally(Steady):
+    """Pays each agent `PAID`."""
+
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: PAID[agent] for agent in rewards}, *rest
+
+
+def test_returns_of_a_side_are_summed_in_the_order_of_the_envs_agents():
+    """The order of a set of names depends on the hash seed of the process."""
+    *three, other = PAID
+    env = make_multi_agent_vect_envs(partial(PaysUnequally, 1, tuple(PAID)), 1, backend="sync")
+    scripts = scripted_agents(zero, {"": tuple(PAID)}, env.single_action_spaces)
+    adapter = MultiAgentVecEnvAdapter(env.eval_env(1))
+
+    def policies(side):
+        return [scripts.part(side)]
+
+    for side in permutations(three):
+        played = play_sides([side, (other,)], policies, policies, adapter, [1])
+        assert played.mine.tolist() == [[[0.0]], [[5.0]]]
+        assert played.others.tolist() == [[[5.0]], [[0.0]]]
 
 
 class NimFromOne(games.Nim):
