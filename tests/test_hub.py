@@ -52,7 +52,7 @@ def test_a_local_folder(run, tmp_path):
 def test_the_folder_of_a_run_and_a_foreign_configuration_are_left_as_they_are(run, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
     before = (folder / "config.yaml").read_bytes()
-    with pytest.raises(ConfigurationError, match=r"has files of a run, or a config\.yaml of its own"):
+    with pytest.raises(ConfigurationError, match=r"has metrics\.csv, so it is the folder of a run"):
         push_to_hub(Run.open(folder), folder)
     assert (folder / "config.yaml").read_bytes() == before
     (tmp_path / "own").mkdir()
@@ -250,6 +250,35 @@ def test_the_hub(run, hub, tmp_path):
     assert hub.calls == [("create", "me/pole", True), ("upload", "me/pole", "second"), ("download", "me/pole", "main")]
     from_hub("me/pole", folder=tmp_path / "kept")
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["README.md", "best", "config.yaml"]
+
+
+def small_agent(seed):
+    return PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=seed)
+
+
+def test_the_agent_that_was_pushed_is_loaded_and_none_that_was_saved_to_the_same_folder(hub, tmp_path):
+    new, folder = small_agent(1), small_agent(0).save_checkpoint(tmp_path / "pole")
+    push_to_hub(new, "me/pole")
+    refused = r"='.*pole' has manifest\.json, so it is the folder of a run or of a saved agent; allowed is another"
+    with pytest.raises(ConfigurationError, match=f"repository{refused}"):
+        push_to_hub(new, folder)
+    with pytest.raises(ConfigurationError, match=f"folder{refused}"):
+        from_hub("me/pole", folder=folder)
+    assert not (folder / "best").exists()
+    new.save_checkpoint(folder / "best")
+    assert from_hub(folder).seed == 1
+
+
+def test_a_download_replaces_an_earlier_one_and_a_failed_one_does_not(hub, tmp_path):
+    for seed, repository in enumerate(("me/a", "me/b")):
+        push_to_hub(small_agent(seed), repository, env=repository)
+        assert from_hub(repository, folder=tmp_path / "kept").seed == from_hub(tmp_path / "kept").seed == seed
+        assert repository in (tmp_path / "kept" / "README.md").read_text()
+    shutil.rmtree(hub.folder / "me" / "a" / "best")
+    with pytest.raises(CheckpointError, match="best' does not exist"):
+        from_hub("me/a", folder=tmp_path / "kept")
+    assert from_hub(tmp_path / "kept").seed == 1
+    assert "me/b" in (tmp_path / "kept" / "README.md").read_text()
 
 
 def test_a_push_without_a_video_removes_that_of_the_push_before(run, hub, tmp_path):

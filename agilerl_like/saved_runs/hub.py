@@ -23,6 +23,7 @@ from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS
 from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.saved_runs.run import Run
+from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS
 from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.training.run_folder import BEST
@@ -54,8 +55,8 @@ def push_to_hub(
     token; None: that of `hf auth login` or of the environment variable HF_TOKEN. `message` is that of the commit.
 
     Raises:
-        ConfigurationError: `repository` is neither; the folder holds another card, a run, or a config.yaml without our
-            card; or the extra `hub` is missing.
+        ConfigurationError: `repository` is neither; the folder holds another card, a run, a saved agent at the top, or
+            a config.yaml without our card; or the extra `hub` is missing.
     """
     content = _content_of(source, env)
     if isinstance(repository, Path):
@@ -82,20 +83,23 @@ def from_hub(
     """Load an agent that `push_to_hub` uploaded; nothing of the download is executed.
 
     `repository` is "user/name" on the Hub or the `Path` of a local folder. The download is kept in `folder`, if that is
-    given. `revision` is a branch, a tag or a commit; None: the newest commit of the main branch. `token` is as in
-    `push_to_hub`. The agent's tensors are on `device`.
+    given, and replaces an earlier one there. `revision` is a branch, a tag or a commit; None: the newest commit of the
+    main branch. `token` is as in `push_to_hub`. The agent's tensors are on `device`.
 
     Raises:
-        ConfigurationError: `repository` is neither, or the extra `hub` is missing.
-        CheckpointError: it does not hold an agent.
+        ConfigurationError: `repository` is neither; `folder` is that of a run or of a saved agent; or the extra `hub`
+            is missing.
+        CheckpointError: the repository does not hold an agent in `best/`; or what `folder` has there is not replaced.
     """
     if isinstance(repository, Path):
-        return load_agent(repository, device)
+        return load_agent(repository / BEST, device)
     hub = _hub(repository)
+    if folder:
+        _check_folder("folder", Path(folder))
     patterns = [f"{BEST}/*", CONFIG, CARD]
     with tempfile.TemporaryDirectory() as temporary:
         # files and no links to a cache, which a stored folder must not hold
-        path = Path(folder or temporary)
+        path = Path(temporary)
         hub.snapshot_download(
             repository,
             revision=revision,
@@ -104,7 +108,10 @@ def from_hub(
             allow_patterns=patterns,
             library_name=LIBRARY,
         )
-        return load_agent(path, device)
+        agent = load_agent(path / BEST, device)
+        if folder:
+            _copy(path, Path(folder))
+        return agent
 
 
 def _hub(repository: str) -> Any:
@@ -181,14 +188,13 @@ def _birth_line(birth: Any) -> str:
 
 def _write(folder: Path, content: Content, video: Path | str | None, place: str) -> None:
     """Write the files of a repository into a folder; `place` is the argument of `from_hub` in its card."""
+    _check_folder("repository", folder)
     card = folder / CARD
     if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(encoding="utf-8", errors="replace")[:500]:
         raise ConfigurationError(f"repository={str(folder)!r} has a {CARD} that is not a card of this package")
-    is_run = any((folder / name).exists() for name in (METRICS, LINEAGE, CHECKPOINTS))
-    if is_run or ((folder / CONFIG).exists() and not card.exists()):
+    if (folder / CONFIG).exists() and not card.exists():
         raise ConfigurationError(
-            f"repository={str(folder)!r} has files of a run, or a {CONFIG} of its own, which would be replaced; "
-            "allowed is another folder"
+            f"repository={str(folder)!r} has a {CONFIG} of its own, which would be replaced; allowed is another folder"
         )
     make_folder(folder)
     replace_file(card, card_of(content, place).encode())  # first: it marks the other files as ours
@@ -198,6 +204,27 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
         (folder / VIDEO).unlink(missing_ok=True)
     else:
         shutil.copyfile(video, folder / VIDEO)
+
+
+def _copy(download: Path, folder: Path) -> None:
+    """Copy a repository that was downloaded into a folder, where it replaces an earlier one."""
+    safe_folder.write_folder(folder / BEST, "agent", *safe_folder.read_folder(download / BEST, "agent"))
+    for name in (CONFIG, CARD):
+        if (download / name).exists():
+            replace_file(folder / name, safe_folder.read_regular(download / name, safe_folder.MAX_TEXT_BYTES))
+
+
+def _check_folder(field: str, folder: Path) -> None:
+    """Raise ConfigurationError if a folder is that of a run, or is itself a saved agent or population.
+
+    `agilerl-like eval` would read the agent of the manifest instead of that in `best/`.
+    """
+    for name in (METRICS, LINEAGE, CHECKPOINTS, safe_folder.MANIFEST):
+        if (folder / name).exists():
+            raise ConfigurationError(
+                f"{field}={str(folder)!r} has {name}, so it is the folder of a run or of a saved agent; allowed is "
+                "another folder"
+            )
 
 
 def _shown(value: object) -> str:
