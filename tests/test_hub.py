@@ -289,6 +289,19 @@ def test_a_push_without_a_video_removes_that_of_the_push_before(run, hub, tmp_pa
             assert (folder / "replay.mp4").exists() == (video is not None)
 
 
+def test_a_video_in_the_folder_itself_stays_and_a_missing_one_is_refused_before_anything_is_written(tmp_path):
+    folder = tmp_path / "out"
+    for missing in (tmp_path / "film.mp4", tmp_path):
+        with pytest.raises(ConfigurationError, match=r"video='.*' is no file; allowed is a film"):
+            push_to_hub(small_agent(0), folder, video=missing)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "replay.mp4").write_bytes(b"film")
+    for _ in range(2):
+        push_to_hub(small_agent(0), folder, video=folder / "replay.mp4")
+        assert (folder / "replay.mp4").read_bytes() == b"film"
+
+
 def test_refuses(run, hub, tmp_path, monkeypatch):
     for function in (lambda name: push_to_hub(run, name), from_hub):
         with pytest.raises(

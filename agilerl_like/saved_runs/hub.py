@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import importlib.util
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -56,8 +57,10 @@ def push_to_hub(
 
     Raises:
         ConfigurationError: `repository` is neither; the folder holds another card, a run, a saved agent at the top, or
-            a config.yaml without our card; or the extra `hub` is missing.
+            a config.yaml without our card; `video` is no file; or the extra `hub` is missing.
     """
+    if video is not None and not os.path.isfile(video):
+        raise ConfigurationError(f"video={str(video)!r} is no file; allowed is a film, such as `record_film` writes")
     content = _content_of(source, env)
     if isinstance(repository, Path):
         _write(repository, content, video, "Path('.')")
@@ -189,7 +192,8 @@ def _birth_line(birth: Any) -> str:
 def _write(folder: Path, content: Content, video: Path | str | None, place: str) -> None:
     """Write the files of a repository into a folder; `place` is the argument of `from_hub` in its card."""
     _check_folder("repository", folder)
-    card = folder / CARD
+    card, film = folder / CARD, folder / VIDEO
+    is_in_place = video is not None and film.exists() and film.samefile(video)
     if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(encoding="utf-8", errors="replace")[:500]:
         raise ConfigurationError(f"repository={str(folder)!r} has a {CARD} that is not a card of this package")
     if (folder / CONFIG).exists() and not card.exists():
@@ -201,9 +205,9 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
     content.agent.save_checkpoint(folder / BEST)
     replace_file(folder / CONFIG, to_yaml(dict(content.settings)).encode())
     if video is None:
-        (folder / VIDEO).unlink(missing_ok=True)
-    else:
-        shutil.copyfile(video, folder / VIDEO)
+        film.unlink(missing_ok=True)
+    elif not is_in_place:
+        shutil.copyfile(video, film)
 
 
 def _copy(download: Path, folder: Path) -> None:
