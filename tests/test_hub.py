@@ -302,6 +302,18 @@ def test_a_video_in_the_folder_itself_stays_and_a_missing_one_is_refused_before_
         assert (folder / "replay.mp4").read_bytes() == b"film"
 
 
+def test_a_video_that_no_push_has_written_is_neither_removed_nor_replaced(tmp_path):
+    folder, film = tmp_path / "out", tmp_path / "film.mp4"
+    folder.mkdir()
+    (folder / "replay.mp4").write_bytes(b"mine")
+    film.write_bytes(b"film")
+    for video in (None, film):
+        with pytest.raises(ConfigurationError, match=r"out' has a replay\.mp4 of its own, which would be replaced or"):
+            push_to_hub(small_agent(0), folder, video=video)
+    assert [path.name for path in folder.iterdir()] == ["replay.mp4"]
+    assert (folder / "replay.mp4").read_bytes() == b"mine"
+
+
 def test_refuses(run, hub, tmp_path, monkeypatch):
     for function in (lambda name: push_to_hub(run, name), from_hub):
         with pytest.raises(

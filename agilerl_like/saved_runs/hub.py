@@ -57,7 +57,7 @@ def push_to_hub(
 
     Raises:
         ConfigurationError: `repository` is neither; the folder holds another card, a run, a saved agent at the top, or
-            a config.yaml without our card; `video` is no file; or the extra `hub` is missing.
+            a config.yaml or another replay.mp4 without our card; `video` is no file; or the extra `hub` is missing.
     """
     if video is not None and not os.path.isfile(video):
         raise ConfigurationError(f"video={str(video)!r} is no file; allowed is a film, such as `record_film` writes")
@@ -196,9 +196,11 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
     is_in_place = video is not None and film.exists() and film.samefile(video)
     if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(encoding="utf-8", errors="replace")[:500]:
         raise ConfigurationError(f"repository={str(folder)!r} has a {CARD} that is not a card of this package")
-    if (folder / CONFIG).exists() and not card.exists():
+    changed = [folder / CONFIG, *([] if is_in_place else [film])]
+    if not card.exists() and (foreign := [path.name for path in changed if path.exists()]):
         raise ConfigurationError(
-            f"repository={str(folder)!r} has a {CONFIG} of its own, which would be replaced; allowed is another folder"
+            f"repository={str(folder)!r} has a {foreign[0]} of its own, which would be replaced or removed; allowed is "
+            "another folder"
         )
     make_folder(folder)
     replace_file(card, card_of(content, place).encode())  # first: it marks the other files as ours
