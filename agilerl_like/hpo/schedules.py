@@ -203,4 +203,5 @@ def _function(name: str, schedule: str | Callable[[float], float]) -> Callable[[
 def _name_of(schedule: Schedule) -> str:
     if not callable(schedule):
         return str(schedule)
-    return SCHEDULES.name_of(schedule) or f"{schedule.__module__}:{getattr(schedule, '__qualname__', schedule)}"
+    qualname = getattr(schedule, "__qualname__", type(schedule).__qualname__)  # objects that are callable have none
+    return SCHEDULES.name_of(schedule) or f"{schedule.__module__}:{qualname}"

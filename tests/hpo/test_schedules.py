@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from math import nan
 
 import pytest
@@ -77,6 +78,22 @@ def test_a_function_is_saved_by_name_and_needs_the_script_again() -> None:
         factor("lr", loaded["lr"], 0.0)
     assert with_functions(loaded, given_) == given_
     assert with_functions(loaded, {"lr": lambda progress: 1.0}) == loaded  # another function
+
+
+class Decay:
+    def __init__(self, end: float) -> None:
+        self.end = end
+
+    def __call__(self, progress: float) -> float:
+        return self.end**progress
+
+
+@pytest.mark.parametrize("make", [lambda: Decay(0.1), lambda: partial(pow, 0.1)])
+def test_a_callable_object_is_saved_by_the_name_of_its_class_and_found_again_in_another_process(make) -> None:
+    data = schedules_to_json(check_schedules({"lr": make()}))
+    assert data["lr"] in (f"{__name__}:Decay", "functools:partial")
+    given_ = {"lr": make()}  # as the script of the other process makes it, at another address
+    assert with_functions(check_schedules(data), given_)["lr"] is given_["lr"]
 
 
 def test_a_registered_function_is_saved_under_its_name() -> None:
