@@ -210,10 +210,14 @@ def read_population(
 
 
 def _locate(path: Path, kind: str, place: str) -> tuple[Path, str]:
-    """Return the folder to read and its kind; a run's folder has agents and populations in the subfolder `place`."""
-    if (path / safe_folder.MANIFEST).exists():
+    """Return the folder to read and its kind; a run's folder has agents and populations in the subfolder `place`.
+
+    `os.path` finds nothing where `pathlib` raises OSError, such as for a name that is too long; the reader names that.
+    """
+    if os.path.exists(path / safe_folder.MANIFEST):
         return path, "checkpoint" if safe_folder.folder_kind(path) == "checkpoint" else kind
-    is_run = (path / place).is_dir() or any(path.glob(f".{place}.old-*"))  # left by a crash
+    left_by_crash = f".{place}.old-*"
+    is_run = os.path.isdir(path / place) or (os.path.isdir(path) and any(path.glob(left_by_crash)))
     return (path / place if is_run else path), kind
 
 

@@ -10,6 +10,7 @@ Tensors are copied into memory, so later changes of a file do not affect them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -246,13 +247,25 @@ def check_target(path: Path) -> None:
     """Raise CheckpointError if a path is something that `write_folder` does not replace; nothing is changed."""
     if "\0" in str(path):
         raise CheckpointError(f"path={str(path)!r} holds a NUL byte; allowed is the name of a folder to make")
+    if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
+        raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
+    try:
+        _check_replaceable(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"path={str(path)!r} cannot be written: {error.strerror}; allowed is the name of a folder to make"
+        ) from error
+
+
+def _check_replaceable(path: Path) -> None:
+    """As `check_target`; OSError if the file system refuses the path, or the longer one of the folder beside it."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(_sibling(path, "tmp"))
     if path.is_symlink():
         raise CheckpointError(
             f"path={str(path)!r} is a symbolic link, which is not replaced; allowed is a folder, such as the one to "
             "which it leads"
         )
-    if path.name in ("", ".."):  # possibly this process's working directory, which cannot be replaced
-        raise CheckpointError(f"path={str(path)!r} does not end in a name; allowed is the name of a folder to make")
     if not os.path.lexists(path) or (is_real_folder(path) and not any(path.iterdir())):
         return
     if not is_real_folder(path) or not (path / MANIFEST).is_file():
@@ -633,10 +646,13 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _locate(path: Path) -> Path:
     """Return a folder's path, or that of its predecessor if a crash interrupted the replacement."""
-    if path.exists():
-        return path
-    for old in _leftovers(path, "old"):
-        return old
+    try:
+        if path.exists():
+            return path
+        for old in _leftovers(path, "old"):
+            return old
+    except OSError as error:
+        raise CheckpointError(f"path={str(path)!r} cannot be read: {error.strerror}") from error
     raise CheckpointError(f"path={str(path)!r} does not exist")
 
 

@@ -512,6 +512,13 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
         PPO.load(tmp_path / "nowhere")
 
 
+def test_a_name_that_is_too_long_is_a_checkpoint_error_of_agents_and_populations(tmp_path):
+    agent, path = agent_of(), tmp_path / ("x" * 300)
+    for function in (agent.save_checkpoint, agent.load_checkpoint, PPO.load, Population.load):
+        with pytest.raises(CheckpointError, match=r"path='.*x' (cannot be written|cannot be read|does not exist)"):
+            function(path)
+
+
 @pytest.mark.parametrize("seed", [2**63, 2**70, 2**128 - 1])
 def test_agents_with_large_seeds_are_loaded(seed, tmp_path):
     agent = agent_of(seed=seed)

@@ -90,6 +90,16 @@ def test_a_path_with_a_nul_byte_is_refused(tmp_path):
     assert names_in(tmp_path) == []
 
 
+def test_a_path_that_the_file_system_refuses_is_one_error_of_writing_and_of_reading(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path, reason in ((tmp_path / ("x" * 300), "File name too long"), (tmp_path / "file" / "x", "Not a directory")):
+        with pytest.raises(CheckpointError, match=f"x' cannot be written: {reason}; allowed is the name of a folder"):
+            safe_folder.write_folder(path, "test", {"facts": 2}, {})
+        with pytest.raises(CheckpointError, match=r"x' (cannot be read: File name too long|does not exist)"):
+            safe_folder.read_folder(path, "test")
+    assert names_in(tmp_path) == ["file"]
+
+
 def test_brackets_and_commas_in_strings_do_not_count(tmp_path):
     documents = {"text": ["[" * 1000 + '"\\' + "}" * 1000, "\\", "{" * 1000]}
     assert everything(safe_folder.write_folder(tmp_path / "x", "test", documents, {})) == (documents, {})

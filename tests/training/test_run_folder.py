@@ -89,6 +89,8 @@ def test_any_file_of_a_run_marks_its_folder(earlier, trace):
             {"elite_path": "runs/../run"},
             r"elite_path='.*run' is or holds run_dir='.*run'; allowed is a folder of its own",
         ),
+        ({"elite_path": "x" * 240}, r"elite_path: path='.*x' cannot be written: File name too long; allowed is"),
+        ({"elite_path": "x" * 300}, r"elite_path: path='.*x' cannot be written: File name too long; allowed is"),
         ({"elite_path": "run/checkpoints"}, r"elite_path='.*' is a place of the run's own files"),
         ({"elite_path": "run/history/mine"}, r"elite_path='.*' is a place of the run's own files"),
         (
