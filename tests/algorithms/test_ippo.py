@@ -457,6 +457,25 @@ def test_a_trained_team_predicts_single_observations_and_batches():
         team.predict({"a_0": batch["a_0"], "b_0": np.array([np.nan, 0.0])})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["x", "y"], "^agent 'a_0': observation has dtype <U1; allowed are numbers"),
+        ([1j, 0j], "^agent 'a_0': observation has dtype complex128; allowed are real numbers"),
+        ([None, 1.0], r"observation=\[nan, 1\.0, 1\.0, 0\.0\] is not finite"),  # None is NaN, as without agent ids
+    ],
+)
+def test_observations_that_are_no_real_numbers_are_refused_with_agent_ids_too(wrong, message):
+    spaces = dict.fromkeys(("a_0", "a_1"), Box(-1, 1, (2,)))
+    team = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), seed=0, net_config=SMALL, agent_id_one_hot=True)
+    seen, zero = {"a_0": wrong, "a_1": [0.0, 1.0]}, np.zeros(1)
+    states, steps = {agent: [its] for agent, its in seen.items()}, {agent: [zero] for agent in spaces}
+    experiences = (states, *[steps] * 5, dict.fromkeys(spaces, np.zeros(2)), dict.fromkeys(spaces, zero))
+    for function, given in ((team.predict, seen), (team.get_action, seen), (team.learn, experiences)):
+        with pytest.raises(ConfigurationError, match=message):
+            function(given)
+
+
 def test_masks_and_states_of_the_wrong_agents_are_refused():
     spaces = dict.fromkeys(("a_0", "a_1"), Box(-1, 1, (3,)))
     team = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), seed=0, net_config=SMALL)

@@ -25,7 +25,7 @@ from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.random_actions import MASK
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import Transition, check_finite_array
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 Rewards = Literal["individual", "sum", "mean"]
 Death = Literal["continue", "end"]
@@ -92,9 +92,12 @@ class AgentGroup:
             ConfigurationError: the observation does not fit its space.
         """
         try:
-            return self.encoding.as_batch(observation)[0]
-        except ConfigurationError as error:
+            batch, _ = self.encoding.as_batch(observation)
+            if self._one_hot is not None and isinstance(self.single_observation_space, Box):
+                batch = self.encoding.encode(batch)  # float32, as the agent ids that are appended
+        except (ConfigurationError, EnvStepError) as error:
             raise ConfigurationError(f"agent {agent!r}: {error}") from error
+        return batch
 
     def rows_of_agent(self, agent: str, observations: Tree) -> Tree:
         """Convert one agent's observations `[N, …]` to rows, with its id if enabled."""
