@@ -190,6 +190,15 @@ def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
     return add
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """Return "module:name" of a function, by which files refer to it; other callable objects have that of their class.
+
+    A script is `__main__` in the processes that it starts, too, where multiprocessing calls it `__mp_main__`.
+    """
+    module = "__main__" if function.__module__ == "__mp_main__" else function.__module__
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
 def _spec_of(entry: Any) -> Any:
     """Return the spec's class of a kind of network; None of other entries."""
     return getattr(entry, "spec", None) if isinstance(entry, tuple) else None

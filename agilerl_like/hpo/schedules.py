@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
-from agilerl_like.registry import Registry, registered
+from agilerl_like.registry import Registry, function_name, registered
 
 Points: TypeAlias = tuple[tuple[float, float], ...]
 Schedule: TypeAlias = str | Points | Callable[[float], float]
@@ -203,5 +203,4 @@ def _function(name: str, schedule: str | Callable[[float], float]) -> Callable[[
 def _name_of(schedule: Schedule) -> str:
     if not callable(schedule):
         return str(schedule)
-    qualname = getattr(schedule, "__qualname__", type(schedule).__qualname__)  # objects that are callable have none
-    return SCHEDULES.name_of(schedule) or f"{schedule.__module__}:{qualname}"
+    return SCHEDULES.name_of(schedule) or function_name(schedule)

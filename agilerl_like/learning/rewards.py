@@ -16,6 +16,7 @@ from torch import Tensor
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.gae import discounted_suffix_sum_
+from agilerl_like.registry import function_name
 
 RewardFunction: TypeAlias = Callable[[Tensor, int, int | None], Tensor]
 """(rewards [T, P, E], steps of the run, its max_steps or None) -> rewards [T, P, E]."""
@@ -58,9 +59,7 @@ def reward_transform_to_json(transform: Any) -> Any:
     """Return plain data that `check_reward_transform` reads; a function is represented by its name."""
     if isinstance(transform, Mapping):
         return dict(transform)
-    if callable(transform):
-        return f"{transform.__module__}:{getattr(transform, '__qualname__', type(transform).__qualname__)}"
-    return transform
+    return function_name(transform) if callable(transform) else transform
 
 
 def with_reward_function(transform: Any, given: Any) -> Any:

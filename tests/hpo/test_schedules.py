@@ -17,6 +17,7 @@ from agilerl_like.hpo.schedules import (
     schedules_to_json,
     with_functions,
 )
+from agilerl_like.learning.rewards import reward_transform_to_json
 from agilerl_like.registry import register, registered
 
 
@@ -94,6 +95,13 @@ def test_a_callable_object_is_saved_by_the_name_of_its_class_and_found_again_in_
     assert data["lr"] in (f"{__name__}:Decay", "functools:partial")
     given_ = {"lr": make()}  # as the script of the other process makes it, at another address
     assert with_functions(check_schedules(data), given_)["lr"] is given_["lr"]
+
+
+def test_a_function_of_a_script_has_the_same_name_in_the_processes_that_the_script_starts(monkeypatch) -> None:
+    for module in ("__main__", "__mp_main__"):  # as multiprocessing calls the script there
+        monkeypatch.setattr(halved, "__module__", module)
+        assert schedules_to_json(check_schedules({"lr": halved})) == {"lr": "__main__:halved"}
+        assert reward_transform_to_json(halved) == "__main__:halved"
 
 
 def test_a_registered_function_is_saved_under_its_name() -> None:
