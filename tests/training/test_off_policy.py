@@ -175,18 +175,24 @@ def collected(members, slots, mode):
     return pop
 
 
-@pytest.mark.parametrize(("mode", "norm"), [("SAME_STEP", False), ("NEXT_STEP", False), ("NEXT_STEP", "running")])
-def test_members_collect_and_learn_together_as_alone(mode, norm):
-    settings = {"n_step": 2, "per_member": True, "normalize_observation": norm}
-    members = population(3, **settings)
-    members[1].batch_size = 8  # learns in another computation
-    for member, other in zip(collected(list(members), range(3), mode), population(3, **settings), strict=True):
-        other.batch_size = member.batch_size
+def unlike_members(**settings):
+    """Return five members: the first two differ in gamma alone, the others in settings that a computation has once."""
+    members = list(population(5, n_step=2, **settings))
+    members[1].gamma, members[2].batch_size, members[3].double, members[4].n_step = 0.5, 8, False, 1
+    members[3].lr = 1e-2  # so that network and target soon choose other actions
+    return members
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+@pytest.mark.parametrize(("mode", "norm"), [("SAME_STEP", False), ("NEXT_STEP", "running")])
+def test_members_collect_and_learn_together_as_alone(mode, norm, per_member):
+    settings = {"per_member": per_member, "normalize_observation": norm}
+    tolerance = {"rtol": 0, "atol": 0} if per_member else {"rtol": 1e-4, "atol": 1e-5}
+    together = collected(unlike_members(**settings), range(5), mode)
+    for member, other in zip(together, unlike_members(**settings), strict=True):
         (alone,) = collected([other], [other.index], mode)
         assert alone.learner.updates == member.learner.updates == 31
-        for left, right in zip(alone.network.target_pairs(), member.network.target_pairs(), strict=True):
-            assert torch.equal(left[0], right[0])
-            assert torch.equal(left[1], right[1])
+        torch.testing.assert_close(member.network.target_pairs(), alone.network.target_pairs(), **tolerance)
 
 
 def test_observations_are_normalised_by_the_statistics_of_the_members_own():
