@@ -266,6 +266,24 @@ def test_a_next_action_mask_that_allows_nothing_allows_everything():
     assert not masks[1][1::2].any()  # the given mask stays as it is
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_choose_among_legal_actions(double):
+    member, data = agent(double=double, gamma=0.9), experiences()
+    perturb_target_(member)
+    illegal, q = np.random.default_rng(1).integers(3, size=(32, 1)), member.network
+    obs, after, action, reward, done = (
+        torch.tensor(data[name]) for name in ("obs", "next_obs", "action", "reward", "done")
+    )
+    with torch.no_grad():
+        of_target = q.target.q_values(after)
+        chooser = q.q_values(after) if double else of_target
+        best = chooser.scatter(1, torch.tensor(illegal), -torch.inf).argmax(1, keepdim=True)
+        goal = reward + 0.9 * (1 - done) * of_target.gather(1, best)
+        loss = F.huber_loss(q.q_values(obs).gather(1, action), goal.float())
+    found = member.learn({**data, "next_action_mask": np.arange(3) != illegal})
+    assert found == pytest.approx(loss.item(), abs=1e-6)
+
+
 def test_epsilon_falls_by_share_of_the_budget():
     member = agent(eps_start=0.9, eps_end=0.1, eps_share=0.4)
     found = []
