@@ -382,6 +382,21 @@ def test_members_learn_together_as_alone(per_member):
         assert together[place].learner.updates == member.learner.updates == (16 if place else 8)
 
 
+class SampleArguments:
+    """Stands for a replay whose minibatches are the arguments of `sample`."""
+
+    observations = torch.zeros(1, 4)
+
+    def sample(self, members, draws, gamma, n_step, kind):
+        return members.tolist(), gamma.tolist(), n_step, kind
+
+
+def test_minibatches_are_sampled_by_the_members_settings():
+    pop = DQN.population(2, OBS, ACTIONS, seed=1, net_config=SMALL, gamma=0.5, n_step=3, memory="shared")
+    update = pop.learners.make_update([pop[1].learner], [1], SampleArguments(), 1)
+    assert next(update.batches()) == ([1], [0.5], 3, "shared")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
