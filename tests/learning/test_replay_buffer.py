@@ -17,6 +17,7 @@ from agilerl_like.learning.replay_buffer import TRIES, ReplayBuffer
 
 MEMBERS, ENVS = 2, 3
 ROWS = MEMBERS * ENVS
+ENV_GROUPS = slice(0, 1), slice(1, ENVS)
 SPACE = gymnasium.spaces.Box(-1e6, 1e6, (1,))
 GAMMA = 0.5
 
@@ -56,12 +57,13 @@ class Feeder:
         ended, last = terminated | truncated, self._fresh()
         new = np.where(ended[:, None], self._fresh(), last) if self.same_step else last
         place = buffer.begin()
-        part = buffer.part(slice(0, ENVS))
-        part.put_actions(
-            place, torch.tensor(self.obs).view(MEMBERS, ENVS, 1), torch.tensor(actions).view(MEMBERS, ENVS, 1), None
-        )
-        differs = self.same_step and ended.any()
-        part.put_outcome(place, Transition(new, rewards, terminated, truncated, last if differs else new, valid, None))
+        for columns in ENV_GROUPS:
+            part, rows = buffer.part(columns), np.arange(ROWS).reshape(MEMBERS, ENVS)[:, columns].ravel()
+            seen, raw = (torch.tensor(its[rows]).view(MEMBERS, -1, 1) for its in (self.obs, actions))
+            part.put_actions(place, seen, raw, None)
+            obs, reward, *flags = (its[rows] for its in (new, rewards, terminated, truncated))
+            next_obs = last[rows] if self.same_step and ended[rows].any() else obs
+            part.put_outcome(place, Transition(obs, reward, *flags, next_obs, valid[rows], None))
         self.log.append([self.obs, actions, rewards, terminated, truncated, valid.copy(), last])
         self.obs, self.resets = new, ended if not self.same_step else self.resets
         buffer.reader(torch.tensor(new).view(MEMBERS, ENVS, 1), torch.zeros(0))
