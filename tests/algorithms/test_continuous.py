@@ -288,6 +288,23 @@ def test_the_first_actions_are_uniform(kind):
     assert group.distribution.size == 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_after_an_update_have_the_mean_of_the_policy_and_the_size_of_its_noise(kind):
+    settings = {} if kind is SAC else {"expl_noise": 0.05}
+    pop = kind.population(1, OBS, ACTIONS, net_config=SMALL, seed=1, num_envs=4000, **settings)
+    pop[0].learner.count_updates(1)
+    raw, _ = pop.act(
+        torch.zeros(1, 4000, 4), pop.initial_hidden_state.repeat(1, 4000, 1, 1, 1), noise=pop.learners.next_noise(4000)
+    )
+    outputs = pop[0].network.outputs(torch.zeros(1, 4))[0].detach()
+    if kind is SAC:
+        found, mean, std = torch.atanh(raw[0]), outputs[:2], outputs[2:].exp()
+    else:
+        found, mean, std = raw[0], torch.tanh(outputs), torch.full((2,), 0.05)
+    assert ((found.mean(0) - mean) / std).abs().max() < 4 / 4000**0.5
+    torch.testing.assert_close(found.std(0), std, rtol=0.05, atol=0)
+
+
 def test_the_density_of_a_squashed_gaussian_integrates_to_one():
     distribution = agent(SAC).learner.distribution
     grid = (torch.arange(400) + 0.5) / 200 - 1
