@@ -15,7 +15,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export.numpy_policy import load_numpy_policy
 from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations, RLParameter
-from agilerl_like.learning.perturbations import antithetic_pairs
+from agilerl_like.learning.perturbations import ReturnsUpdate, antithetic_pairs
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 SMALL = {
@@ -153,7 +153,7 @@ def test_per_member_can_be_set_between_runs():
 
 
 def test_a_member_waits_for_all_of_its_policies_or_for_learn_step():
-    pop = Population([cartpole(0, learn_step=None), cartpole(1, learn_step=6 * 8)])
+    pop = Population([cartpole(0, learn_step=None, episodes=2), cartpole(1, learn_step=6 * 8)])
     env = make_vect_envs("CartPole-v1", num_envs=12, backend="torch")
     collector = Collector(pop, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
     collector.reset([0, 1])
@@ -167,7 +167,7 @@ def test_a_member_waits_for_all_of_its_policies_or_for_learn_step():
         collector.collect(collector.vector_steps_until_update)
         counts = pop.learners.returns.counts[0].clone()
         reports = collector.learn()
-    assert counts.min() >= 1
+    assert counts.min() >= 2
     assert before[0].min() == 0
     env.close()
 
@@ -240,6 +240,19 @@ def test_a_schedule_of_lr():
     member = agent(lr=0.1, schedules={"lr": "linear"})
     member.progress = 0.75
     assert member.learner.lr == pytest.approx(0.025)
+
+
+def test_an_update_has_the_settings_of_each_member():
+    common = {"optimizer": "sgd", "lr": 0.1, "schedules": {"lr": "linear"}}
+    pop = Population(
+        [agent(**common), agent(index=1, weight_decay=0.25, shaping="standardized", betas=(0.9, 0.0), **common)]
+    )
+    pop[1].progress = 0.75
+    returns = ReturnsUpdate(torch.zeros(2, 4), torch.zeros(2, 2, 4), torch.zeros(2, 2))
+    update = pop.learners.make_update([*pop.learners], returns, [0.2, 0.3])
+    assert (update.optimizer, update.betas, update.shaping) == ("sgd", [None, (0.9, 0.0)], ["ranks", "standardized"])
+    for found, expected in ((update.lr, [0.1, 0.025]), (update.weight_decay, [0, 0.25]), (update.sigma, [0.2, 0.3])):
+        assert found.tolist() == pytest.approx(expected)
 
 
 def test_predictions_are_the_policy_without_perturbation(tmp_path):
