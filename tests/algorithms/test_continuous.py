@@ -185,6 +185,17 @@ def test_a_step_of_sac_is_that_of_the_formula():
     assert member.alpha == pytest.approx(q.log_alpha.exp().item(), abs=1e-5)
 
 
+def test_the_gradient_of_the_temperature_is_not_clipped():
+    member = agent(SAC, max_grad_norm=0.01, batch_size=32)
+    member.learn(experiences())
+    cohort = member.learner.cohort
+    first = cohort.moments(member.learner.row).exp_avg[0]  # 0.1 times the gradients
+    temperature, actor, critics = (part.norm() for part in first.tensor_split((1, cohort.stacked.critic_at)))
+    assert temperature > 10 * 0.1 * 0.01
+    assert actor == pytest.approx(0.1 * 0.01, rel=1e-3)
+    assert critics == pytest.approx(0.1 * 0.01, rel=1e-3)
+
+
 def test_the_loss_of_an_actor_that_took_no_step_is_not_a_number():
     member, found = agent(TD3, policy_delay=3), []
     batch = batch_of(member.learner, experiences(), 0.9)
