@@ -151,6 +151,35 @@ def test_the_replay_outlives_checkpoints_and_not_the_run():
     assert pop[0].learner.updates == (320 - 40) // 4 + 1
 
 
+def stored_of(run):
+    """Return copies of what the replay of a run holds, place by place."""
+    states = map(run.population.learners.replay.state_of, range(len(run.population)))
+    return [{name: tensor.clone() for name, tensor in state.items()} for state in states]
+
+
+class ReplaysOfReplaced(Callback):
+    """Collects what the replay holds of each replaced member, before and after an offspring takes its place."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_generation(self, run, record):
+        self.before = stored_of(run)
+
+    def on_offspring(self, run, offspring):
+        slots = [one.slot for one in offspring if one.generation and not one.survives]
+        self.found += [(self.before[slot], stored_of(run)[slot]) for slot in slots]
+
+
+def test_an_offspring_takes_over_the_replay_of_the_member_that_it_replaces():
+    replays = ReplaysOfReplaced()
+    train_off_policy(make(), pop=population(2), callbacks=[replays], **RUN, **evolution())
+    assert len(replays.found) == 3  # the worse member after each generation but the last
+    for before, after in replays.found:
+        assert before["valid"].any()
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
 def test_each_run_begins_with_an_empty_replay():
     brief = {**RUN, "max_steps": 80}
     pop, _ = train_off_policy(make(), pop=population(1), **brief)
