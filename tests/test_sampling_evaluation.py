@@ -73,6 +73,10 @@ class TestSampling:
             (found,) = shares(sampling, spaces.Discrete(3), LOGITS, mask)
             assert found[:2] == pytest.approx(expected, abs=0.02)
 
+    def test_a_low_temperature_takes_no_illegal_action(self):
+        outputs, mask = torch.tensor([-0.01, -0.02, 1.0]), torch.tensor([True, True, False])
+        assert shares("temperature(1e-12)", spaces.Discrete(3), outputs, mask) == [[1, 0, 0]]
+
     def test_each_variable_of_a_multi_discrete_action_has_its_own_choices(self):
         first, second = shares("top_k(1)", spaces.MultiDiscrete([3, 2]), torch.cat([LOGITS, torch.tensor([1.0, 0.0])]))
         assert (first, second) == ([0, 0, 1], [1, 0])

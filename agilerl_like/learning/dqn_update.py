@@ -14,7 +14,6 @@ from agilerl_like.learning.off_policy_update import OffPolicyUpdate, weighted_me
 from agilerl_like.learning.optimizer import clip_, copy_gradients_
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
-from agilerl_like.networks.distributions import ILLEGAL
 from agilerl_like.networks.target_networks import QNetwork
 
 METRICS = ("loss", "q_value", "grad_norm")
@@ -59,7 +58,7 @@ class DQNUpdate(OffPolicyUpdate):
         with execution.autocast(batch.returns.device):
             q_values, of_target, chooser = stacked.over(evaluate, batch.observations, batch.next_observations)
         if batch.next_masks is not None:
-            chooser = chooser.masked_fill(~batch.next_masks, ILLEGAL)
+            chooser = chooser.masked_fill(~batch.next_masks, -torch.inf)
         best = of_target.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
         values = q_values.gather(-1, batch.actions).squeeze(-1)
         goal = torch.where(batch.discounts > 0, batch.returns + batch.discounts * best, batch.returns)

@@ -18,7 +18,6 @@ from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.replay_buffer import Batch
 from agilerl_like.learning.stacked_networks import StackedNetworks
-from agilerl_like.networks.distributions import ILLEGAL
 from agilerl_like.networks.table import Table, TableNetwork
 
 AT_ONCE = 128
@@ -86,7 +85,7 @@ def q_learning_(table: Table, batch: Batch, lr: Tensor, visit_decay: Tensor) -> 
         ready = pending & ~(waits_for & pending.unsqueeze(1)).any(-1)
         following = rows[after]
         if batch.next_masks is not None:
-            following = following.masked_fill(~batch.next_masks, ILLEGAL)
+            following = following.masked_fill(~batch.next_masks, -torch.inf)
         best = following.amax(-1)
         value, count = flat[places], visits[places] + 1
         goal = torch.where(bootstraps, batch.returns + batch.discounts * best, batch.returns)

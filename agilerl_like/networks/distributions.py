@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from agilerl_like.errors import ConfigurationError
 
 ILLEGAL = -1e9
-"""Logit of a masked action: finite, so that p * log p is 0 and its gradient too."""
+"""Logit of a masked action in probabilities: finite, so that p * log p is 0 and its gradient too."""
 
 LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds of the log standard deviation of continuous actions, in half-widths of the action space."""
@@ -121,16 +121,16 @@ class Categorical(ActionDistribution):
         draw = torch.empty(*shape, self.num_outputs, device=generator.device)
         return draw.exponential_(generator=generator).log_().neg_()  # Gumbel: argmax(logits + noise) is a draw
 
-    def _parts(self, outputs: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+    def _parts(self, outputs: Tensor, mask: Tensor | None, masked: float = ILLEGAL) -> tuple[Tensor, ...]:
         if mask is not None:
-            outputs = outputs.masked_fill(~mask, ILLEGAL)
+            outputs = outputs.masked_fill(~mask, masked)
         return (outputs,) if self.size == 1 else outputs.split(self.nvec, -1)
 
     def sample(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.mode(outputs + noise, mask)
 
     def mode(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        best = [part.argmax(-1, keepdim=True) for part in self._parts(outputs, mask)]
+        best = [part.argmax(-1, keepdim=True) for part in self._parts(outputs, mask, -torch.inf)]
         return best[0] if self.size == 1 else torch.cat(best, -1)
 
     def evaluate(self, outputs: Tensor, raw: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

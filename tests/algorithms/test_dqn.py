@@ -284,6 +284,16 @@ def test_targets_choose_among_legal_actions(double):
     assert found == pytest.approx(loss.item(), abs=1e-6)
 
 
+def test_a_masked_next_action_is_not_chosen_however_low_the_values_of_legal_ones_are():
+    member = agent(gamma=0.5)
+    with torch.no_grad():
+        member.network.actor.head.linear(-1).bias.fill_(-1e10)
+        member.network.target.actor.head.linear(-1).bias.copy_(torch.tensor([0.0, 1e11, 0.0]))
+    masks = np.tile([False, True, False], (32, 1))
+    loss = member.learn({**experiences(), "done": np.zeros((32, 1)), "next_action_mask": masks})
+    assert loss == pytest.approx(0.5 * 1e11 + 1e10, rel=1e-3)
+
+
 def test_epsilon_falls_by_share_of_the_budget():
     member = agent(eps_start=0.9, eps_end=0.1, eps_share=0.4)
     found = []

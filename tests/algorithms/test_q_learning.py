@@ -168,6 +168,15 @@ def test_a_table_learns_from_a_next_action_mask_that_allows_nothing_as_from_none
     assert agent.table[0, 0] == pytest.approx(0.1)
 
 
+def test_masked_actions_do_not_count_however_low_the_values_of_legal_ones_are():
+    agent = QLearning(Discrete(2), Discrete(2), initial_value=-1e10, lr=1.0, gamma=0.5)
+    row = {"obs": [0], "action": [0], "reward": [0.0], "next_obs": [1], "done": [0]}
+    agent.learn({**row, "next_action_mask": [[0, 1]]})
+    assert agent.table[0].tolist() == pytest.approx([-5e9, -1e10])
+    action, _ = agent.predict(0, action_masks=np.array([False, True]))
+    assert action == 1
+
+
 # -- in environments
 
 

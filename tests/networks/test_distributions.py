@@ -118,6 +118,12 @@ def test_masked_categories_have_no_chance(name):
     torch.testing.assert_close(entropy[0], sum(d.entropy() for d in renormalised))
 
 
+def test_a_masked_category_is_not_taken_however_low_the_outputs_of_legal_ones_are():
+    mask = torch.tensor([[False, True, True, False, True]])
+    outputs = torch.tensor([[1.0, -2e10, -1e10, 1.0, -1e10]])
+    assert make_distribution(MultiDiscrete([3, 2])).mode(outputs, mask).tolist() == [[2, 1]]
+
+
 def test_a_masked_category_has_probability_zero_to_the_bit():
     distribution, mask = make_distribution(Discrete(3)), torch.tensor([[True, False, True]])
     log_prob, _ = distribution.evaluate(normal(1, 3), torch.tensor([[1]]), mask)
