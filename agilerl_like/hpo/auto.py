@@ -288,12 +288,17 @@ def returned_clone(view: PopulationView) -> int | None:
 
 
 def _is_of_constant(view: PopulationView, fitness: float, error: float) -> bool:
-    """Whether a fitness is that of a constant policy, up to 2 % of their spread and two standard errors.
+    """Whether a fitness is that of a constant policy, up to 2 % of their spread, two standard errors and rounding.
 
     The standard errors count up to a tenth of the spread: returns that vary more are not those of a constant policy.
     """
     baseline, spread = view.state.get("baseline", (math.nan, math.nan))
-    return bool(abs(fitness - baseline) <= 0.02 * spread + min(2 * error, 0.1 * spread))
+    return bool(abs(fitness - baseline) <= 0.02 * spread + min(2 * error, 0.1 * spread) + _rounding_of(baseline))
+
+
+def _rounding_of(baseline: float) -> float:
+    """Return the difference up to which a return is that of a constant policy, because means are rounded."""
+    return 1e-9 * max(1.0, abs(baseline))
 
 
 def finders_of(view: PopulationView) -> list[int]:
@@ -302,7 +307,7 @@ def finders_of(view: PopulationView) -> list[int]:
         return []
     baseline, spread = view.state["baseline"]
     scores = {slot: score for slot, score in enumerate(view.train_returns.tolist()) if math.isfinite(score)}
-    found = [slot for slot, score in scores.items() if score > baseline + 0.1 * spread + 1e-9]
+    found = [slot for slot, score in scores.items() if score > baseline + 0.1 * spread + _rounding_of(baseline)]
     return sorted((slot for slot in found if math.isfinite(view.fitness[slot])), key=lambda slot: -scores[slot])
 
 

@@ -166,6 +166,14 @@ def test_equal_returns_of_all_constant_policies_are_a_failure_too() -> None:
     assert [bool(restarted(view_of([-200.0] * 4, state))) for _ in range(2)] == [False, True]
 
 
+def test_fractions_whose_mean_is_rounded_are_those_of_a_constant_policy() -> None:
+    returns = np.full((4, 3), 0.1)
+    state = {"baseline": [0.1, 0.0]}
+    view = PopulationView(returns.mean(axis=1), range(4), (), 5, returns=returns, generations=20, state=state)
+    assert view.fitness[0] > 0.1
+    assert is_constant(view)
+
+
 def test_without_a_baseline_nothing_is_known() -> None:
     assert [restarted(view_of(STANDING, {})) for _ in range(4)] == [[]] * 4
     assert AutoSelection.needs_baseline
