@@ -33,7 +33,7 @@ def blended(view: PopulationView) -> PopulationView:
         return view
     fitness, returns = view.fitness.copy(), view.returns.copy()
     known = np.isfinite(fitness) & np.isfinite(view.train_returns) & (np.isfinite(returns).sum(axis=1) > 1)
-    known[known] = np.nanstd(returns[known], axis=1) > 0
+    known[known] = np.nanmax(returns[known], axis=1) > np.nanmin(returns[known], axis=1)
     noise = _noise(returns[known]) if known.sum() >= 3 else 0.0
     if not 0 < noise < math.inf:
         return view

@@ -83,6 +83,8 @@ def test_a_member_without_spread_keeps_its_fitness():
     found = blended(view_of(returns, [300.0, 200.0, 90.0, 80.0, 150.0]))
     assert found.fitness[:2].tolist() == [500.0, 500.0]
     assert (returns_of(found)[:2] == 500).all()
+    fractions = view_of([[0.1, 0.1, 0.1], [0.0, 0.2, 0.5], [0.3, 0.1, 0.6], [0.4, 0.2, 0.3]], [0.5, 0.2, 0.3, 0.3])
+    assert blended(fractions).fitness[0] == fractions.fitness[0]  # although the rounded deviation is 1.4e-17
 
 
 numbers = st.integers(-50, 50).map(float)
