@@ -309,11 +309,12 @@ def standardised(x: Tensor, weight: Tensor, ddof: int = 0) -> Tensor:
 
 
 def _explained_variance(values: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
-    """Return 1 - Var(returns - values) / Var(returns); nan where the returns do not vary."""
+    """Return 1 - Var(returns - values) / Var(returns); nan where the returns differ by rounding alone."""
     share = weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
 
     def variance(x: Tensor) -> Tensor:
         return ((x - (x * share).sum(-1, keepdim=True)).square() * share).sum(-1)
 
     spread = variance(returns)
-    return torch.where(spread > 0, 1 - variance(returns - values) / spread, torch.nan)
+    magnitude = (torch.maximum(values.abs(), returns.abs()) * weight).amax(-1)  # returns are advantages plus values
+    return torch.where(spread > (1e-6 * magnitude).square(), 1 - variance(returns - values) / spread, torch.nan)

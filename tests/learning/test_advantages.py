@@ -5,7 +5,12 @@ import torch
 from learner_examples import member, rollout_of
 from recurrent_examples import network_of, spec_of, world_of
 
-from agilerl_like.learning.advantages import AdvantageEstimator, compute_advantages, standardised
+from agilerl_like.learning.advantages import (
+    AdvantageEstimator,
+    _explained_variance,
+    compute_advantages,
+    standardised,
+)
 from agilerl_like.learning.rollout_buffer import FinalObservations
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.modules import ParamStack
@@ -36,6 +41,18 @@ def test_advantages_are_standardised_over_valid_samples(mean, std):
         counted = row[its > 0]
         assert abs(float(counted.mean())) < 1e-6
         assert float(counted.std(correction=0)) == pytest.approx(1.0, abs=2e-5)
+
+
+def test_the_explained_variance_of_returns_that_differ_by_rounding_is_nan():
+    values = torch.linspace(-1, 1, 1000).unsqueeze(0)
+    weight = torch.ones_like(values)
+    returns = (0.1 - values) + values
+    assert returns.std() > 0
+    assert _explained_variance(values, returns, weight).isnan().all()
+    assert _explained_variance(values, 0.1 + 1e-4 * values, weight).item() == pytest.approx(1 - 9999**2, rel=1e-3)
+    weight[:, 500:] = 0.0
+    varied = torch.where(weight > 0, returns, 1e6)
+    assert _explained_variance(values, varied, weight).isnan().all()
 
 
 @torch.no_grad()
