@@ -171,7 +171,8 @@ class PPOConfig:
     observation_eps: Positive = OBSERVATION_EPS
     """Summand of the running variance of observations."""
     normalize_value: bool = True
-    """Learn values in units of their running standard deviation and mean, so the scale of rewards does not matter."""
+    """Learn values in units of their running standard deviation and mean, so the scale of rewards does not matter for
+    returns with a standard deviation well above 1e-4 (1e-8 is added to the variance)."""
     normalize_images: bool = True
     """Scale images from their bounds, mostly 0..255, to 0..1; they are stored as bytes."""
     swap_channels: bool | None = None

@@ -295,7 +295,8 @@ def _by_member(x: Tensor) -> Tensor:
 def standardised(x: Tensor, weight: Tensor, ddof: int = 0) -> Tensor:
     """Return x with mean 0 and standard deviation 1 over samples of weight 1; 0 if they differ by rounding alone.
 
-    A single sample, whose deviation is unknown, stays as it is. `ddof` 1 gives the standard deviation of `torch.std`.
+    A single sample, whose deviation is unknown, stays as it is. The standard deviation is below 1 where that of x
+    is not well above 1e-8, which is added to the divisor. `ddof` 1 gives the standard deviation of `torch.std`.
     """
     count = weight.sum(-1, keepdim=True).clamp(min=1.0)
     share = weight / count
