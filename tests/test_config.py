@@ -319,6 +319,10 @@ class TestRefusing:
             ("hyperparameters: {lr: 1e-3}", "hyperparameters.lr=0.001; allowed is a mapping of when, min, max"),
             ("run: {trackers: wandb}", "run.trackers='wandb'; allowed is a list"),
             ("run: {trackers: [5]}", "run.trackers.0=5; allowed is a name, or a mapping with one"),
+            (
+                "mutation: {activation: 1, activation_selection: [Identity]}",
+                "mutation.activation_selection='Identity' is unknown; allowed are: ELU, GELU, LeakyReLU, Mish, ReLU",
+            ),
             ("selection: {fraction: 0.3}", "selection.fraction=0.3 has no meaning for name='tournament'"),
             ("training: {max_steps: 1.5}", "training.max_steps=1.5; allowed is a whole number"),
             ("run: {dir: none}", "run.dir=None; allowed is a path (none is YAML's null, and 'none' in quotes a name)"),

@@ -52,7 +52,6 @@ from agilerl_like.hpo import (
     TruncationSelection,
 )
 from agilerl_like.hpo.hyperparameters import Scale, parameter_from_json
-from agilerl_like.modules.layers import check_activation
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, named_encoder, split_recurrent
 from agilerl_like.registry import registered
@@ -491,12 +490,6 @@ class MutationConfig(StrategySection, frozen=True):
     def explorer(self) -> Explorer:
         """The explorer with these settings."""
         return self.build()
-
-    @model_validator(mode="after")
-    def _check_activations(self) -> MutationConfig:
-        for name in self.activation_selection:
-            check_activation("activation_selection", name)
-        return self
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)

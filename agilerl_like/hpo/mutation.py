@@ -38,9 +38,8 @@ ACTIVATIONS = (
     "Mish",
     "Sigmoid",
     "Softplus",
-    "Identity",
 )
-"""Names of activations; `modules/layers.py` has their functions."""
+"""Names of the activations that mutations change to, all but the identity; `modules/layers.py` has their functions."""
 
 
 @register("explorer", "mutations")

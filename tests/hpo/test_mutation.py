@@ -177,6 +177,7 @@ def test_noise_keeps_the_genome_and_records_its_size(layers) -> None:
         ({"mutation_kl": inf}, "mutation_kl=inf must be finite and not negative"),
         ({"activation": 0.1, "activation_selection": ()}, r"activation_selection=\(\) must name an activation"),
         ({"activation_selection": ["relu"]}, "activation_selection='relu' is unknown; did you mean 'ReLU'"),
+        ({"activation_selection": ["Identity"]}, "activation_selection='Identity' is unknown; allowed are: ELU"),
     ],
 )
 def test_invalid_weights_are_refused(arguments: dict, message: str) -> None:
