@@ -17,11 +17,12 @@ from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.algorithms.settings import largest
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.experience import Update
-from agilerl_like.learning.replay_buffer import Batch, replay_row_bytes
+from agilerl_like.learning.replay_buffer import DRAW_BYTES, Batch, replay_row_bytes, sample_bytes
 from agilerl_like.resources import check_memory
 
 LearnerT = TypeVar("LearnerT", bound=OffPolicyLearner)
@@ -70,10 +71,15 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         check_replay(self.settings(), self.hp_config)
 
     def _check_memory(self) -> None:
-        """Raise ConfigurationError unless the replay fits in memory, without allocating anything."""
+        """Raise ConfigurationError unless replay and minibatches fit in memory, without allocating anything."""
+        settings = self.settings()
+        samples, steps = (largest(settings, self.hp_config, name) for name in ("batch_size", "gradient_steps"))
         for learner in self.learners.values():
             each = replay_row_bytes(learner.encoding, 1)
             check_memory(f"memory_size={self.memory_size}", self.memory_size, each, "env steps of a member")
+            check_memory(f"batch_size={samples}", samples, sample_bytes(learner.encoding), "samples")
+        named = f"gradient_steps={steps} with batch_size={samples}"
+        check_memory(named, steps or 1, samples * DRAW_BYTES, "gradient steps")
         super()._check_memory()
 
     def learn(self, experiences: Mapping[str, Any]) -> float:

@@ -28,6 +28,8 @@ MemoryKind = Literal["own", "shared"]
 """Whose transitions a member learns from: its own, or those of all members of its process."""
 TRIES = 3
 """Candidates drawn for each sample; the first whose row holds an action is used, so the rest stay uniform."""
+DRAW_BYTES = 8 * TRIES
+"""Bytes of the numbers that choose one sample."""
 FLAGS = ("terminated", "truncated", "valid")
 
 
@@ -49,6 +51,11 @@ class Batch(NamedTuple):
 def replay_row_bytes(encoding: ObservationEncoder, action_size: int, mask_size: int = 0) -> int:
     """Return the bytes of one env step in a replay, at least: observation, raw action, reward, flags, mask."""
     return encoding.size * encoding.dtype.itemsize + 4 * action_size + 4 + len(FLAGS) + 4 + mask_size
+
+
+def sample_bytes(encoding: ObservationEncoder) -> int:
+    """Return the bytes of one sample of a minibatch, at least: its draws, its observation and the next one."""
+    return DRAW_BYTES + 2 * encoding.size * encoding.dtype.itemsize
 
 
 class ReplayBuffer:

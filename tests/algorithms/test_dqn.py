@@ -415,6 +415,15 @@ def test_minibatches_are_sampled_by_the_members_settings():
         ({"learning_starts": 200_000}, "learning_starts=200000 is more than memory_size=100000; allowed are at most"),
         ({"n_step": 9, "memory_size": 8, "learning_starts": 1}, "n_step=9 is more than memory_size=8"),
         ({"memory_size": 10**12}, r"memory_size=10{12} needs at least .* allowed are at most \d+ env steps"),
+        ({"batch_size": 2**40}, r"batch_size=1099511627776 needs at least .* allowed are at most \d+ samples"),
+        (
+            {"hp_config": HyperparameterConfig(batch_size=RLParameter(64, 2**40))},
+            "batch_size=1099511627776 needs at least",
+        ),
+        (
+            {"gradient_steps": 2**40},
+            r"gradient_steps=1099511627776 with batch_size=64 needs at least .* allowed are at most \d+ gradient steps",
+        ),
         ({"memory": "both"}, "memory='both': .*'own' or 'shared'"),
         ({"schedules": {"clip_coef": "linear"}}, "schedules='clip_coef' is unknown; allowed are: lr"),
         ({"leraning_starts": 5}, "leraning_starts.*learning_starts"),
