@@ -67,37 +67,6 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
     allowed_actions: ClassVar[str] = "Discrete, MultiDiscrete, MultiBinary or Box"
     """The action spaces in which `supports` is true, for messages."""
 
-    def _init_agent(
-        self,
-        observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        settings: Any,
-        net_config: Mapping[str, Any] | None = None,
-        actor_network: nn.Module | None = None,
-        critic_network: nn.Module | None = None,
-        *,
-        mut: str | None = None,
-        **identity: Any,
-    ) -> None:
-        """Make settings and networks from the constructor's arguments; `identity` is passed to `_init_settings`."""
-        encoding = encoder_of(observation_space, settings)
-        networks = custom_spec(actor_network, critic_network)
-        if networks is None:
-            architecture = self._initial_architecture(net_config, encoding, action_space, settings)
-        elif net_config:
-            raise ConfigurationError(
-                f"net_config={dict(net_config)!r:.200} has no effect beside actor_network and critic_network; "
-                "leave it out"
-            )
-        else:
-            architecture = NetworkSpec.custom(networks)
-        if hasattr(settings, "swap_channels"):
-            settings = replace(settings, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
-        self._init_settings(observation_space, action_space, settings, **identity)
-        learner: Any = self.group_class.learner_class(self, encoding, action_space, architecture)
-        self.learners = {ONLY: learner}
-        self._finish_init(mut)
-
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
         """Return whether agents can act in a space; `allowed_actions` describes those that they can act in."""
@@ -120,20 +89,34 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             )
         for name in given.get("unknown", ()):
             raise unknown_setting("setting", name, given.keys() - {"self", "unknown", "__class__"})
-        self._init_agent(
+        settings: Any = validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__})
+        device = device_from(given.get("device", "cpu"), given.get("accelerator"))
+        encoding = encoder_of(given["observation_space"], settings)
+        networks = custom_spec(given.get("actor_network"), given.get("critic_network"))
+        if networks is None:
+            architecture = self._initial_architecture(net_config, encoding, action_space, settings)
+        elif net_config:
+            raise ConfigurationError(
+                f"net_config={dict(net_config)!r:.200} has no effect beside actor_network and critic_network; "
+                "leave it out"
+            )
+        else:
+            architecture = NetworkSpec.custom(networks)
+        if hasattr(settings, "swap_channels"):
+            settings = replace(settings, swap_channels=encoding.swap_channels)  # a saved agent keeps its layout
+        self._init_settings(
             given["observation_space"],
             action_space,
-            validated(self.config, {name: given[name] for name in self.config.__dataclass_fields__}),
-            net_config,
-            given.get("actor_network"),
-            given.get("critic_network"),
-            mut=given.get("mut"),
+            settings,
             index=given.get("index", 0),
             hp_config=given.get("hp_config"),
             num_envs=given.get("num_envs", 1),
-            device=device_from(given.get("device", "cpu"), given.get("accelerator")),
+            device=device,
             seed=given.get("seed"),
         )
+        learner: Any = self.group_class.learner_class(self, encoding, action_space, architecture)
+        self.learners = {ONLY: learner}
+        self._finish_init(given.get("mut"))
 
     def _initial_architecture(
         self, net_config: Mapping[str, Any] | None, encoding: Any, action_space: gymnasium.Space, settings: Any

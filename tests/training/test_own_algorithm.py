@@ -111,9 +111,18 @@ class DriftGroup(LearnerGroup[DriftLearner]):
 class DriftAlgorithm(RLAlgorithm[DriftLearner]):
     algo, config, group_class = "Drift", DriftConfig, DriftGroup
 
-    def __init__(self, *spaces, net_config=None, index=0, hp_config=None, num_envs=1, seed=None, **settings):
-        identity = {"index": index, "hp_config": hp_config, "num_envs": num_envs, "device": "cpu", "seed": seed}
-        self._init_agent(*spaces, validated(DriftConfig, settings), net_config, **identity)
+    def __init__(
+        self,
+        observation_space,
+        action_space,
+        net_config=None,
+        index=0,
+        hp_config=None,
+        num_envs=1,
+        seed=None,
+        **settings,
+    ):
+        self._init_given({**vars(validated(DriftConfig, settings)), **locals()}, net_config)
 
 
 def population(size=2, **settings):
