@@ -62,35 +62,6 @@ class EvalEnv(Protocol):
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]: ...
 
 
-class NoInfos:
-    """Stores no infos."""
-
-    def note(self, stopped: Any, ended: Any) -> None:
-        """Do nothing."""
-
-    def of(self, rows: int) -> np.ndarray:
-        """Return None for each row, `[N]`."""
-        return np.full(rows, None, dtype=object)
-
-
-class LastInfos(NoInfos):
-    """Stores the info of the last step of each row's episode; with a tensor env this waits for the device."""
-
-    def __init__(self, env: EvalEnv, to_numpy: Callable[[Any], np.ndarray] = np.asarray) -> None:
-        self._env, self._to_numpy = env, to_numpy
-        self._infos = np.full(env.num_envs, None, dtype=object)
-
-    def note(self, stopped: Any, ended: Any) -> None:
-        """Store the infos of the rows `[N]` that `stopped`: their episode `ended`, or was cut."""
-        rows, over = np.flatnonzero(self._to_numpy(stopped)), self._to_numpy(ended)
-        for row in rows.tolist():
-            self._infos[row] = copy_info(self._env.last_info(row, ended=bool(over[row])))
-
-    def of(self, rows: int) -> np.ndarray:
-        """Return the infos of all rows, `[N]`."""
-        return self._infos
-
-
 class Episodes(NamedTuple):
     """Results of K episodes of each of P members."""
 
@@ -326,7 +297,7 @@ def _play_round(
     returns = [backend.zeros(env.num_envs, dtype=np.float64) for _ in env.agent_ids]
     lengths, lost = backend.zeros(env.num_envs, dtype=np.int64), backend.zeros(env.num_envs, dtype=np.bool_)
     check_every = 1 if isinstance(backend, NumpyBackend) else TENSOR_CHECK_STEPS
-    infos = LastInfos(env, backend.to_numpy) if with_infos else NoInfos()
+    infos = np.full(env.num_envs, None, dtype=object)
     for step in count(1):
         guard.step(lambda playing=playing: int(playing.sum()))
         actions = reduce(operator.or_, [actor.act(observations, env.action_mask) for actor in actors])
@@ -344,11 +315,14 @@ def _play_round(
         before, playing = playing, playing & ~ended
         if max_steps is not None:
             playing = playing & (lengths < max_steps)
-        infos.note(before & ~playing, ended)
+        if with_infos:  # of a tensor env this waits for the device
+            over = backend.to_numpy(ended)
+            for row in np.flatnonzero(backend.to_numpy(before & ~playing)).tolist():
+                infos[row] = copy_info(env.last_info(row, ended=bool(over[row])))
         if step % check_every == 0 and not guard.any_playing(playing):
             break
     found = np.stack([backend.to_numpy(total) for total in returns]), *map(backend.to_numpy, (lengths, lost))
-    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (*found, infos.of(env.num_envs)))
+    return tuple(x.reshape(*x.shape[:-1], members, envs)[..., : len(seeds)] for x in (*found, infos))
 
 
 class GroupActor:
