@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.evaluation import Episodes, EvalEnv, GroupPolicy, evaluate
+from agilerl_like.algorithms.evaluation import GroupPolicy
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.networks.distributions import Categorical, Gaussian
@@ -42,28 +41,6 @@ def constant_policies(population: BasePopulation, numbers: Sequence[int]) -> dic
         )
         for group, its in population.by_group.items()
     }
-
-
-def play_constant_policies(
-    population: BasePopulation,
-    numbers: Sequence[int],
-    env: EvalEnv,
-    seeds: Sequence[int],
-    max_steps: int | None,
-    should_stop: Callable[[], bool] = never_stop,
-    *,
-    with_infos: bool = False,
-) -> Episodes:
-    """Play an episode of each seed with a constant policy in the place of each member."""
-    return evaluate(
-        constant_policies(population, numbers).values(),
-        env,
-        seeds,
-        members=len(numbers),
-        max_steps=max_steps,
-        with_infos=with_infos,
-        should_stop=should_stop,
-    )
 
 
 def _acting(group: LearnerGroup[Any], raw: Tensor) -> Callable[[Tensor, Tensor | None, Tensor], tuple[Any, Tensor]]:

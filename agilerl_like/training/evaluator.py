@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agilerl_like.algorithms.constant_policies import play_constant_policies
+from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
 from agilerl_like.algorithms.episode_summary import deciding_instances, summary
-from agilerl_like.algorithms.evaluation import Episodes
+from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.envs.distinct_envs import num_distinct_envs, num_instances
@@ -273,8 +273,14 @@ class Evaluator:
     ) -> tuple[list[float], list[int]]:
         """Return fitness and env steps of a constant policy in the place of each member; raises as `evaluate`."""
         has_measures = bool(self.info_keys) or self.instances > 1
-        played = play_constant_policies(
-            population, numbers, self.env, list(seeds), self.max_steps, should_stop, with_infos=bool(self.info_keys)
+        played = evaluate(
+            constant_policies(population, numbers).values(),
+            self.env,
+            seeds,
+            members=len(numbers),
+            max_steps=self.max_steps,
+            with_infos=bool(self.info_keys),
+            should_stop=should_stop,
         )
         fitness = self._with_measures(played).fitness if has_measures else played.mean.tolist()
         return fitness, played.lengths.sum(axis=1).tolist()

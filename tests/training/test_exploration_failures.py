@@ -14,7 +14,8 @@ from small_runs import SMALL, Records
 from steady_teams import Steady
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs, train_multi_agent_on_policy
-from agilerl_like.algorithms.constant_policies import constant_action, play_constant_policies
+from agilerl_like.algorithms.constant_policies import constant_action, constant_policies
+from agilerl_like.algorithms.evaluation import evaluate
 from agilerl_like.cli import main
 from agilerl_like.config import build, load
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -39,7 +40,7 @@ seed: 1
 def test_constant_policies_earn_what_the_env_pays_for_one_action(env_id, returns):
     env = make_vect_envs(env_id, num_envs=4, backend="sync")
     population = PPO.population(4, env.single_observation_space, env.single_action_space, num_envs=1, seed=0)
-    played = play_constant_policies(population, range(4), VecEnvAdapter(env), [3], None)
+    played = evaluate(constant_policies(population, range(4)).values(), VecEnvAdapter(env), [3], members=4)
     env.close()
     assert np.allclose(played.mean, returns, atol=1e-4)
 
