@@ -238,15 +238,7 @@ def train_on_policy(
         left_out = [f"callbacks: {observers} of the script's own"] if observers else []
         left_out += [] if eval_setup is None else ["environment: an eval_env of the script's own"]
         logs = _logs(trackers, tensorboard=tensorboard, log_dir=tensorboard_log_dir, wb=wb, wandb_kwargs=wandb_kwargs)
-        described = describe_run(
-            env_setup,
-            population,
-            plan.training_args,
-            plan.selection,
-            plan.mutations,
-            run={**run, **logs},
-            left_out=left_out,
-        )
+        described = describe_run(env_setup, population, plan, run={**run, **logs}, left_out=left_out)
         plan = replace(plan, settings={**described.settings, **plan.settings})
     own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose, after_interrupt=AFTER_INTERRUPT)]
     if run_dir is not None:

@@ -303,9 +303,7 @@ class RunDescription:
 def describe_run(
     env_setup: EnvSetup,
     population: BasePopulation,
-    training_args: TrainingArguments,
-    selection: Selection | None,
-    mutations: Explorer,
+    plan: RunPlan,
     *,
     run: Mapping[str, Any],
     left_out: Sequence[str] = (),
@@ -327,11 +325,11 @@ def describe_run(
     }
     algorithm_notes = [f"algorithm: members begin with different values of {', '.join(varied)}"]
     network, network_notes = _network_of(members["network"], population)
-    choice, selection_notes = _selection_of(selection)
-    mutation, mutation_notes = _mutation_of(mutations) if selection is not None else (None, [])
+    choice, selection_notes = _selection_of(plan.selection)
+    mutation, mutation_notes = _mutation_of(plan.mutations) if plan.selection is not None else (None, [])
     first, action_space = population[0], env_setup.spaces[-1]
     adds_ranges = with_exploration(first.config, action_space, first.settings(), first.hp_config) != first.hp_config
-    if selection == AutoSelection() and mutations == AutoExplorer() and not adds_ranges:
+    if plan.selection == AutoSelection() and plan.mutations == AutoExplorer() and not adds_ranges:
         choice, mutation = {"evolution": AUTO}, {}
     trackers, tracker_notes = _trackers_of(run.get("trackers", ()))
     settings = {
@@ -342,13 +340,13 @@ def describe_run(
         "network": network,
         **choice,
         "mutation": mutation,
-        "training": asdict(training_args),
+        "training": asdict(plan.training_args),
         "run": {**run, "trackers": trackers},
         "seed": first.seed,
     }
     steps = max(agent.steps[-1] for agent in population)
     training_notes = [f"members: they had been trained for {steps} env steps before; this file makes new ones"]
-    opponents = training_args.opponents
+    opponents = plan.training_args.opponents
     opponent_notes = [f"training.opponents={opponents}: the script's own; resume and replay need that script"]
     notes = (
         *environment_notes,
