@@ -15,7 +15,7 @@ from scripts import run_script
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, hpo
 from agilerl_like.config.bundled import find_config
 from agilerl_like.networks import NetworkSpec
-from agilerl_like.training.run_folder import CONFIG
+from agilerl_like.reporting.run_history import CONFIG
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "tutorials" / "selection_and_mutation.md").read_text(encoding="utf-8")

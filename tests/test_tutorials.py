@@ -13,7 +13,7 @@ from scripts import run_script
 from agilerl_like.cli import main
 from agilerl_like.registry import registered
 from agilerl_like.reporting import read_lineage
-from agilerl_like.training.run_folder import CONFIG
+from agilerl_like.reporting.run_history import CONFIG
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
 ENVIRONMENT = {**os.environ, "TUTORIAL_STEPS": "1024", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}

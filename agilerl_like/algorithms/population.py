@@ -49,12 +49,11 @@ from agilerl_like.networks.custom import CustomSpec
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, integer
 from agilerl_like.storage import safe_folder
+from agilerl_like.storage.run_names import BEST_DOCUMENT
 
 PopulationT = TypeVar("PopulationT", bound="BasePopulation")
 Stored: TypeAlias = tuple[dict[str, Any], Mapping[str, Tensor]]
 """The document and the tensors of one agent."""
-BEST = "champion"
-"""Name of the best agent's document in the folder of a population or a checkpoint."""
 ALL_DIVERGED = "every member's loss or weights are not finite: lower lr, or look at the rewards and observations"
 """Message of the error where no member is left that can be cloned."""
 
@@ -454,9 +453,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         try:
             population = cls(agents)
             population.fitness = read_floats(facts, "fitness")
-            if BEST in documents:
+            if BEST_DOCUMENT in documents:
                 population.best_of_run = kind.from_documents(
-                    documents[BEST], tensors.get(BEST, {}), device=device, where=f"{where}/{BEST}", networks=networks
+                    documents[BEST_DOCUMENT],
+                    tensors.get(BEST_DOCUMENT, {}),
+                    device=device,
+                    where=f"{where}/{BEST_DOCUMENT}",
+                    networks=networks,
                 )
         except (ConfigurationError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(f"path={where!r} does not fit together: {error!s:.500}") from error
@@ -626,7 +629,7 @@ def population_documents(
 ) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
     """Return a population's documents and tensors by name, given those of each agent."""
     stored = {f"member-{place:03d}": member for place, member in enumerate(members)}
-    stored |= {} if best is None else {BEST: best}
+    stored |= {} if best is None else {BEST_DOCUMENT: best}
     facts = {"algorithm": members[0][0]["algorithm"], "size": len(members), "fitness": list(fitness)}
     documents = {"population": facts, **{name: document for name, (document, _) in stored.items()}}
     return documents, {name: tensors for name, (_, tensors) in stored.items()}

@@ -24,6 +24,7 @@ from agilerl_like.algorithms.agent_groups import assign_groups, check_names
 from agilerl_like.envs.spaces import space_from_json, space_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.storage import safe_folder
+from agilerl_like.storage.run_names import BEST, BEST_DOCUMENT, POPULATION
 from agilerl_like.storage.safe_folder import LazyTensors
 
 MAX_COUNT = 2**128
@@ -182,9 +183,6 @@ def without_learning_state(
 
 # -- folders
 
-BEST, POPULATION = "best", "population"
-"""Subfolders of a run's folder with its best agent and its last population."""
-
 
 def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]:
     """Return the document and the tensors of a saved agent, or of the best agent of a checkpoint or of a run's folder.
@@ -193,7 +191,7 @@ def read_agent(path: str | os.PathLike[str]) -> tuple[Any, Mapping[str, Tensor]]
         CheckpointError: as `safe_folder.read_folder`.
     """
     folder, kind = _locate(Path(path), "agent", BEST)
-    name = "champion" if kind == "checkpoint" else "agent"
+    name = BEST_DOCUMENT if kind == "checkpoint" else "agent"
     documents, tensors = safe_folder.read_folder(folder, kind)
     return documents.get(name), tensors.get(name, {})
 

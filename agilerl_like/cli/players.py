@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
 from agilerl_like.cli.output import write_note
-from agilerl_like.cli.train import CONFIG
 from agilerl_like.config import Config, Draft
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.evaluation.trajectories import UNKNOWN
 from agilerl_like.reporting.files import METRICS
+from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.saved_runs import Run
 from agilerl_like.saved_runs.run import environment_config
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, FOLDER, read_checkpoint
 from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.storage.run_names import BEST, POPULATION
 from agilerl_like.training.best_agent import BestAgent
-from agilerl_like.training.run_folder import BEST, POPULATION
 
 
 class Player(NamedTuple):

@@ -58,18 +58,17 @@ from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
 from agilerl_like.reporting.report import write_report
-from agilerl_like.reporting.run_history import RunHistory, read_history
+from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
 from agilerl_like.reporting.trackers import TRACKERS, TensorBoardReporter, WandbReporter, tracker_reporter
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.checkpoint_folder import has_marker
 from agilerl_like.storage.durable_io import make_folder, sync_folder
+from agilerl_like.storage.run_names import BEST
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, load_identity, newest_checkpoint
 from agilerl_like.training.loop import RunResult
 from agilerl_like.training.process_choice import AUTO, choose_layout, torch_threads
 from agilerl_like.training.run_folder import (
-    BEST,
-    CONFIG,
     FOUND,
     ConfigReporter,
     RunFolderExistsError,

@@ -27,8 +27,9 @@ from agilerl_like.reporting.records import GenerationRecord
 from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, replace_file
+from agilerl_like.storage.run_names import BEST
 from agilerl_like.training.process_choice import choose_layout
-from agilerl_like.training.run_folder import BEST, FOUND, SEARCH_HEAD
+from agilerl_like.training.run_folder import FOUND, SEARCH_HEAD
 from agilerl_like.training.session import longest_episode, train_population
 from agilerl_like.training.training_arguments import OutputPaths
 

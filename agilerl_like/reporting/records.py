@@ -27,6 +27,8 @@ from agilerl_like.storage.validation import (
 
 NO_PARENT = -1
 """The `parent_uid` of initial members, and of fresh ones, with initial weights, that replace others later."""
+TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
+"""The parts of a generation whose times are measured."""
 
 
 ParentUid = Annotated[int, Field(strict=True, ge=NO_PARENT, lt=2**63)]

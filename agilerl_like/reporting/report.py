@@ -31,7 +31,7 @@ from agilerl_like.reporting.estimates import (
     why_not_comparable,
 )
 from agilerl_like.reporting.importance import hyperparameter_effects, percent
-from agilerl_like.reporting.records import SummaryRecord
+from agilerl_like.reporting.records import TIMED_PHASES, SummaryRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.reporting.vega_scripts import vega_scripts
 from agilerl_like.storage.durable_io import replace_file
@@ -343,7 +343,7 @@ def _time(run: RunHistory) -> str:
 
 LEVELS = 8
 """Levels of a value in run.json that are shown; a run writes three, and a damaged file may have hundreds."""
-TIMES = frozenset(f"time/{part}" for part in ("env", "act", "learn", "evaluate", "evolve", "report"))
+TIMES = frozenset(f"time/{part}" for part in TIMED_PHASES)
 
 
 def _configuration(run: RunHistory) -> str:

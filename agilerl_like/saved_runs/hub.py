@@ -27,7 +27,7 @@ from agilerl_like.saved_runs.run import Run
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS
 from agilerl_like.storage.durable_io import make_folder, replace_file
-from agilerl_like.training.run_folder import BEST
+from agilerl_like.storage.run_names import BEST
 from agilerl_like.yaml_writer import to_yaml
 
 LIBRARY = "agilerl-like"

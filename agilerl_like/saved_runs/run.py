@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load_agent
-from agilerl_like.algorithms.population import BEST as BEST_DOCUMENT
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.config.run_config import config_class
@@ -24,12 +23,12 @@ from agilerl_like.reporting.run_history import BROKEN_OFF, CONFIG, RunHistory, r
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import HISTORY, HISTORY_ENTRY
 from agilerl_like.storage.run_lock import is_locked
+from agilerl_like.storage.run_names import BEST, BEST_DOCUMENT, POPULATION
 from agilerl_like.storage.validation import NonNegativeInt, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.checkpoint_manager import load_opponents, newest_checkpoint
 from agilerl_like.training.evaluator import Opponent
 from agilerl_like.training.lineage import Lineage
-from agilerl_like.training.run_folder import BEST, POPULATION
 from agilerl_like.training.sharding import deserialize
 from agilerl_like.training.training_arguments import OutputPaths
 

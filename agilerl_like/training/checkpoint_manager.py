@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
-from agilerl_like.algorithms.population import BEST, BasePopulation, population_documents
+from agilerl_like.algorithms.population import BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import to_builtin, without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
 from agilerl_like.errors import CheckpointError, short_repr
@@ -26,6 +26,7 @@ from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, HISTORY, HISTORY_ENTRY, Checkpoint, Checkpoints
+from agilerl_like.storage.run_names import BEST_DOCUMENT
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
@@ -260,7 +261,7 @@ def _check_scores(run: Mapping[str, Any], checkpoint: Checkpoint, where: str) ->
                 f"{where}.rivals.{number}={short_repr(rating)}; allowed is [rating, generation], and behind it games "
                 "[[generation, score, count], …]"
             )
-    for name in (BEST, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
+    for name in (BEST_DOCUMENT, *(f"rival-{number:03d}" for number in range(len(opponent_pool)))):
         if name not in checkpoint.documents or name not in checkpoint.tensors:
             raise CheckpointError(f"path={str(checkpoint.path)!r} has no {name}.json and {name}.safetensors")
 

@@ -21,6 +21,7 @@ from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule, check_schedules
 from agilerl_like.reporting.callback import CallbackList, RunContext
 from agilerl_like.reporting.records import (
+    TIMED_PHASES,
     BestRecord,
     GenerationRecord,
     MemberRecord,
@@ -38,8 +39,6 @@ from agilerl_like.training.lineage import Lineage
 from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.run_settings import selection_name
 from agilerl_like.training.sharding import ShardedPopulation
-
-TIMED_PHASES = ("env", "act", "learn", "evaluate", "evolve", "report")
 
 
 class LoopState:

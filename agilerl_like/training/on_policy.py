@@ -23,17 +23,13 @@ from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Select
 from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
+from agilerl_like.reporting.run_history import CONFIG
 from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
+from agilerl_like.storage.run_names import POPULATION
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
-from agilerl_like.training.run_folder import (
-    CONFIG,
-    NOT_IN_FILE,
-    POPULATION,
-    ConfigReporter,
-    run_folder_reporters,
-)
+from agilerl_like.training.run_folder import NOT_IN_FILE, ConfigReporter, run_folder_reporters
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import train_population

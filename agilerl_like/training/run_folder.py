@@ -28,17 +28,17 @@ from agilerl_like.reporting.files import (
 from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.report import REPORT, HtmlReporter
-from agilerl_like.reporting.run_history import RUN_DOCUMENT, run_document
+from agilerl_like.reporting.run_history import CONFIG, RUN_DOCUMENT, run_document
 from agilerl_like.reporting.trackers import WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
 from agilerl_like.storage.run_lock import LOCK, RunLock
+from agilerl_like.storage.run_names import BEST, POPULATION
 from agilerl_like.training.provenance import ProvenanceReporter, is_run_document, provenance
 from agilerl_like.training.training_arguments import OutputPaths
 
-CONFIG = "config.yaml"
-POPULATION, BEST, EVENTS = "population", "best", "tensorboard"
+EVENTS = "tensorboard"
 FOUND = "found.yaml"
 """A search writes what it has found to this file in the folder of its run, by which `resume` recognises a search."""
 FOUND_HEAD, SEARCH_HEAD = "Found by `agilerl-like tune`", "The search has not ended"

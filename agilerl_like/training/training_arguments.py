@@ -12,6 +12,7 @@ import numpy as np
 
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.hpo import Selection
+from agilerl_like.storage.run_names import BEST, POPULATION
 
 Fitness = Literal["return", "rating"]
 LogEvery = Literal["generation", "update"]
@@ -178,7 +179,7 @@ class OutputPaths:
 
     def populations(self, steps: int, *, last: bool) -> list[Path]:
         """Return the folders of the population after `steps` env steps of each member."""
-        paths = [self.run_dir / "population"] if self.run_dir is not None and last else []
+        paths = [self.run_dir / POPULATION] if self.run_dir is not None and last else []
         if self.checkpoint_path is not None:
             suffix = "" if self.overwrite_checkpoints else f"-{steps}"
             paths.append(self.checkpoint_path.with_name(self.checkpoint_path.name + suffix))
@@ -186,5 +187,5 @@ class OutputPaths:
 
     def best_agent_paths(self) -> list[Path]:
         """Return the folders of the best agent."""
-        paths = [] if self.run_dir is None else [self.run_dir / "best"]
+        paths = [] if self.run_dir is None else [self.run_dir / BEST]
         return paths if self.elite_path is None else [*paths, self.elite_path]
