@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
@@ -214,17 +213,6 @@ class CallbackList(Callback):
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(tuple(self._callbacks))
-
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
-    def __enter__(self) -> CallbackList:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def overrides(self, method: str) -> bool:
         """Whether any callback overrides a method of `Callback`."""

@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,7 +60,7 @@ RUN = RunContext(a_run(), env_steps=64)
 def test_reporters_receive_all_events_in_order():
     first, second = RecordingReporter(), RecordingReporter()
     generation, births, summary = a_generation(a_member()), (a_birth(),), a_summary()
-    with CallbackList([first, second]) as callbacks:
+    with contextlib.closing(CallbackList([first, second])) as callbacks:
         callbacks.on_run_begin(RUN)
         callbacks.on_update(replace(RUN, env_steps=128), {0: {"value_loss": 1.0}})
         callbacks.on_generation(RUN, generation)
@@ -100,7 +101,7 @@ def test_two_failing_reporters_do_not_end_the_run():
 
     callbacks = CallbackList([FullDisk(), FailsToWarn()])
     callbacks.on_generation(RUN, a_generation(a_member()))
-    assert len(callbacks) == 0
+    assert not [*callbacks]
     assert callbacks.failure is None
 
 

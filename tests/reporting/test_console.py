@@ -609,7 +609,7 @@ def test_console_is_dropped_if_it_cannot_write():
 
     reporters = CallbackList([ConsoleReporter(Console(file=FullFile()))])
     reporters.on_run_begin(RunContext(a_run()))
-    assert len(reporters) == 0
+    assert not [*reporters]
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def test_damaged_row_is_removed_with_one_warning_and_a_copy(tmp_path, damage):
     calls = Warnings()
     with pytest.raises(CheckpointError, match=r"metrics\.csv', line \d"):
         read_metrics(tmp_path)
-    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+    with contextlib.closing(CallbackList([CsvReporter(tmp_path), calls])) as reporters:
         reporters.on_run_begin(RUN)
         reporters.on_generation(RUN, a_generation(a_member(), number=3))
     assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 1, 2, 3]
@@ -223,7 +223,7 @@ def test_parsing_stops_after_a_thousand_damaged_rows(tmp_path, monkeypatch):
     rows = Mock(wraps=files._read_row)
     monkeypatch.setattr(files, "_read_row", rows)
     calls = Warnings()
-    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+    with contextlib.closing(CallbackList([CsvReporter(tmp_path), calls])) as reporters:
         reporters.on_run_begin(RUN)
         reporters.on_generation(RUN, a_generation(a_member(), number=2))
     assert rows.call_count == 2 + MAX_DAMAGED_LINES
@@ -261,7 +261,7 @@ def test_damaged_lineage_line_is_removed_with_one_warning(tmp_path, damage):
     calls = Warnings()
     with pytest.raises(CheckpointError, match=r"lineage\.jsonl', line 1"):
         read_lineage(tmp_path)
-    with CallbackList([LineageReporter(tmp_path), calls]) as reporters:
+    with contextlib.closing(CallbackList([LineageReporter(tmp_path), calls])) as reporters:
         reporters.on_run_begin(RUN)
         reporters.on_offspring(RUN, (a_birth(generation=1, uid=9),))
     assert [birth.uid for birth in read_lineage(tmp_path)] == [0, 9]
@@ -373,7 +373,7 @@ def test_a_line_that_is_too_long_is_damage_and_a_long_tail_is_not(tmp_path, monk
     monkeypatch.setattr(safe_folder, "MAX_LINE_BYTES", 1000)
     path.write_text(path.read_text() + "x" * 2500 + "\n" + "\0" * 2500)
     calls = Warnings()
-    with CallbackList([CsvReporter(tmp_path), calls]) as reporters:
+    with contextlib.closing(CallbackList([CsvReporter(tmp_path), calls])) as reporters:
         reporters.on_run_begin(RUN)
         reporters.on_generation(RUN, a_generation(a_member(), number=2))
     (warning,) = calls.texts
