@@ -67,7 +67,7 @@ class CMAESLearner(EvolutionStrategyLearner):
     def sigma(self) -> float:
         return self.search.sigma
 
-    def offsets(self, envs: int, sigma: float) -> Tensor:
+    def offsets(self, sigma: float) -> Tensor:
         return torch.from_numpy(self.search.offsets(self.perturbation_seed)).float()
 
     def mutate(self, change: Mutation) -> Mutation:
@@ -97,7 +97,7 @@ class CMAESLearner(EvolutionStrategyLearner):
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         super().load_state(document, tensors)
-        if not read_flag(document, WEIGHTS_ONLY, older=False):
+        if not read_flag(document, WEIGHTS_ONLY):
             state = {name.removeprefix(SEARCH): tensors[name] for name in tensors if name.startswith(SEARCH)}
             self._search = CovarianceSearch.from_tensors(state, self.algorithm.num_envs)
 

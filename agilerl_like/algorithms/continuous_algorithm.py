@@ -52,7 +52,7 @@ class ContinuousLearner(OffPolicyLearner):
 
     def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         super().load_state(document, tensors)
-        if read_flag(document, WEIGHTS_ONLY, older=False):
+        if read_flag(document, WEIGHTS_ONLY):
             self.network.actor_steps.zero_()  # a file of weights alone has no moments either
 
     def action_noise(self, steps: int, rows: int) -> Tensor:

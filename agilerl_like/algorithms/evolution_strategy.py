@@ -87,8 +87,8 @@ class EvolutionStrategyLearner(Learner):
         """The standard deviation of the next perturbations."""
 
     @abstractmethod
-    def offsets(self, envs: int, sigma: float) -> Tensor:
-        """Return what is added to the weights in each env, `[envs, N]` on the host."""
+    def offsets(self, sigma: float) -> Tensor:
+        """Return what is added to the weights in each env of the member, `[envs, N]` on the host."""
 
 
 class _Trial(NamedTuple):
@@ -101,8 +101,7 @@ class _Trial(NamedTuple):
 
     def is_of(self, learner: EvolutionStrategyLearner) -> bool:
         """Return whether the policies are still those that a learner tries."""
-        now = learner, learner.updates, learner.variations
-        return self.learner is now[0] and (self.updates, self.variations) == now[1:]
+        return (self.learner, self.updates, self.variations) == (learner, learner.updates, learner.variations)
 
 
 class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
@@ -170,7 +169,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
                 self.returns.restart(place)
             elif not is_new:
                 continue
-            offsets = learner.offsets(learner.num_envs, trial.sigma)[self.columns].to(self.device)
+            offsets = learner.offsets(trial.sigma)[self.columns].to(self.device)
             its, at = (self._perturbed[place], 0) if self.is_per_member else (self._perturbed[0], place)
             its.set_offsets(at, offsets)
 

@@ -120,9 +120,6 @@ class IPPO(OnPolicyAlgorithm):
 
     algo: ClassVar[str] = "IPPO"
 
-    learn_step: int
-    lr: float
-
     @check_argument_names
     @reads_presets
     def __init__(

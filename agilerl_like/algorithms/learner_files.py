@@ -131,7 +131,7 @@ class StoredLearner(LearnerBase):
         """
         if isinstance(tensors, safe_folder.LazyTensors) and self.custom_networks is None:
             with torch.device("meta"), MetaBuild(len(tensors)):
-                network, flag = self.build(self.architecture), read_flag(document, WEIGHTS_ONLY, older=False)
+                network, flag = self.build(self.architecture), read_flag(document, WEIGHTS_ONLY)
                 self._check_facts(tensors.infos, network, weights_only=flag)
 
     def check_network(self) -> None:
@@ -157,8 +157,8 @@ class StoredLearner(LearnerBase):
         """Read counters, weights and moments; ValueError if they do not fit."""
         self.updates, self.draws = read_count(document, "updates"), read_count(document, "draws")
         self.variations = read_count(document, "variations") if "variations" in document else 0  # absent in older files
-        self.learned_with_masks = read_flag(document, "learned_with_masks", older=False)
-        weights_only = read_flag(document, WEIGHTS_ONLY, older=False)
+        self.learned_with_masks = read_flag(document, "learned_with_masks")
+        weights_only = read_flag(document, WEIGHTS_ONLY)
         self.env_steps, self.updates_without_learning, self.updates_before, self._random_steps_taken = (
             read_count(document, name) if name in document else 0
             for name in ("env_steps", "updates_without_learning", "updates_before", "random_steps_taken")

@@ -159,7 +159,6 @@ class OffPolicyAttributes:
     n_step: int
     memory_size: int
     memory: MemoryKind
-    learning_starts: int
     save_memory: bool
     max_grad_norm: float
 

@@ -41,8 +41,8 @@ class OpenAIESLearner(EvolutionStrategyLearner):
     def sigma(self) -> float:
         return self.host.sigma
 
-    def offsets(self, envs: int, sigma: float) -> Tensor:
-        return antithetic_pairs(self.perturbation_seed, envs // 2, self.parameter_count).mul_(sigma)
+    def offsets(self, sigma: float) -> Tensor:
+        return antithetic_pairs(self.perturbation_seed, self.num_envs // 2, self.parameter_count).mul_(sigma)
 
 
 class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):

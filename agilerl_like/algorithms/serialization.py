@@ -69,9 +69,9 @@ def read_text(document: Mapping[str, Any], name: str) -> str:
     return document[name]
 
 
-def read_flag(document: Mapping[str, Any], name: str, *, older: bool) -> bool:
-    """Return a flag, or `older` if an earlier version wrote the file without it; ValueError if it is no flag."""
-    flag = document.get(name, older)
+def read_flag(document: Mapping[str, Any], name: str) -> bool:
+    """Return a flag, False if an earlier version wrote the file without it; ValueError if it is no flag."""
+    flag = document.get(name, False)
     if not isinstance(flag, bool):
         raise ValueError(f"{name}={flag!r:.100} must be true or false")
     return flag

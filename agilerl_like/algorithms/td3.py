@@ -120,7 +120,7 @@ class TD3(ContinuousAlgorithm):
 class DDPGLearner(TD3Learner):
     """A deterministic actor and its critic."""
 
-    algo, is_deterministic = "DDPG", True
+    algo = "DDPG"
 
 
 class DDPGLearnerGroup(ContinuousLearnerGroup):

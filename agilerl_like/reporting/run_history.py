@@ -27,7 +27,7 @@ CONFIG, RUN_DOCUMENT = "config.yaml", "run.json"
 BROKEN_OFF = "broken off"
 """Outcome of a run that an error or a lost rank has ended."""
 FITNESS = "eval/mean_reward"
-EXPECTED = ("population/best_ever", "population/target", "time/total_timesteps", "time/time_elapsed", "hp/lr")
+EXPECTED = ("population/best_ever", "population/target", "time/total_timesteps", "time/time_elapsed")
 """Columns of today's metrics.csv that figures use; without one, they leave that part out."""
 
 
@@ -221,7 +221,7 @@ def read_history(run_dir: Path | str, *, is_running: bool = False) -> RunHistory
     if not rows:
         raise ConfigurationError(f"{folder / METRICS} has no rows yet: they are written after each generation")
     notes = ["The run is still running: this is what it has written so far."] if is_running else []
-    if missing := [name for name in EXPECTED[:-1] if name not in rows[0]]:
+    if missing := [name for name in EXPECTED if name not in rows[0]]:
         notes.append(f"{METRICS} has an older schema without {', '.join(missing)}; parts that need them are left out.")
     births: Sequence[OffspringRecord] = ()
     try:

@@ -78,7 +78,7 @@ def test_an_update_is_the_package_s():
 
     member = agent()
     learner, before = member.learner, flat(member).double().numpy()
-    offsets = learner.offsets(6, learner.sigma).double().numpy()
+    offsets = learner.offsets(learner.sigma).double().numpy()
     assert offsets.shape == (6, member.parameter_count)
     theirs = CMA(before, 0.5, population_size=6)
     returns = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 0.0])

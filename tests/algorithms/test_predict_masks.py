@@ -103,7 +103,7 @@ def test_files_from_before_the_flag_are_read():
     assert document.pop("learned_with_masks") is False
     assert PPO.from_documents(document, tensors, device="cpu", where="older").learner.learned_with_masks is False
     with pytest.raises(ValueError, match="learned_with_masks=1 must be true or false"):
-        read_flag({"learned_with_masks": 1}, "learned_with_masks", older=False)
+        read_flag({"learned_with_masks": 1}, "learned_with_masks")
 
 
 def test_members_of_a_run_learn_with_masks():
