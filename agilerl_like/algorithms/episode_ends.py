@@ -69,9 +69,9 @@ class EpisodeEnds:
         shape = (envs,)
         ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
         skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
-        lost = np.broadcast_to(np.asarray(host(infos.get("worker_lost", False)), np.bool_), shape)
+        lost = np.broadcast_to(np.asarray(as_numpy(infos.get("worker_lost", False)), np.bool_), shape)
         acts = np.broadcast_to(np.asarray(True if acting is None else acting, np.bool_), shape) & ~skipped & ~lost
-        terminated, truncated = (np.array(host(flag), np.bool_).reshape(shape) for flag in (terminated, truncated))
+        terminated, truncated = (np.array(as_numpy(flag), np.bool_).reshape(shape) for flag in (terminated, truncated))
         # a worker that replaces one lost in a reset resets in the next step
         self._ended = (terminated | truncated) & (~skipped | lost)
         terminated, truncated = terminated & ~skipped, truncated & ~skipped  # an episode may end while its agent waits
@@ -85,7 +85,7 @@ class EpisodeEnds:
         if not len(rows):
             return None
         if self._mode is not AutoresetMode.SAME_STEP:
-            return tree_map(lambda part: np.array(host(part))[rows], next_obs)
+            return tree_map(lambda part: np.array(as_numpy(part))[rows], next_obs)
         final = infos.get("final_obs")
         if final is None:
             raise ConfigurationError(
@@ -94,9 +94,9 @@ class EpisodeEnds:
             )
         if isinstance(final, np.ndarray) and final.dtype == object:
             return tree_map(lambda *parts: np.stack(parts), *final[rows])
-        return tree_map(lambda part: np.array(host(part))[rows], final)
+        return tree_map(lambda part: np.array(as_numpy(part))[rows], final)
 
 
-def host(values: Any) -> np.ndarray:
-    """Return values as an array on the host."""
+def as_numpy(values: Any) -> np.ndarray:
+    """Return values, which may be a tensor of any device, as an array of numpy."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

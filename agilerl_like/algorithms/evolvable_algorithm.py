@@ -32,7 +32,13 @@ from agilerl_like.algorithms.evaluation import (
 from agilerl_like.algorithms.learner_base import WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.learner_host import ATTRIBUTES, LearnerHost, SettingFunctions
-from agilerl_like.algorithms.serialization import MAX_COUNT, check_space_sizes, read_agent, read_history, to_builtin
+from agilerl_like.algorithms.serialization import (
+    MAX_COUNT,
+    check_space_sizes,
+    read_agent,
+    read_training_record,
+    to_builtin,
+)
 from agilerl_like.algorithms.settings import (
     FIXED,
     check_is_config,
@@ -470,7 +476,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         )
         try:
             self.check()
-            read_history(document)
+            read_training_record(document)
         except ValueError as error:
             raise ConfigurationError(f"agent {self.index} cannot be saved as it is: {error}") from error
         return document
@@ -594,9 +600,9 @@ class EvolvableAlgorithm(LearnerHost, ABC):
             sections = agent._sections(document, tensors)
             for group, (its_document, its_tensors) in sections.items():
                 agent.learners[group].check_tensors(its_document, its_tensors)
-            history = read_history(document)
-            agent.mut, agent.fitness, agent.scores = history.mut, history.fitness, history.scores
-            agent._steps, agent.progress = StepCounts(history.steps), history.progress
+            record = read_training_record(document)
+            agent.mut, agent.fitness, agent.scores = record.mut, record.fitness, record.scores
+            agent._steps, agent.progress = StepCounts(record.steps), record.progress
             for group, (its_document, its_tensors) in sections.items():
                 agent.learners[group].load_state(its_document, its_tensors)
         except CheckpointError:

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from agilerl_like.algorithms.episode_ends import as_numpy
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT
 from agilerl_like.algorithms.off_policy_config import OffPolicyAttributes, check_replay
@@ -212,4 +213,4 @@ def _array(values: Any) -> Any:
         return {name: _array(part) for name, part in values.items()}
     if isinstance(values, tuple):
         return tuple(map(_array, values))
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return as_numpy(values)

@@ -171,7 +171,7 @@ def check_replay(settings: dict[str, Any], hp_config: HyperparameterConfig) -> N
             raise ConfigurationError(f"{name}={most} is more than memory_size={size}; allowed are at most {size}")
 
 
-def check_budget(
+def check_members_learn(
     settings: dict[str, Any],
     hp_config: HyperparameterConfig,
     num_envs: int,

@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES, torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.off_policy_config import check_budget
+from agilerl_like.algorithms.off_policy_config import check_members_learn
 from agilerl_like.algorithms.settings import largest
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
@@ -60,7 +60,7 @@ class OffPolicyLearner(Learner):
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
         settings, rows = host.settings(), -(-host.memory_size // self.num_envs)
-        check_budget(settings, host.hp_config, self.num_envs, max_steps, longest_episode)
+        check_members_learn(settings, host.hp_config, self.num_envs, max_steps, longest_episode)
         if (most := largest(settings, host.hp_config, "n_step")) > rows:
             raise ConfigurationError(
                 f"n_step={most} is more than the {rows} steps of each of {self.num_envs} envs that "

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout
-from agilerl_like.algorithms.episode_ends import EpisodeEnds, host
+from agilerl_like.algorithms.episode_ends import EpisodeEnds, as_numpy
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.advantages import Precomputed
@@ -111,26 +111,26 @@ class RolloutBuilder:
         """
         if self._clears_at_next_step:
             self.empty()
-        action = host(action)
+        action = as_numpy(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape
         if not self._steps:
             self._hidden_state = hidden_state
         self._steps.append(
             _Step(
-                tree_map(lambda part: np.array(host(part)), obs),
+                tree_map(lambda part: np.array(as_numpy(part)), obs),
                 np.array(action),
-                np.array(host(reward), np.float32).reshape(shape),
+                np.array(as_numpy(reward), np.float32).reshape(shape),
                 ends.terminated,
                 ends.truncated,
                 ends.acting,
-                None if log_prob is None else np.array(host(log_prob), np.float32).reshape(shape),
-                None if value is None else np.array(host(value), np.float32).reshape(shape),
-                None if action_mask is None else np.array(host(action_mask), np.bool_),
+                None if log_prob is None else np.array(as_numpy(log_prob), np.float32).reshape(shape),
+                None if value is None else np.array(as_numpy(value), np.float32).reshape(shape),
+                None if action_mask is None else np.array(as_numpy(action_mask), np.bool_),
                 (ends.cut, ends.last),
             )
         )
-        self._next_obs, self._starts_next = tree_map(lambda part: np.array(host(part)), next_obs), ends.starts_next
+        self._next_obs, self._starts_next = tree_map(lambda part: np.array(as_numpy(part)), next_obs), ends.starts_next
 
     def rollout(
         self, encode: Encode, raw_actions: RawActions, state_before: Callable[[Any, Tensor], Tensor], mask_size: int

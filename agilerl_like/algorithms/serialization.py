@@ -82,8 +82,8 @@ def read_count(document: Mapping[str, Any], name: str) -> int:
     return check_count(name, document[name])
 
 
-class History(NamedTuple):
-    """The history of an agent: `mut`, `progress`, and one entry of `fitness`, `scores` and `steps` for each test."""
+class TrainingRecord(NamedTuple):
+    """An agent's training so far: `mut`, `progress`, and one entry of `fitness`, `scores` and `steps` for each test."""
 
     mut: str
     fitness: list[Any]
@@ -92,13 +92,13 @@ class History(NamedTuple):
     progress: float
 
 
-def read_history(document: Mapping[str, Any]) -> History:
-    """Read an agent's history; the same function checks a document before it is written.
+def read_training_record(document: Mapping[str, Any]) -> TrainingRecord:
+    """Read the record of an agent's training; the same function checks a document before it is written.
 
     Raises:
         ValueError: an entry is of another type; the message names the field and the value.
     """
-    return History(
+    return TrainingRecord(
         mut=read_text(document, "mut"),
         fitness=read_floats(document, "fitness"),  # what selection compares
         scores=read_test_entries(document, "scores"),

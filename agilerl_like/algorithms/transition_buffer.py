@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from agilerl_like.algorithms.episode_ends import EpisodeEnds, host
+from agilerl_like.algorithms.episode_ends import EpisodeEnds, as_numpy
 from agilerl_like.envs.action_masks import ActionMasks
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
@@ -68,7 +68,7 @@ class TransitionBuffer:
             ConfigurationError: the last observation of a truncated episode is missing, or no memory is left.
             EnvStepError: an action mask allows nothing.
         """
-        action, infos = host(action), infos or {}
+        action, infos = as_numpy(action), infos or {}
         envs = len(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos, envs=envs)
         if ends.last is not None:
@@ -76,12 +76,12 @@ class TransitionBuffer:
         step = {
             "obs": obs,
             "action": action,
-            "reward": np.asarray(host(reward), np.float32),
+            "reward": np.asarray(as_numpy(reward), np.float32),
             "next_obs": next_obs,
             "done": ends.terminated,
         }
         kept = np.flatnonzero(ends.acting)
-        step = {name: tree_map(lambda part: host(part)[kept], part) for name, part in step.items()}
+        step = {name: tree_map(lambda part: as_numpy(part)[kept], part) for name, part in step.items()}
         if not self._rows:
             self._allocate(step, envs)
         self._newest = len(kept)
@@ -137,6 +137,6 @@ class TransitionBuffer:
 
 
 def _with_rows(whole: Any, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    changed = np.array(host(whole))
+    changed = np.array(as_numpy(whole))
     changed[rows] = values
     return changed

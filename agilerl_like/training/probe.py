@@ -136,11 +136,11 @@ def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO
     with closing(env_setup.env) as env:
         if issubclass(kind, EvolutionStrategy):
             probe = replace(cast(Probe, probe), steps=EVOLUTION_STEPS * probe.steps)
-            defaults = {**EVOLUTION[kind.algo], **_layout_of(probe)}
+            defaults = {**EVOLUTION[kind.algo], **_image_settings(probe)}
         elif issubclass(kind, QLearning):
             defaults = TABULAR
         elif issubclass(kind, OffPolicyAlgorithm):
-            defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_layout_of(probe)}
+            defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_image_settings(probe)}
         else:
             defaults = {**SETTINGS, **_probe_settings(probe, env_setup.spaces[1])}
         discount = {} if issubclass(kind, EvolutionStrategy) else {"gamma": probe.gamma}
@@ -170,10 +170,10 @@ def _probe_settings(probe: Probe | MultiAgentProbe, action_space: Any) -> dict[s
     if isinstance(probe, Probe):
         settings |= RECURRENT if probe.needs == "memory" else {}
         settings |= {"critic_observation": probe.critic_observation}
-    return settings | _layout_of(probe)
+    return settings | _image_settings(probe)
 
 
-def _layout_of(probe: Probe | MultiAgentProbe) -> dict[str, Any]:
+def _image_settings(probe: Probe | MultiAgentProbe) -> dict[str, Any]:
     return {"swap_channels": True} if isinstance(probe, Probe) and probe.channels_last else {}
 
 

@@ -195,7 +195,7 @@ def run_identity(
     }
 
 
-def left_out(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+def settings_back_at_default(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the settings that a resumed run has by default, and had others of, with both values; "" without any."""
     old, new = run.get(CHANGEABLE) or {}, given.get(CHANGEABLE) or {}
     changed = [name for name in DEFAULTS if name in old and old[name] != new.get(name) == DEFAULTS[name]]

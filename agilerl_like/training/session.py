@@ -66,9 +66,9 @@ from agilerl_like.training.run_settings import (
     CHANGEABLE,
     SELECTION,
     check_identity,
-    left_out,
     run_identity,
     selection_name,
+    settings_back_at_default,
 )
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
@@ -357,7 +357,7 @@ class ProcessRun:
                     "and view.state begins empty. A strategy of a script's own needs that script: "
                     f"{self.env_setup.train_function}(…, selection_strategy=…, resume=…)"
                 )
-            if missing := left_out(saved, identity):
+            if missing := settings_back_at_default(saved, identity):
                 self.callbacks.on_warning(f"the run continues with {missing}: pass what is to stay as it was")
             saved = {**saved, CHANGEABLE: identity.get(CHANGEABLE)}
         return {**saved, SELECTION: selection}
