@@ -85,6 +85,7 @@ class ConsoleReporter(Reporter):
         self._rendered = _RenderedMembers(None, self._canvas.size, Segments([]))
         self._started = self._last_output = self._clock()
         self._first_count: _StepCount | None = None
+        """The first count of this process, which is not 0 in a resumed run."""
         self._ends: list[_StepCount] = []
 
     def _count_steps(self, env_steps: int) -> None:
@@ -342,7 +343,7 @@ class _Top(NamedTuple):
 
 
 class _StepCount(NamedTuple):
-    """The first count of this process, which is not 0 in a resumed run."""
+    """The env steps of all members at a time of the clock."""
 
     seconds: float
     env_steps: int

@@ -198,7 +198,8 @@ class Opponent(NamedTuple):
     rating: float
     generation: int
     games: Sequence[Sequence[float]] = ()
-    """Generation of an earlier opponent, the score against it and the number of games, each."""
+    """One entry for each opponent that this agent was rated against: that opponent's generation, the score against it,
+    and the number of games."""
 
 
 class PoolUpdate(NamedTuple):
@@ -211,7 +212,8 @@ class PoolUpdate(NamedTuple):
 
 
 EvaluateLocally = Callable[[Callable[[Callable[[], bool]], Any]], tuple[Any, int]]
-"""Calls a function that evaluates on this process; returns None and the signal if one has stopped any process."""
+"""Takes a function that evaluates on this process, given `should_stop`; returns its result and 0, or None and the
+signal that stopped the evaluation on any process."""
 
 
 class Evaluator:

@@ -343,9 +343,10 @@ class EvaluatingLoop(LoopState):
     def _play(
         self, player: EvolvableAlgorithm | None, episodes: int, purpose: Purpose
     ) -> tuple[EvalResult | None, int]:
-        """Evaluate an agent, None on all processes but its own; all return the same.
+        """Evaluate an agent on the process that has it, where the others pass None.
 
-        That is the result, or the signal that stopped it. The seeds are those of `purpose` in this generation.
+        All processes return the result, None if a signal stopped the evaluation, and the signal. The seeds are those of
+        `purpose` in this generation.
         """
         members, generation = self.members, self.progress.generation
         with self.timer("evaluate"):

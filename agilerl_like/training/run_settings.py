@@ -196,7 +196,7 @@ def run_identity(
 
 
 def settings_back_at_default(run: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return the settings that a resumed run has by default, and had others of, with both values; "" without any."""
+    """Return the settings of a resumed run that are back at their default, with both values; "" if there are none."""
     old, new = run.get(CHANGEABLE) or {}, given.get(CHANGEABLE) or {}
     changed = [name for name in DEFAULTS if name in old and old[name] != new.get(name) == DEFAULTS[name]]
     return ", ".join(f"{name}={new[name]} (before: {old[name]})" for name in changed)
