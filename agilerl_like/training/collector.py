@@ -89,8 +89,8 @@ class Collector:
         self.population, self.env = population, env
         self.envs = env.num_envs // members
         """Envs of each member on this rank; its `num_envs` counts those of all replicas."""
-        self._seen = np.zeros((2, 0))
-        """Count and sum of the returns since the last `pop_scores` that `returns_since` has returned, `[2, P]`."""
+        self._seen = np.zeros((2, members))
+        """Count and sum of the returns that `returns_since` has returned, less those of `pop_scores`, `[2, P]`."""
         group_envs = self._group_envs()
         for agent in population:
             agent.num_envs = self.envs * population.gradient_sync.num_ranks
@@ -116,7 +116,7 @@ class Collector:
         count = population[0].num_envs
         columns = population.gradient_sync.env_slice(count)
         given = training_seeds(env_config_or_none(self.env.env), count)
-        self._seen = np.zeros((2, 0))
+        self._seen = np.zeros((2, len(population)))
         seeds: list[int] | None = [
             seed
             for slot in slots
@@ -173,8 +173,7 @@ class Collector:
         for episodes in self._episodes:
             rows = len(episodes.running) // len(self.population)
             episodes.discard(slice(place * rows, (place + 1) * rows))
-        if self._seen.size:
-            self._seen[:, place] = 0.0
+        self._seen[:, place] = 0.0
 
     def scores(self) -> list[float]:
         """Return each member's mean return in training episodes since the last `pop_scores`; nan without any."""
@@ -183,7 +182,7 @@ class Collector:
     def pop_scores(self) -> list[float]:
         """Return each member's mean return in training episodes since the last call; nan without any."""
         sums = self._sums([episodes.take() for episodes in self._episodes])
-        self._seen = np.zeros_like(sums)
+        self._seen -= sums
         return self._mean_returns(sums)
 
     def _mean_returns(self, sums: np.ndarray) -> list[float]:
@@ -196,9 +195,7 @@ class Collector:
         Only envs of this process count.
         """
         sums = self._sums([episodes.peek() for episodes in self._episodes])
-        seen = np.zeros_like(sums) if self._seen.shape != sums.shape else self._seen
-        fresh = (sums - seen)[:, places]
-        self._seen = seen
+        fresh = (sums - self._seen)[:, places]
         self._seen[:, places] = sums[:, places]
         return _quotients(*fresh.tolist())
 

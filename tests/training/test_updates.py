@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo.utils import BaseParallelWrapper
 from small_runs import Records
 from test_run_settings import SMALL
-from test_weights_history import Killed, KillIn, population, same, weights
+from test_weights_history import SETTINGS, Killed, KillIn, population, same, weights
 
 from agilerl_like import (
     IPPO,
@@ -116,6 +116,21 @@ def test_returns_of_updates_add_up_to_those_of_generations(tmp_path):
     for record in records:
         assert {one.train_return for one in record.updates} == {7.0}
         assert {member.train_return for member in record.members} == {7.0}
+
+
+def test_the_return_of_an_update_has_episodes_that_ended_in_the_generation_before():
+    """Updates come after 24, 48, 72 and 96 steps, generations end after 32, 64 and 96, episodes after 28, 56 and 84."""
+    records, wrappers = Records(), [{"name": "TimeLimit", "max_episode_steps": 28}]
+    with contextlib.closing(make_vect_envs("Pendulum-v1", num_envs=2, wrappers=wrappers)) as env:
+        spaces, settings = (env.single_observation_space, env.single_action_space), {**SETTINGS, "learn_step": 48}
+        limits = {"max_steps": 192, "evo_steps": 64, "eval_loop": 1, "eval_steps": 20}
+        pop = PPO.population(2, *spaces, **settings)
+        train_on_policy(env, pop=pop, verbose=False, log_every="update", reporters=[records], **limits)
+    for slot in range(2):
+        updates = [one for record in records.generations for one in record.updates if one.slot == slot]
+        first, *others = [one.train_return for one in updates]
+        assert np.isnan(first)
+        assert others == pytest.approx([record.members[slot].train_return for record in records.generations])
 
 
 def test_logging_changes_nothing_else(logged, tmp_path):
