@@ -49,8 +49,14 @@ class EvalResult(NamedTuple):
     """Instances of the env; episode i of a member is of instance i modulo their number."""
     aggregate: str = "mean"
     """How the means on the instances give the fitness."""
-    measures: Mapping[str, list[float]] | None = None
-    """Further results by name, one for each member."""
+    episode_measures: Mapping[str, list[list[float]]] | None = None
+    """Further numbers of each member's episodes by name; nan where an episode has none."""
+
+    @property
+    def measures(self) -> dict[str, list[float]]:
+        """The mean of each of `episode_measures` over a member's episodes, by name; nan without a number."""
+        measured = self.episode_measures or {}
+        return {name: [summary(episodes).mean for episodes in members] for name, members in measured.items()}
 
     def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
         """Return the ratings after further games of the members at `places`, averaged by the inverse variances."""
@@ -76,7 +82,7 @@ class EvalResult(NamedTuple):
             self.largest_returns,
             self.instances,
             self.aggregate,
-            {name: [values[place] for place in places] for name, values in (self.measures or {}).items()},
+            {name: [values[place] for place in places] for name, values in (self.episode_measures or {}).items()},
         )
 
     def extended(self, places: Sequence[int], more: EvalResult | None, episodes: int) -> EvalResult:
@@ -86,18 +92,17 @@ class EvalResult(NamedTuple):
         """
         spread, errors, steps = list(self.spread), list(self.errors), list(self.steps)
         returns = [[*its, *[math.nan] * episodes] for its in self.returns]
-        measures = {name: list(values) for name, values in (self.measures or {}).items()}
-        further = {} if more is None else more.measures or {}
+        measures = {name: list(values) for name, values in (self.episode_measures or {}).items()}
+        further = {} if more is None else more.episode_measures or {}
         played = [] if more is None else zip(places, more.returns, more.steps, strict=True)
         for number, (place, its_returns, its_steps) in enumerate(played):
-            counts = [int(np.isfinite(its).sum()) for its in (self.returns[place], its_returns)]
             for name, values in further.items():
-                measures[name][place] = _mean_of((measures[name][place], values[number]), counts)
+                measures[name][place] = [*measures[name][place], *values[number]]
             returns[place][-episodes:] = its_returns
             found = summary(returns[place], self.instances, self.aggregate)
             spread[place], errors[place] = found.spread, found.error
             steps[place] += its_steps
-        return self._replace(spread=spread, errors=errors, steps=steps, returns=returns, measures=measures)
+        return self._replace(spread=spread, errors=errors, steps=steps, returns=returns, episode_measures=measures)
 
     def on_equal_terms(self, effects: np.ndarray) -> EvalResult:
         """Return the result with the fitness that members would have if all seeds were equally difficult.
@@ -131,13 +136,6 @@ def seed_effects(returns: np.ndarray, instances: int = 1) -> np.ndarray:
     design[np.arange(len(rows)), members + columns] = 1
     effects = np.linalg.lstsq(design, returns[played], rcond=None)[0][members:]
     return np.where(played.any(axis=0), effects, np.nan)
-
-
-def _mean_of(means: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the mean over all episodes, given the means of two parts of them and their counts; nan without any."""
-    known = [(mean, count) for mean, count in zip(means, counts, strict=True) if math.isfinite(mean)]
-    episodes = sum(count for _, count in known)
-    return sum(mean * count for mean, count in known) / episodes if episodes else math.nan
 
 
 def deciding_returns(returns: np.ndarray | None, instances: int, aggregate: str) -> np.ndarray | None:
@@ -309,7 +307,7 @@ class Evaluator:
             played.largest_returns,
             self.instances,
             self.aggregate,
-            {name: [summary(its.tolist()).mean for its in values] for name, values in measures.items()},
+            {name: values.tolist() for name, values in measures.items()},
         )
 
     def evaluate_some(

@@ -229,6 +229,7 @@ class LoopState:
             self.callbacks.on_offspring(self._update_context(), tuple(offspring))
 
     def _records(self, result: EvalResult) -> list[MemberRecord]:
+        measures = result.measures
         return [
             MemberRecord(
                 slot=slot,
@@ -248,7 +249,7 @@ class LoopState:
                 parameters=agent.parameter_count,
                 mutation=agent.mut,
                 losses=_means(self.metrics[slot], reported_metrics(agent)),
-                measures={name: values[place] for name, values in (result.measures or {}).items()},
+                measures={name: values[place] for name, values in measures.items()},
             )
             for place, ((slot, agent), std, error, steps) in enumerate(
                 zip(self.members.local_members().items(), result.spread, result.errors, result.steps, strict=True)

@@ -317,13 +317,26 @@ def test_on_equal_terms_fitness_is_that_of_the_seeds_which_all_played(instances)
 def test_measures_are_means_over_further_episodes_too():
     nan = math.nan
     first = EvalResult([2.0, 5.0], [0.0] * 2, [0.0] * 2, 2, [9, 9], [[1.0, 3.0], [5.0, nan]])
-    first = first._replace(measures={"info/right": [2.0, 5.0], "return": [nan, 7.0]})
-    more = EvalResult([8.0], [0.0], [0.0], 2, [9], [[8.0, 8.0]], measures={"info/right": [8.0], "return": [1.0]})
+    first = first._replace(
+        episode_measures={"info/right": [[1.0, 3.0], [5.0, nan]], "return": [[nan, nan], [7.0, nan]]}
+    )
+    assert first.measures == {"info/right": [2.0, 5.0], "return": [pytest.approx(nan, nan_ok=True), 7.0]}
+    further = {"info/right": [[8.0, 8.0]], "return": [[1.0, 1.0]]}
+    more = EvalResult([8.0], [0.0], [0.0], 2, [9], [[8.0, 8.0]], episode_measures=further)
     assert first.extended([1], more, 2).measures == {
         "info/right": [2.0, 7.0],
         "return": [pytest.approx(nan, nan_ok=True), 3.0],
     }
     assert first.extended([], None, 2).measures["info/right"] == [2.0, 5.0]  # of another process's members
+
+
+def test_a_measure_that_some_episodes_lack_is_the_mean_over_those_that_have_it():
+    """One of four episodes has the info, and then all of four further ones: (10 + 4 * 30) / 5."""
+    nan = math.nan
+    some = {"info/cost": [[10.0, nan, nan, nan]]}
+    first = EvalResult([1.0], [0.0], [0.0], 4, [9], [[1.0] * 4], episode_measures=some)
+    more = first._replace(episode_measures={"info/cost": [[30.0] * 4]})
+    assert first.extended([0], more, 4).measures == {"info/cost": [26.0]}
 
 
 def test_members_in_doubt_play_every_kind_of_env_equally_often():
