@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agilerl_like.reporting import formatting
@@ -59,11 +60,26 @@ def scalars(record: GenerationRecord) -> dict[str, float]:
     tagged: dict[str, float | str] = dict(population_metrics(record))
     for member in record.members:
         own = {"env_steps": member.env_steps, "uid": member.uid, "parameters": member.parameters}
-        for name, value in {**own, **member_metrics(member)}.items():
+        for name, value in {**own, **member_metrics(member), **_array_entries(member.hyperparameters)}.items():
             tagged[f"member/{member.slot}/{name}"] = value
     numbers = {tag: value for tag, value in tagged.items() if not isinstance(value, str)}
     return {tag: float(value) for tag, value in numbers.items() if math.isfinite(value)}
 
 
+def entries(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """Return the entries of an array by name: `hp/betas[0]`, `hp/betas[1]`."""
+    return {f"{name}[{place}]": value for place, value in enumerate(values)}
+
+
+def _array_entries(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the hyperparameters that are arrays, which as text could not be drawn as curves."""
+    arrays = {name: value for name, value in hyperparameters.items() if isinstance(value, list | tuple)}
+    found = (entries(f"hp/{name}", map(_number_or_text, value)) for name, value in arrays.items())
+    return {name: entry for its in found for name, entry in its.items()}
+
+
 def _number_or_text(value: Any) -> float | str:
+    """Return a hyperparameter as a number or text; the numbers in the text of a list have all their digits."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(str(_number_or_text(entry)) for entry in value)}]"
     return value if formatting.is_number(value) else formatting.hyperparameter(value)

@@ -20,6 +20,7 @@ import numpy as np
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_metrics
+from agilerl_like.reporting.metrics import entries
 from agilerl_like.reporting.records import NO_PARENT, OffspringRecord, rank
 from agilerl_like.storage import safe_folder
 
@@ -262,7 +263,7 @@ def _split(name: str, value: Any, size: int) -> dict[str, Any]:
     """Return the numbers of an array of `size` numbers by column, nan if it is inactive; another value as it is."""
     if not size:
         return {name: value}
-    return {f"{name}[{place}]": its for place, its in enumerate(_numbers_of(value) or [math.nan] * size)}
+    return entries(name, _numbers_of(value) or [math.nan] * size)
 
 
 def _numbers_of(value: Any) -> list[float]:

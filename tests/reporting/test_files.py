@@ -23,6 +23,7 @@ from agilerl_like.reporting import (
 )
 from agilerl_like.reporting.files import MAX_DAMAGED_LINES
 from agilerl_like.reporting.metrics import scalars
+from agilerl_like.reporting.run_history import split_arrays
 from agilerl_like.storage import safe_folder
 
 
@@ -72,6 +73,18 @@ def test_numpy_scalars_are_written_as_numbers(tmp_path):
     member = a_member(fitness=np.float64(100.0), hyperparameters={"lr": np.float64(0.001), "batch_size": np.int64(64)})
     write(tmp_path, a_generation(member))
     assert ",100.0,10.0,5,90.0,0.001,64,0.5," in (tmp_path / "metrics.csv").read_text()
+
+
+def test_numbers_of_an_array_keep_all_their_digits(tmp_path):
+    betas = (0.87654, 0.99996)
+    record = a_generation(a_member(hyperparameters={"betas": betas, "sizes": [3, None]}))
+    write(tmp_path, record)
+    (row,) = rows = read_metrics(tmp_path)
+    assert (row["hp/betas"], row["hp/sizes"]) == ("[0.87654, 0.99996]", "[3, none]")
+    (row,), tags = split_arrays(rows), scalars(record)
+    assert (row["hp/betas[0]"], row["hp/betas[1]"]) == betas
+    assert (tags["member/0/hp/betas[0]"], tags["member/0/hp/betas[1]"]) == betas
+    assert [tag for tag in tags if "/sizes" in tag] == ["member/0/hp/sizes[0]"]
 
 
 def test_later_columns_are_added_on_the_right(tmp_path):
