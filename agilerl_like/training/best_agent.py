@@ -77,7 +77,7 @@ def confirmed_record(member: MemberRecord, generation: int, fresh: EvalResult) -
         unconfirmed_record(member, generation),
         fitness=fitness,
         fitness_std=spread,
-        episodes=fresh.episodes,
+        episodes=fresh.episodes_by_member[0],
         evaluation_steps=sum(fresh.steps),
         standard_error=error,
     )

@@ -51,6 +51,8 @@ class EvalResult(NamedTuple):
     """How the means on the instances give the fitness."""
     episode_measures: Mapping[str, list[list[float]]] | None = None
     """Further numbers of each member's episodes by name; nan where an episode has none."""
+    further_episodes: Sequence[int] = ()
+    """Episodes of each member in further rounds of a rating; empty without any."""
 
     @property
     def measures(self) -> dict[str, list[float]]:
@@ -58,17 +60,26 @@ class EvalResult(NamedTuple):
         measured = self.episode_measures or {}
         return {name: [summary(episodes).mean for episodes in members] for name, members in measured.items()}
 
+    @property
+    def episodes_by_member(self) -> list[int]:
+        """The number of each member's episodes, without those that were lost if the returns are known."""
+        if self.returns:
+            return [int(np.isfinite(its).sum()) for its in self.returns]
+        return [self.episodes + further for further in self.further_episodes or [0] * len(self.fitness)]
+
     def averaged(self, places: Sequence[int], more: EvalResult) -> EvalResult:
         """Return the ratings after further games of the members at `places`, averaged by the inverse variances."""
         fitness, errors, steps = list(self.fitness), list(self.errors), list(self.steps)
+        further = list(self.further_episodes or [0] * len(fitness))
         for place, rating, error, its_steps in zip(places, more.fitness, more.errors, more.steps, strict=True):
             steps[place] += its_steps
+            further[place] += more.episodes
             if math.isinf(error):  # no game was new
                 continue
             weight = errors[place] ** -2, error**-2
             fitness[place] = (fitness[place] * weight[0] + rating * weight[1]) / sum(weight)
             errors[place] = sum(weight) ** -0.5
-        return self._replace(fitness=fitness, spread=list(errors), errors=errors, steps=steps)
+        return self._replace(fitness=fitness, spread=list(errors), errors=errors, steps=steps, further_episodes=further)
 
     def of(self, places: Sequence[int]) -> EvalResult:
         """Return the result of some members."""
@@ -83,6 +94,7 @@ class EvalResult(NamedTuple):
             self.instances,
             self.aggregate,
             {name: [values[place] for place in places] for name, values in (self.episode_measures or {}).items()},
+            [self.further_episodes[place] for place in places if self.further_episodes],
         )
 
     def extended(self, places: Sequence[int], more: EvalResult | None, episodes: int) -> EvalResult:

@@ -229,7 +229,7 @@ class LoopState:
             self.callbacks.on_offspring(self._update_context(), tuple(offspring))
 
     def _records(self, result: EvalResult) -> list[MemberRecord]:
-        measures = result.measures
+        measures, episodes = result.measures, result.episodes_by_member
         return [
             MemberRecord(
                 slot=slot,
@@ -239,7 +239,7 @@ class LoopState:
                 fitness=agent.fitness[-1],
                 fitness_std=std,
                 standard_error=error,
-                episodes=int(np.isfinite(result.returns[place]).sum()) if result.returns else result.episodes,
+                episodes=episodes[place],
                 evaluation_steps=steps,
                 train_return=agent.scores[-1],
                 hyperparameters=agent.hyperparameters,

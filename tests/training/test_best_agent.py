@@ -19,6 +19,7 @@ from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.best_agent import (
     CONFIRMATION_EPISODES,
+    confirmed_record,
     difference_error,
     may_surpass,
     surpasses,
@@ -214,6 +215,12 @@ def test_the_standard_error_counts_complete_episodes_only():
     errors = Episodes(returns, np.ones((2, 4), np.int64), lost).standard_errors
     assert errors[0] == pytest.approx(1 / math.sqrt(3))  # sample deviation 1, three episodes
     assert math.isnan(errors[1])
+
+
+def test_fresh_episodes_that_were_lost_do_not_count_for_the_best_agent():
+    fresh = a_result([1.0, math.nan, 3.0])
+    assert confirmed_record(a_member(fitness=2.0), 1, fresh).episodes == 2
+    assert confirmed_record(a_member(fitness=2.0), 1, fresh._replace(returns=())).episodes == 3  # games of a rating
 
 
 @pytest.mark.slow

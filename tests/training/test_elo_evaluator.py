@@ -430,6 +430,8 @@ def test_ratings_of_several_rounds_are_averaged_by_their_errors():
     assert both.fitness == [1000.0, 1050.0]
     assert both.errors == [100.0, pytest.approx(50 / math.sqrt(2))]
     assert both.steps == [8, 16]
+    assert both.episodes_by_member == both.of([0, 1]).episodes_by_member == [8, 16]
+    assert both.averaged([1], more.of([1])).episodes_by_member == [8, 24]
 
 
 class EndlessWhenRerated(Duel):
