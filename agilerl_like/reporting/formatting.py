@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from agilerl_like.hpo.schedules import SCHEDULED
+
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -37,9 +39,11 @@ def hyperparameters(values: Sequence[Any]) -> list[str]:
 def scheduled(values: Mapping[str, Any], trained: Mapping[str, Any]) -> str:
     """Return what schedules made of a member's hyperparameters, with their factors: `lr 7.8e-4 (factor 0.17)`.
 
-    `trained` are means over the member's updates, by name; a hyperparameter without a schedule is left out.
+    `trained` are means over the member's updates, by name. A hyperparameter without a schedule is left out, also one
+    that has the name of a metric, such as the `sigma` of CMAES.
     """
-    pairs = {name: (own, trained[name]) for name, own in values.items() if name in trained and is_number(own)}
+    numbers = {name: own for name, own in values.items() if name in SCHEDULED and is_number(own)}
+    pairs = {name: (own, trained[name]) for name, own in numbers.items() if name in trained}
     changed = {name: (own, mean) for name, (own, mean) in pairs.items() if is_scheduled(own, mean)}
     return ", ".join(
         f"{name} {hyperparameter(mean)} (factor {mean / own:.2g})" for name, (own, mean) in changed.items()

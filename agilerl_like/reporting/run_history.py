@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from agilerl_like.errors import CheckpointError, ConfigurationError
+from agilerl_like.hpo.schedules import SCHEDULED
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_metrics
 from agilerl_like.reporting.metrics import entries
@@ -174,7 +175,8 @@ class RunHistory:
     @cached_property
     def scheduled(self) -> list[str]:
         """The columns of hyperparameters that a schedule changed, which are means over each member's updates."""
-        pairs = [(name, f"train/{name[3:]}") for name in self.hyperparameters if not self.categories(name)]
+        numbers = [name for name in self.hyperparameters if name[3:] in SCHEDULED and not self.categories(name)]
+        pairs = [(name, f"train/{name[3:]}") for name in numbers]
         columns = [(self.column(own), self.column(trained), trained) for own, trained in pairs]
         return [name for own, trained, name in columns if any(map(formatting.is_scheduled, own, trained))]
 

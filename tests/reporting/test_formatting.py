@@ -39,6 +39,10 @@ def test_returns_have_the_decimals_of_the_largest():
     assert formatting.returns([math.nan, math.inf, 1.0]) == ["", "", "1.00"]
 
 
+def test_metrics_with_the_name_of_a_hyperparameter_are_not_what_a_schedule_made_of_it():
+    assert formatting.scheduled({"lr": 1e-3, "sigma": 0.5}, {"lr": 5e-4, "sigma": 0.31}) == "lr 5e-4 (factor 0.5)"
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0"), (950, "950"), (12_400, "12.4k"), (999_900, "1M"), (3_000_000, "3M"), (2.5e9, "2.5G")],

@@ -148,6 +148,11 @@ def test_a_hyperparameter_that_a_schedule_changed_has_a_second_panel(tmp_path):
     assert "train/lr: what a schedule made of the values. In the best agent&#x27;s generation, 2: lr 5e-4" in page
 
 
+def test_a_metric_with_the_name_of_a_hyperparameter_has_no_panel_of_a_schedule():
+    row = {"hp/lr": 1e-3, "train/lr": 5e-4, "hp/sigma": 0.5, "train/sigma": 0.31}  # sigma of CMAES adapts
+    assert RunHistory(Path(), [row]).scheduled == ["train/lr"]
+
+
 def test_lineage_names_births_with_their_gain(run_dir):
     first, birth = lineage_rows(read_history(run_dir))
     assert first == ["1", "0", "initial member", "", "10.0", ""]
