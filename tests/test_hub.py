@@ -15,6 +15,7 @@ from test_saved_runs import TINY
 from agilerl_like import IPPO, PPO, CheckpointError, ConfigurationError, Run, from_hub, push_to_hub
 from agilerl_like.cli import main
 from agilerl_like.cli.players import best_generation
+from agilerl_like.reporting import formatting
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 
@@ -119,9 +120,9 @@ def test_the_card(run, tmp_path):
     assert {"reinforcement-learning", "CartPole-v1", "PPO"} <= set(metadata["tags"])
     (model,) = metadata["model-index"]
     (result,) = model["results"]
-    best = run.metrics()[-1]["population/best_ever"]
+    best, error = (run.metrics()[-1][f"population/best_ever{suffix}"] for suffix in ("", "_standard_error"))
     assert result["dataset"]["name"] == "CartPole-v1"
-    assert result["metrics"][0]["value"].startswith(f"{best:.2f} (standard error ")
+    assert result["metrics"][0]["value"] == formatting.with_named_error(best, error)
     assert run.best().architecture.describe().replace("|", "\\|") in text
     assert f"generation 0: member {run.ancestry()[0].uid}\n" in text
     assert len(re.findall("^- generation", text, re.MULTILINE)) == len(run.ancestry())
@@ -135,7 +136,10 @@ def test_the_card_names_fresh_episodes_only_where_they_were_played(run, tmp_path
     agent = PPO(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=0)
     agent.fitness.append(12.5)
     push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
-    assert "| fitness | 12.50 |" in (tmp_path / "one" / "README.md").read_text()
+    assert "| fitness | 12.5 |" in (tmp_path / "one" / "README.md").read_text()
+    agent.fitness.append(0.0042)
+    push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
+    assert "| fitness | 0.0042 |" in (tmp_path / "one" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_agents_without_a_run_and_teams(tmp_path):
     assert "model-index" not in metadata_of(tmp_path / "one" / "README.md")  # it was not tested
     agent.fitness.append(12.5)
     push_to_hub(agent, tmp_path / "one", env="CartPole-v1")
-    assert metadata_of(tmp_path / "one" / "README.md")["model-index"][0]["results"][0]["metrics"][0]["value"] == "12.50"
+    assert metadata_of(tmp_path / "one" / "README.md")["model-index"][0]["results"][0]["metrics"][0]["value"] == "12.5"
     push_to_hub(agent, tmp_path / "one", env="<img src=x>\n# forged | [link](x)")
     text = (tmp_path / "one" / "README.md").read_text().rpartition("---\n")[2]
     assert r"on &lt;img src=x&gt; # forged \| \[link\](x)" in text

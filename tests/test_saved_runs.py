@@ -506,6 +506,15 @@ def a_replay(replayed, unchanged, changes=3, found=100.0):
     return Replay(5, changes, found, 1.0, replayed, unchanged, hyperparameters={}, architecture="")
 
 
+@pytest.mark.parametrize(("error", "text"), [(0.04, "0.95 ± 0.04 (standard error)"), (math.nan, "0.95")])
+def test_the_command_prints_the_standard_error_in_the_digits_of_the_fitness(monkeypatch, capsys, error, text):
+    result = replace(a_replay([0.9], [0.5], found=0.95), standard_error=error)
+    monkeypatch.setattr("agilerl_like.cli.replay.Run", SimpleNamespace(open=lambda folder: folder))
+    monkeypatch.setattr("agilerl_like.cli.replay.replay_run", lambda *_, **options: result)
+    assert main(["replay", "run", "--seeds", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split(maxsplit=5)[5] == text
+
+
 def test_a_verdict_without_changes_is_of_all_agents_and_needs_more_than_one_of_two() -> None:
     """All have the same settings; a wide interval shows nothing."""
     assert a_replay([59.2, 500.0], [500.0, 60.0], changes=0, found=400.0).verdict.endswith("is within the noise")

@@ -42,8 +42,7 @@ def replay(
         trust=trust,
         callbacks=[ConsoleReporter(verbose=not quiet)],
     )
-    error = f" ± {result.standard_error:.1f}" if result.standard_error >= 0 else ""
-    write_line(f"best agent of the run      {formatting.fitness(result.found)}{error} (standard error)")
+    write_line(f"best agent of the run      {formatting.with_named_error(result.found, result.standard_error)}")
     label = f"replayed on {number_of(seeds, 'seed')}"
     write_line(f"{label:<26} {result.estimate.text()}: {_listed(result.replayed)}")
     write_line(f"initial settings unchanged {result.baseline.text()}: {_listed(result.unchanged)}")

@@ -85,6 +85,12 @@ def with_error(value: float, error: float) -> str:
     return f"{shown or '-'}{f' ± {its}' if shown and its else ''}"
 
 
+def with_named_error(value: float, error: float) -> str:
+    """Return a fitness as `with_error` does, with the name of what ± means: `146.8 ± 32.0 (standard error)`."""
+    has_error = math.isfinite(value) and math.isfinite(error)
+    return f"{with_error(value, error)}{' (standard error)' if has_error else ''}"
+
+
 def count(value: float) -> str:
     """Return a large number in three digits: `950`, `12.4k`, `3M`."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):

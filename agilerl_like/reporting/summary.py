@@ -63,10 +63,9 @@ def summary_panel(summary: SummaryRecord, unconfirmed: str = "") -> RenderableTy
 
 def _fitness(summary: SummaryRecord) -> str:
     best = summary.best
-    text = formatting.with_error(best.fitness, best.standard_error)
+    text = formatting.with_named_error(best.fitness, best.standard_error)
     if best.episodes > 1:
-        kind = " (standard error)" if best.is_confirmed else ""
-        text += f"{kind} over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
+        text += f" over {best.episodes} {'fresh ' if best.is_confirmed else ''}episodes"
     return f"{text}  (member {best.uid}, generation {best.generation})"
 
 

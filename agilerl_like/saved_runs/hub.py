@@ -149,7 +149,8 @@ class Content(NamedTuple):
 
 def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Content:
     if isinstance(source, EvolvableAlgorithm):
-        tested = f"{source.fitness[-1]:.2f}" if source.fitness and isinstance(source.fitness[-1], float) else ""
+        fitness = source.fitness[-1] if source.fitness else ""
+        tested = formatting.fitness(fitness) if isinstance(fitness, float) else ""
         environment = {"environment": {"id": env}} if env else {}
         return Content(source, env, {**environment, "algorithm": {"name": source.algo}}, tested, {}, ())
     run = source if isinstance(source, Run) else Run.open(source)
@@ -158,8 +159,7 @@ def _content_of(source: Run | Path | str | EvolvableAlgorithm, env: str) -> Cont
         mean, error = saved.record.fitness, saved.record.standard_error
     else:
         mean, error = (last.get(f"population/best_ever{suffix}", math.nan) for suffix in ("", "_standard_error"))
-    result = f"{mean:.2f}" if math.isfinite(mean) else ""
-    result += f" (standard error {error:.2f})" if result and math.isfinite(error) else ""
+    result = formatting.with_named_error(mean, error) if math.isfinite(mean) else ""
     document, git = run.provenance, run.provenance.get("git") or {}
     origin = {
         "generations": str(run.generations()),

@@ -39,6 +39,11 @@ def test_returns_have_the_decimals_of_the_largest():
     assert formatting.returns([math.nan, math.inf, 1.0]) == ["", "", "1.00"]
 
 
+def test_a_standard_error_is_named_only_if_it_is_known():
+    assert formatting.with_named_error(0.0042, 0.0008) == "0.0042 ± 0.0008 (standard error)"
+    assert [formatting.with_named_error(*its) for its in ((0.95, math.nan), (math.nan, 1.0))] == ["0.95", "-"]
+
+
 def test_metrics_with_the_name_of_a_hyperparameter_are_not_what_a_schedule_made_of_it():
     assert formatting.scheduled({"lr": 1e-3, "sigma": 0.5}, {"lr": 5e-4, "sigma": 0.31}) == "lr 5e-4 (factor 0.5)"
 
