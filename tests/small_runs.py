@@ -22,12 +22,15 @@ class Records(Reporter):
     """Keeps the records of a run."""
 
     def __init__(self):
-        self.generations, self.births, self.summary, self.warnings = [], [], None, []
+        self.generations, self.births, self.run, self.summary, self.warnings = [], [], None, None, []
 
     @property
     def members(self):
         """The members of all generations."""
         return [member for generation in self.generations for member in generation.members]
+
+    def start(self, run):
+        self.run = run
 
     def generation(self, record):
         self.generations.append(record)

@@ -253,9 +253,10 @@ class ConsoleReporter(Reporter):
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True, style="dim")
-        done = min(self._env_steps, run.max_env_steps)
-        bar = ProgressBar(total=run.max_env_steps, completed=done, complete_style="cyan", finished_style="green")
-        grid.add_row(f"{self._share(run):.0%}", bar, self._pace(run))
+        expected = self._expected_steps(run)
+        done = min(self._env_steps, expected)
+        bar = ProgressBar(total=expected, completed=done, complete_style="cyan", finished_style="green")
+        grid.add_row(f"{done / expected:.0%}", bar, self._pace(run))
         if generation := self._generation(run):
             grid.add_row("", Text(generation, style="dim"), "")
         return grid
@@ -273,8 +274,19 @@ class ConsoleReporter(Reporter):
         )
         return text.append(f"   {formatting.sparkline([top.fitness for top in self._tops], _SPARKS)}", style="cyan")
 
-    def _share(self, run: RunRecord) -> float:
-        return min(1.0, self._env_steps / run.max_env_steps)
+    def _expected_steps(self, run: RunRecord) -> float:
+        """Return the env steps with which the run is expected to end; infinite if unknown.
+
+        `max_updates` may end it long before `max_env_steps`, so the share of the updates that is spent predicts the
+        number of generations.
+        """
+        if run.max_updates is None:
+            return run.max_env_steps
+        record = self._record
+        if record is None or not record.most_updates:
+            return math.inf
+        generations = math.ceil(record.generation * run.max_updates / record.most_updates)
+        return min(run.max_env_steps, record.env_steps * generations / record.generation)
 
     def _generation(self, run: RunRecord) -> str:
         """Return how far the current generation is; "" if its length is unknown."""
@@ -313,10 +325,11 @@ class ConsoleReporter(Reporter):
         rate = self._rate(now)
         if rate <= 0:
             return math.nan
-        left = max(0, run.max_env_steps - self._env_steps) / rate
+        expected = self._expected_steps(run)
+        left = max(0, expected - self._env_steps) / rate
         if self._ends:
             end = self._ends[-1]
-            left = max(left, max(0, run.max_env_steps - end.env_steps) / rate - (now - end.seconds))
+            left = max(left, max(0, expected - end.env_steps) / rate - (now - end.seconds))
         return left if run.max_seconds is None else min(left, max(0.0, run.max_seconds - self._run_seconds(now)))
 
     def _run_seconds(self, now: float) -> float:

@@ -67,6 +67,8 @@ class RunRecord:
     """Env steps of a generation, but the last, which may be shorter; 0: unknown."""
     max_seconds: float | None = None
     """Time after which the run ends with the generation that is running then."""
+    max_updates: int | None = None
+    """Updates of a member with which the run ends, after the generation in which they are reached."""
     processes: int = 1
     layout: str = ""
     """Processes and threads, and why they were chosen; "" if they were set."""
@@ -237,6 +239,8 @@ class GenerationRecord:
     target: float | None = None
     updates: tuple[UpdateRecord, ...] = ()
     """The updates of this generation, in the order of their steps, if they are logged one by one."""
+    most_updates: int = 0
+    """The most updates that a member has made in the run so far."""
     tracked: Mapping[str, float] = field(default_factory=dict)
     """The means of the numbers that callbacks tracked in this generation, by tag; reporters alone receive them."""
 

@@ -257,7 +257,8 @@ class LoopState:
         ]
 
     def _report(self, records: Sequence[MemberRecord], best: BestRecord) -> None:
-        progress, members, updates = self.progress, len(records), self._all_updates()
+        progress, members = self.progress, len(records)
+        updates, most_updates = self._all_updates(), self.members.most_updates()
         now = perf_counter()
         with self.timer("report"):
             record = GenerationRecord(
@@ -272,6 +273,7 @@ class LoopState:
                 best=best,
                 target=self.training_args.target,
                 updates=updates,
+                most_updates=most_updates,
             )
             self.callbacks.on_generation(self._update_context(), record)
 

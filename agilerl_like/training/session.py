@@ -488,6 +488,7 @@ class ProcessRun:
             run_dir=self.output_paths.run_dir,
             generation_env_steps=args.generation_steps(num_envs) * initial_size,
             max_seconds=args.max_seconds,
+            max_updates=args.max_updates,
             processes=members.process_group.size,
             layout=self.plan.layout,
             settings=self.plan.settings,

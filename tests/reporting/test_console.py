@@ -539,6 +539,23 @@ def test_the_remaining_time_ends_at_the_time_limit():
     assert "0:10  ETA  0:18" in written(console)
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_remaining_time_and_the_bar_end_at_max_updates(terminal):
+    """Ten of 20 updates are made in two generations of 100k steps: the run ends after 400k of its million steps."""
+    console, clock = a_console(terminal=terminal), Clock()
+    reporter = ConsoleReporter(console, clock=clock)
+    reporter.start(a_run(max_updates=20))
+    reporter.progress(0)
+    clock.now = 10.0
+    reporter.progress(50_000)
+    assert "0:10  ETA  -:--" in written(console)
+    for number in (1, 2):
+        clock.now = 20.0 * number
+        reporter.generation(a_generation(a_member(), number=number, most_updates=5 * number))
+    assert "0:40  ETA  0:40" in written(console)
+    assert ("50%" in written(console)) == terminal
+
+
 def test_a_lineage_may_begin_with_a_fresh_member():
     console = a_console(terminal=False)
     ConsoleReporter(console).finish(a_summary(ancestry=(a_birth(generation=7, uid=9, parent_uid=-1),)))

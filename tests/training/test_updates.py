@@ -230,6 +230,8 @@ def test_groups_that_are_trained_in_turns_have_updates_and_episodes_of_their_own
             numbers.append([row["update"] for row in read_updates(tmp_path / f"{run}")])
     assert numbers == [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 7, 8]]
     assert pop.outcome == "max_updates reached"
+    assert [record.most_updates for record in records.generations] == [2, 4] * 3
+    assert records.run.max_updates == 4
     assert not [text for text in records.warnings if "no member has learned" in text]
     assert len(set(Seeds.kept)) == len(Seeds.kept) == 3 * 2
 
