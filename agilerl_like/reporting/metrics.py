@@ -18,14 +18,13 @@ from agilerl_like.reporting.records import GenerationRecord, MemberRecord
 
 def member_metrics(member: MemberRecord) -> dict[str, float | str]:
     """Return the metrics of one member; a hyperparameter that is no number is text, and inactive ones are left out."""
-    active = {name: value for name, value in member.hyperparameters.items() if name not in member.inactive}
     return {
         "eval/mean_reward": member.fitness,
         "eval/std_reward": member.fitness_std,
         "eval/episodes": member.episodes,
         **{f"eval/{name}": value for name, value in member.measures.items()},
         "rollout/ep_rew_mean": member.train_return,
-        **{f"hp/{name}": _number_or_text(value) for name, value in active.items()},
+        **{f"hp/{name}": _number_or_text(value) for name, value in _active(member).items()},
         **{f"train/{name}": value for name, value in member.losses.items()},
     }
 
@@ -60,7 +59,7 @@ def scalars(record: GenerationRecord) -> dict[str, float]:
     tagged: dict[str, float | str] = dict(population_metrics(record))
     for member in record.members:
         own = {"env_steps": member.env_steps, "uid": member.uid, "parameters": member.parameters}
-        for name, value in {**own, **member_metrics(member), **_array_entries(member.hyperparameters)}.items():
+        for name, value in {**own, **member_metrics(member), **_array_entries(_active(member))}.items():
             tagged[f"member/{member.slot}/{name}"] = value
     numbers = {tag: value for tag, value in tagged.items() if not isinstance(value, str)}
     return {tag: float(value) for tag, value in numbers.items() if math.isfinite(value)}
@@ -69,6 +68,11 @@ def scalars(record: GenerationRecord) -> dict[str, float]:
 def entries(name: str, values: Iterable[Any]) -> dict[str, Any]:
     """Return the entries of an array by name: `hp/betas[0]`, `hp/betas[1]`."""
     return {f"{name}[{place}]": value for place, value in enumerate(values)}
+
+
+def _active(member: MemberRecord) -> dict[str, Any]:
+    """Return the hyperparameters whose condition is met."""
+    return {name: value for name, value in member.hyperparameters.items() if name not in member.inactive}
 
 
 def _array_entries(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:

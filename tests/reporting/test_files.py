@@ -87,6 +87,18 @@ def test_numbers_of_an_array_keep_all_their_digits(tmp_path):
     assert [tag for tag in tags if "/sizes" in tag] == ["member/0/hp/sizes[0]"]
 
 
+def test_hyperparameters_whose_condition_is_not_met_are_left_out(tmp_path):
+    values = {"lr": 1e-3, "gamma": 0.9, "betas": (0.9, 0.99)}
+    record = a_generation(
+        a_member(hyperparameters=values), a_member(slot=1, hyperparameters=values, inactive=["lr", "betas"])
+    )
+    write(tmp_path, record)
+    first, second = read_metrics(tmp_path)
+    assert (first["hp/lr"], second["hp/gamma"], second["hp/betas"]) == (1e-3, 0.9, pytest.approx(math.nan, nan_ok=True))
+    assert math.isnan(second["hp/lr"])
+    assert [tag for tag in scalars(record) if "hp/" in tag and tag.startswith("member/1")] == ["member/1/hp/gamma"]
+
+
 def test_later_columns_are_added_on_the_right(tmp_path):
     later = a_generation(a_member(losses={"value_loss": 0.4, "approx_kl": 0.01}), number=2)
     write(tmp_path, first_generation(), later)
