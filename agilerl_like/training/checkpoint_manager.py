@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.algorithms.population import BasePopulation, population_documents
 from agilerl_like.algorithms.serialization import to_builtin, without_learning_state
 from agilerl_like.distributed.process_group import SerializedAgent, Transfer
-from agilerl_like.errors import CheckpointError, short_repr
+from agilerl_like.envs.array_backend import resolve_device
+from agilerl_like.errors import CheckpointError, ConfigurationError, short_repr
 from agilerl_like.hpo.history import History
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.records import OffspringRecord, offspring_from_json
@@ -30,6 +32,7 @@ from agilerl_like.storage.run_names import BEST_DOCUMENT
 from agilerl_like.storage.validation import Flag, NonNegativeInt, Score, Seconds, Text, validate_record
 from agilerl_like.training.best_agent import BestAgent
 from agilerl_like.training.evaluator import Opponent
+from agilerl_like.training.run_settings import CHANGEABLE, DEVICE
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -279,8 +282,12 @@ def _are_games(found: Sequence[Any]) -> bool:
     )
 
 
-def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None) -> BasePopulation:
+def load_population(
+    checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None, warn: Callable[[str], None]
+) -> BasePopulation:
     """Return the population of a checkpoint, with the class, device, hooks and custom networks of `like`.
+
+    Without `like` it is on the device that `load_device` returns.
 
     Raises:
         ConfigurationError: the members of `like` have different functions or hooks.
@@ -289,7 +296,7 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
     population = kind.from_documents(
         checkpoint.documents,
         checkpoint.tensors,
-        device="cpu" if like is None else like.device,
+        device=load_device(checkpoint, warn) if like is None else like.device,
         where=str(checkpoint.path),
         networks=None if unsaved is None else unsaved.networks,
         class_for=None if unsaved is None else unsaved.class_for,
@@ -300,6 +307,19 @@ def load_population(checkpoint: Checkpoint, kind: type[BasePopulation], like: Ba
     return population
 
 
+def load_device(checkpoint: Checkpoint, warn: Callable[[str], None]) -> torch.device:
+    """Return the device of a run's members; the CPU, with a warning, if this machine lacks it.
+
+    It is the CPU, too, if an earlier version wrote the checkpoint, which then does not have the device.
+    """
+    changeable = load_identity(checkpoint).get(CHANGEABLE) or {}
+    try:
+        return resolve_device(changeable.get(DEVICE) or "cpu")
+    except ConfigurationError as error:
+        warn(f"the run continues on the CPU, because its {error}")
+        return torch.device("cpu")
+
+
 def load_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that the run was started with; none if an earlier version wrote the checkpoint.
 
@@ -307,7 +327,8 @@ def load_identity(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointError: they are not valid.
     """
     identity = checkpoint.documents.get(IDENTITY) or {"environment": {}}
-    if not isinstance(identity, dict) or not isinstance(identity.get("environment"), dict):
+    is_valid = isinstance(identity, dict) and isinstance(identity.get("environment"), dict)
+    if not is_valid or not isinstance(identity.get(CHANGEABLE) or {}, dict):
         raise CheckpointError(f"path={str(checkpoint.path)!r}: {identity!r:.100} does not hold the settings of a run")
     return identity
 

@@ -131,12 +131,12 @@ def train_on_policy(
     population replaces the one before in `checkpoint_path`; without, each has a folder that ends with its env steps.
 
     `resume` is such a folder: training continues from its newest checkpoint as if it had never stopped (`pop` is then
-    needed only for custom networks and hooks), with as many envs for each member as before; without a checkpoint the
-    run starts, with a warning. Pass the other arguments again: the run continues with those that are given now, or
-    their defaults, and warns if an argument that counts steps, limits the run or evaluates (`max_steps`, `target`,
-    `eval_loop`, …), `history`, `checkpoint` or `mutation` has its default now and had another value, or if
-    `selection_strategy` is another. A run that has ended continues with a larger
-    `max_steps` or, if it had reached its target, a higher one or none; otherwise its population is returned.
+    needed only for custom networks, hooks and another device), with as many envs for each member as before; without a
+    checkpoint the run starts, with a warning. Pass the other arguments again: the run continues with those that are
+    given now, or their defaults, and warns if an argument that counts steps, limits the run or evaluates (`max_steps`,
+    `target`, `eval_loop`, …), `history`, `checkpoint` or `mutation` has its default now and had another value, or if
+    `selection_strategy` is another. A run that has ended continues with a larger `max_steps` or, if it had reached its
+    target, a higher one or none; otherwise its population is returned.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. "auto" measures for some hundred milliseconds whether several processes, or more

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import psutil
@@ -29,10 +30,12 @@ from agilerl_like.envs.factory import env_config_of
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.formatting import number_of
 from agilerl_like.resources import available_cores
+from agilerl_like.training.checkpoint_manager import load_population, newest_checkpoint
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.run_plan import RunPlan
 from agilerl_like.training.session import worker_job, worker_main
+from agilerl_like.training.training_arguments import OutputPaths
 
 AUTO: Literal["auto"] = "auto"
 SHORT_RUN = 20_000
@@ -300,7 +303,7 @@ def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BaseP
     if reason := unavailable_reason():
         return f"one process, because {reason}"
     try:
-        check_launch(2, worker_main, (worker_job(env_setup, eval_setup, population, plan),))
+        check_launch(2, worker_main, (worker_job(env_setup, eval_setup, population, plan, cpu=True),))
     except ConfigurationError as error:
         cause = error.__cause__
         why = error if cause is None else f"env, hooks or networks cannot be sent to another process ({cause})"
@@ -309,8 +312,12 @@ def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BaseP
 
 
 def _load(env_setup: EnvSetup, folder: str | os.PathLike[str] | None) -> BasePopulation | None:
+    """Return the members of the newest checkpoint in a run's folder; None without one. The run repeats warnings."""
     try:
-        return None if folder is None else env_setup.population.load(folder)
+        paths = OutputPaths(run_dir=None if folder is None else Path(folder))
+        checkpoint = newest_checkpoint(paths, lambda warning: None)
+        kind = env_setup.population
+        return None if checkpoint is None else load_population(checkpoint, kind, None, lambda warning: None)
     except (CheckpointError, ConfigurationError, OSError):  # which the run reports
         return None
 

@@ -35,7 +35,7 @@ SettingPath = tuple[str, ...]
 SELECTION = "selection"
 """Key of the class name of the selection strategy."""
 DEVICE = "device"
-"""Argument of envs that step tensors."""
+"""Argument of envs that step tensors, and of members."""
 CHANGEABLE = "changeable"
 """Settings of a run that a resumed one may change, in its identity."""
 OF_TRAINING = (
@@ -189,6 +189,7 @@ def run_identity(
         SELECTION: selection_name(plan.selection),
         CHANGEABLE: {
             **{name: getattr(training_args, name) for name in OF_TRAINING},
+            DEVICE: None if population is None else str(population.device),
             "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
             "mutation_hooks": 0 if population is None else len(UnsavedState.of(population[0]).hooks),
         },

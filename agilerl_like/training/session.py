@@ -45,6 +45,7 @@ from agilerl_like.training.checkpoint_manager import (
     CheckpointManager,
     Progress,
     RunFinished,
+    load_device,
     load_identity,
     load_opponents,
     load_population,
@@ -64,6 +65,7 @@ from agilerl_like.training.run_folder import (
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import (
     CHANGEABLE,
+    DEVICE,
     SELECTION,
     check_identity,
     run_identity,
@@ -123,10 +125,12 @@ def train_population(
             allowed = f"1, because this is one of {process_group.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
     members = None if population is None else len(population)
+    device = None if population is None else population.device
     if resume and (checkpoint := newest_checkpoint(output_paths, lambda warning: None)) is not None:  # warned of later
         members = len(checkpoint.documents["run"]["fitness"])  # selection may have removed some
+        device = device or load_device(checkpoint, lambda warning: None)
     check_processes(processes, members, env_setup.env.num_envs)
-    job = worker_job(env_setup, eval_setup, population, plan)
+    job = worker_job(env_setup, eval_setup, population, plan, cpu=device is None or device.type == "cpu")
     with (
         launched(processes, worker_main, (job,)) as workers,
         distributed_session(cpu=job.cpu, workers=workers) as process_group,
@@ -241,7 +245,8 @@ class ProcessRun:
             self._warn_of_restart(diverged, saved_run)
         if checkpoint is not None:
             identity = self._resumed_identity(checkpoint, identity, restarts=diverged is not None)
-            population = load_population(checkpoint, self.env_setup.population, population)
+            kind = self.env_setup.population
+            population = load_population(checkpoint, kind, population, self.callbacks.on_warning)
         elif resume and run_dir is not None:
             has_begun = (run_dir / METRICS).is_file()
             state = "no checkpoint yet: the run starts again" if has_begun else "no run to resume: a new one starts"
@@ -359,7 +364,9 @@ class ProcessRun:
                 )
             if missing := settings_back_at_default(saved, identity):
                 self.callbacks.on_warning(f"the run continues with {missing}: pass what is to stay as it was")
-            saved = {**saved, CHANGEABLE: identity.get(CHANGEABLE)}
+            earlier, now = (section.get(CHANGEABLE) or {} for section in (saved, identity))
+            device = now.get(DEVICE) or earlier.get(DEVICE)  # without given members, that of the checkpoint's
+            saved = {**saved, CHANGEABLE: {**now, DEVICE: device}}
         return {**saved, SELECTION: selection}
 
     def _check_members(self, members: ShardedPopulation) -> None:
@@ -517,15 +524,19 @@ class WorkerJob:
 
 
 def worker_job(
-    env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BasePopulation | None, plan: RunPlan
+    env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BasePopulation | None, plan: RunPlan, *, cpu: bool
 ) -> WorkerJob:
-    """Return the job of the processes that this one starts; ConfigurationError if they cannot make the envs."""
+    """Return the job of the processes that this one starts, `cpu` whether their members are on the CPU.
+
+    Raises:
+        ConfigurationError: they cannot make the envs.
+    """
     return WorkerJob(
         plan,
         type(env_setup),
         env_config_of(env_setup.vec_env),
         None if eval_setup is None else env_config_of(eval_setup.vec_env),
-        population is None or population.device.type == "cpu",
+        cpu,
         None if population is None else UnsavedState.shared(population),
     )
 

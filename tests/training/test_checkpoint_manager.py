@@ -15,7 +15,7 @@ from agilerl_like.errors import CheckpointError, EnvStepError
 from agilerl_like.reporting import Callback
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import Checkpoint, Checkpoints
-from agilerl_like.training import checkpoint_manager
+from agilerl_like.training import checkpoint_manager, session
 from agilerl_like.training.checkpoint_manager import EXPERIENCE, load_population, newest_checkpoint, take_experience
 from agilerl_like.training.training_arguments import OutputPaths
 
@@ -123,13 +123,62 @@ def test_members_take_the_functions_of_the_first_only_if_all_have_equal_ones(ori
     like = members_of(env)
     for agent in like:
         setter(agent, 0.5)  # a function of its own, of the same code
-    assert len(load_population(checkpoint, Population, like)) == 2
+    assert len(load_population(checkpoint, Population, like, refuse)) == 2
     like = members_of(env)
     for number, agent in enumerate(like):
         setter(agent, 0.5 + number / 10)
     with pytest.raises(ConfigurationError, match=f"^{name} is not the same function for all members"):
-        load_population(checkpoint, Population, like)
+        load_population(checkpoint, Population, like, refuse)
     env.close()
+
+
+def on_device(original, folder, device):
+    """A copy of a run whose newest checkpoint has another device, or none."""
+    return forged(original, folder, lambda run, documents: documents["identity"]["changeable"].update(device=device))
+
+
+@pytest.mark.parametrize(("device", "loaded"), [("meta", "meta"), ("cuda:99", "cpu"), (None, "cpu")])
+def test_members_are_loaded_on_the_device_of_the_run_if_the_machine_has_it(
+    original, tmp_path, monkeypatch, device, loaded
+):
+    devices, warnings = [], []
+    monkeypatch.setattr(Population, "from_documents", lambda *_, device, **__: devices.append(device))
+    checkpoint = newest_checkpoint(on_device(original, tmp_path / "run", device), refuse)
+    load_population(checkpoint, Population, None, warnings.append)
+    assert devices == [torch.device(loaded)]
+    expected = "the run continues on the CPU, because its device='cuda:99' cannot be used"
+    assert [text.startswith(expected) for text in warnings] == [True] * (device == "cuda:99")
+
+
+class Launched(Exception):
+    """Ends a script where it starts processes."""
+
+
+@pytest.mark.parametrize(("device", "cpu"), [("meta", False), (None, True)])
+def test_the_processes_of_a_resumed_run_are_connected_for_its_device(original, tmp_path, monkeypatch, device, cpu):
+    def stop(processes, main, arguments):
+        raise Launched(arguments[0].cpu)
+
+    monkeypatch.setattr(session, "launched", stop)
+    paths = on_device(original, tmp_path / "run", device)
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    with pytest.raises(Launched) as end:
+        train_on_policy(env, max_steps=96, evo_steps=32, resume=paths.run_dir, processes=2, verbose=False)
+    env.close()
+    assert end.value.args == (cpu,)
+
+
+@pytest.mark.parametrize(("with_members", "kept"), [(False, "cuda:99"), (True, "cpu")])
+def test_a_resumed_run_has_its_device_or_that_of_given_members(original, tmp_path, with_members, kept):
+    paths, records = on_device(original, tmp_path / "run", "cuda:99"), Records()
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+    sizes = {"max_steps": 96, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32}
+    pop = members_of(env) if with_members else None
+    train_on_policy(env, pop=pop, **sizes, resume=paths.run_dir, callbacks=[records], verbose=False)
+    env.close()
+    assert ["device='cuda:99'" in text for text in records.warnings] == [True] * (not with_members)
+    checkpoint = newest_checkpoint(paths, refuse)
+    assert (checkpoint.generation, checkpoint.documents["identity"]["changeable"]["device"]) == (3, kept)
 
 
 @pytest.mark.parametrize("with_folder", [True, False])

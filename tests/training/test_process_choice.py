@@ -3,16 +3,18 @@
 import signal
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like import PPO, OpenAIES, QLearning, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like import PPO, OpenAIES, Population, QLearning, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting import Reporter
+from agilerl_like.storage.checkpoint_folder import Checkpoint
 from agilerl_like.training import process_choice
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.process_choice import Layout, candidates, choose, choose_layout, slowdown, start_seconds
@@ -123,6 +125,15 @@ def test_several_processes_refuse_a_population_on_one_of_several_gpus(monkeypatc
     with pytest.raises(ConfigurationError, match="device='cuda:1' is a single GPU; allowed for several processes"):
         choose_layout(env_setup, population, long_plan(), processes=2)
     assert choose_layout(env_setup, population, long_plan(), processes=1).layout.processes == 1
+
+
+def test_members_of_a_checkpoint_are_loaded_on_the_device_of_the_run(layouts, monkeypatch, tmp_path):
+    identity = {"environment": {}, "changeable": {"device": "meta"}}
+    checkpoint = Checkpoint(tmp_path, 1, {"identity": identity}, {})
+    monkeypatch.setattr(process_choice, "newest_checkpoint", lambda paths, warn: checkpoint)
+    monkeypatch.setattr(Population, "from_documents", lambda *_, device, **__: SimpleNamespace(device=device))
+    choice = choose_layout(setup()[0], None, long_plan(), resume=tmp_path)
+    assert (choice.layout.processes, choice.reason) == (1, "networks are on meta")
 
 
 def test_a_long_run_has_two_processes(layouts):
