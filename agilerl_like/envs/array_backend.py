@@ -18,7 +18,7 @@ from torch import Tensor
 from agilerl_like.envs.critic_observation import AsymmetricEncoder
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.spaces import Leaf, ObservationEncoder
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 Array = Any  # np.ndarray or torch.Tensor: all arrays of one Transition have the same type
 DType = type[np.generic]
@@ -153,17 +153,24 @@ class TorchBackend(ArrayBackend):
         return encode_all
 
     def _leaf_encode_fn(self, leaf: Leaf) -> Callable[[Tensor], Tensor]:
-        """Return the counterpart of `leaf.encode` for tensors."""
+        """Return the counterpart of `leaf.encode` for tensors.
+
+        It does not read values, which would wait for the device, so floats in the place of bytes or categories are an
+        EnvStepError, also where they are whole numbers.
+        """
+        if leaf.is_uint8:
+            return lambda values: (
+                _whole_numbers(leaf, values).to(torch.uint8).reshape(*leaf.batch_shape(values.shape), leaf.size)
+            )
         if not leaf.counts.size:
-            dtype = torch.uint8 if leaf.is_uint8 else torch.float32
-            return lambda values: values.to(dtype).reshape(*leaf.batch_shape(values.shape), leaf.size)
+            return lambda values: values.to(torch.float32).reshape(*leaf.batch_shape(values.shape), leaf.size)
         counts, starts, places = (
             torch.from_numpy(array).to(self.device) for array in (leaf.counts, leaf.starts, leaf.places)
         )
 
         def encode_categories(given: Tensor) -> Tensor:
             batch_shape = leaf.batch_shape(given.shape)
-            categories = given.reshape(-1, len(counts)).long() - starts
+            categories = _whole_numbers(leaf, given).reshape(-1, len(counts)).long() - starts
             outside = (categories < 0) | (categories >= counts)
             if leaf.is_one_hot:
                 rows = torch.zeros(len(categories), leaf.size, device=self.device)
@@ -175,6 +182,14 @@ class TorchBackend(ArrayBackend):
             return rows.reshape(*batch_shape, leaf.size)
 
         return encode_categories
+
+
+def _whole_numbers(leaf: Leaf, values: Tensor) -> Tensor:
+    """Return the values of a leaf; EnvStepError if a cast to whole numbers would round values of their dtype."""
+    if values.is_floating_point() or values.is_complex():
+        allowed = "from 0 to 255" if leaf.is_uint8 else f"that lie in {leaf.space}"
+        raise EnvStepError(f"{leaf.title} has dtype {values.dtype}; allowed are whole numbers {allowed}")
+    return values
 
 
 def resolve_device(device: Any) -> torch.device:

@@ -8,7 +8,7 @@ from image_envs import Photographer
 
 from agilerl_like.envs import ObservationEncoder, VecEnvAdapter, make_vect_envs
 from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend, array_backend_of
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, EnvStepError
 
 HOST, DEVICE = NumpyBackend(), TorchBackend(torch.device("cpu"))
 
@@ -37,6 +37,23 @@ def test_a_category_outside_the_space_is_nan_in_torch(outside):
     rows = DEVICE.make_encode_fn(ObservationEncoder(Discrete(4, start=2)))(torch.tensor([2, outside, 5]))
     assert rows.isnan().all(1).tolist() == [False, True, False]
     assert rows[[0, 2]].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("space", "values", "allowed"),
+    [
+        (Box(0, 255, (3, 8, 8), np.uint8), torch.full((2, 3, 8, 8), 0.37), "from 0 to 255"),
+        (Discrete(3), torch.tensor([1.7, 0.0]), r"that lie in Discrete\(3\)"),
+        (MultiDiscrete([2, 3]), torch.full((2, 2), 1.7), r"that lie in MultiDiscrete\(\[2 3\]\)"),
+    ],
+    ids=["image", "category", "categories"],
+)
+def test_floats_in_the_place_of_bytes_and_categories_are_refused(space, values, allowed):
+    encoding = ObservationEncoder(space)
+    with pytest.raises(EnvStepError, match=f"has dtype torch.float32; allowed are whole numbers {allowed}"):
+        DEVICE.make_encode_fn(encoding)(values)
+    with pytest.raises(EnvStepError, match=r"allowed .* whole numbers"):
+        HOST.make_encode_fn(encoding)(values.numpy())
 
 
 def test_where_selects_rows_in_every_array_of_a_tree():
