@@ -72,7 +72,8 @@ class TransitionBuffer:
         envs = len(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos, envs=envs)
         if ends.last is not None:
-            next_obs = tree_map(lambda whole, last: _with_rows(whole, ends.cut, last), next_obs, ends.last)
+            next_obs = tree_map(lambda part: np.array(as_numpy(part)), next_obs)
+            next_obs = tree_map(lambda part, last: _with_rows(part, ends.cut, last), next_obs, ends.last)
         step = {
             "obs": obs,
             "action": action,
@@ -87,7 +88,7 @@ class TransitionBuffer:
         self._newest = len(kept)
         places = (self._stored + np.arange(len(kept))) % self.capacity
         for name, part in step.items():
-            tree_map(lambda ring, new: ring.__setitem__(places, new), self._rows[name], part)
+            self._rows[name] = tree_map(lambda ring, new: _with_rows(ring, places, new), self._rows[name], part)
         mask = self._masks.read(dict(infos), np.arange(envs), ignored=ends.ended)
         if mask is not None:
             if self._next_masks is None:
@@ -136,7 +137,9 @@ class TransitionBuffer:
         }
 
 
-def _with_rows(whole: Any, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    changed = np.array(as_numpy(whole))
-    changed[rows] = values
-    return changed
+def _with_rows(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return an array with other values in some rows: itself, or a copy of a dtype that holds both without rounding."""
+    if not np.can_cast(values.dtype, array.dtype, "same_kind"):
+        array = array.astype(np.result_type(array.dtype, values.dtype))
+    array[rows] = values
+    return array

@@ -125,6 +125,20 @@ def test_the_oldest_transitions_are_replaced_and_samples_follow_from_the_seed():
     assert np.isfinite(agents[0].learn(samples[0]))
 
 
+@pytest.mark.parametrize("first", [np.zeros((1, 2), int), np.zeros((1, 2), np.uint8), np.zeros((1, 2), bool)])
+def test_later_numbers_are_stored_unrounded_whatever_the_dtype_of_the_first(first):
+    agent = SAC(Box(-1, 1, (2,)), Box(-1, 1, (1,)), num_envs=1, net_config=SMALL, seed=1)
+    buffer = TransitionBuffer(agent, autoreset="SameStep", capacity=3)
+    later, outcome = np.full((1, 2), 0.7), ([1.0], [False], [False])
+    buffer.add(first, np.zeros((1, 1), int), *outcome, later)
+    buffer.add(later, np.full((1, 1), 0.3), *outcome, later)
+    newest = buffer.newest()
+    assert (newest["obs"].tolist(), newest["action"].tolist()) == ([[0.7, 0.7]], [[0.3]])
+    last = {"final_obs": np.full((1, 2), 0.5)}
+    buffer.add(later, np.zeros((1, 1)), [1.0], [False], [True], first, last)
+    assert buffer.newest()["next_obs"].tolist() == [[0.5, 0.5]]
+
+
 def test_a_continuous_agent_learns_from_samples():
     agent = SAC(Box(-1, 1, (3,)), Box(0, 3, (2,)), num_envs=2, net_config=SMALL, seed=1)
     buffer = TransitionBuffer(agent, autoreset="SameStep")
