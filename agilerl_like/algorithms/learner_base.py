@@ -339,7 +339,7 @@ class LearnerBase:
         network.to(self.device)
         for module in network.modules():
             if isinstance(module, EvolvableCustom):
-                module.check()
+                module.check(self.device)
         self.set_network(network, Adam.fresh(torch.zeros(1, layout(network)[-1].stop, device=self.device)))
         self.env_steps, self.return_statistics = 0, ReturnStatistics.new()
 
@@ -367,7 +367,7 @@ class LearnerBase:
         """Build a network whose weights will be overwritten; a user's module is initialized by its own code."""
         with nullcontext() if self.custom_networks else skip_init():
             network = self.build(architecture)
-        return network if self.device.type == "cpu" else network.to(self.device)
+        return network.to(self.device)  # a user's module may be on another device
 
     def set_network(self, network: ActorCritic, optimizer: Adam) -> None:
         """Use a network and its moments `[1, N]`, and leave the cohort."""

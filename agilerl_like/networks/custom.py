@@ -226,14 +226,14 @@ class EvolvableCustom(CompositeModule[CustomSpec]):
 
         return convert(self.encoding.space, ())
 
-    def check(self) -> None:
-        """Run the network on two observations, and on each of them alone.
+    def check(self, device: torch.device) -> None:
+        """Run the network, which is on `device`, on two observations, and on each of them alone.
 
         Raises:
             ConfigurationError: it fails, does not return `[2, num_outputs]`, or mixes the rows of a batch.
         """
         net, field = copy.deepcopy(self.net).eval(), f"{self.branch}_network"
-        rows = self.encoding.random_rows(2, torch.Generator().manual_seed(0))
+        rows = self.encoding.random_rows(2, torch.Generator().manual_seed(0)).to(device)
         try:
             with torch.no_grad():
                 outputs, again = (net(self._to_observation(rows)) for _ in range(2))

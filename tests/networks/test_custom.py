@@ -337,6 +337,38 @@ def test_a_module_may_be_registered_twice(between):
     assert all(torch.equal(one, another) for one, another in zip(found, other, strict=True))
 
 
+def test_networks_of_a_user_are_checked_with_observations_on_their_device():
+    devices = []
+
+    class Recording(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.outputs, self.weight = outputs, nn.Parameter(torch.zeros(4))
+
+        def forward(self, x):
+            devices.append((x.device.type, self.weight.device.type))
+            return torch.zeros(len(x), self.outputs)
+
+    agent_of(Recording, device="meta")
+    assert {*devices} == {("meta", "meta")}
+
+
+def test_networks_of_a_user_are_moved_to_the_device_on_which_they_are_loaded(tmp_path):
+    class Moved(nn.Linear):
+        moves = 0
+
+        def _apply(self, fn, recurse=True):
+            self.moves += 1
+            return super()._apply(fn, recurse)
+
+    agent_of().save_checkpoint(tmp_path / "agent")
+    networks = {"actor_network": sequential(3), "critic_network": sequential(1)}
+    for net in networks.values():
+        net[0].__class__ = Moved
+    loaded = PPO.load(tmp_path / "agent", **networks)
+    assert [net.encoder.net[0].moves for net in (loaded.actor, loaded.critic)] == [1, 1]
+
+
 class Scaled(nn.Module):
     """A user's network with a parameter without axes."""
 
