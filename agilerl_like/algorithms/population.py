@@ -113,7 +113,7 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         super().__setattr__(name, value)
 
     def check_settings(self) -> None:
-        """Raise ConfigurationError unless settings of the common computation are equal, and each index is another.
+        """Raise ConfigurationError unless settings of the common computation and devices are equal, and indices differ.
 
         An attribute of a member may have been set since the population was made.
         """
@@ -122,6 +122,9 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             if any(value != values[0] for value in values):
                 how = "; agent.seed = … sets it" if name == "seed" else ""
                 raise ConfigurationError(f"{name}={values} must be the same for all agents of a population{how}")
+        devices = [agent.device for agent in self.agents]
+        if len({(device.type, device.index or 0) for device in devices}) > 1:
+            raise ConfigurationError(f"device={[*map(str, devices)]} must be the same for all agents of a population")
         if len({agent.index for agent in self.agents}) < len(self.agents):
             raise ConfigurationError(
                 f"index={[agent.index for agent in self.agents]} must be different for every agent of a population; "

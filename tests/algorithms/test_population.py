@@ -84,6 +84,15 @@ def test_wrong_populations_are_named():
         Population([PPO(BOX, TWO), PPO(BOX, gymnasium.spaces.Discrete(3), index=1)])
 
 
+def test_agents_on_different_devices_are_refused():
+    agents = [PPO(BOX, TWO, index=index, net_config=SMALL, seed=0) for index in range(2)]
+    agents[1].device = torch.device("cpu", 0)
+    Population(agents)
+    agents[1].device = torch.device("cuda")
+    with pytest.raises(ConfigurationError, match=r"device=\['cpu', 'cuda'\] must be the same for all agents"):
+        Population(agents)
+
+
 def test_agents_of_two_populations_make_a_third_once_seed_and_index_are_set():
     first, other = population_of(2), population_of(2, seed=3)
     with pytest.raises(ConfigurationError, match=r"seed=\[0, 3\] must be the same .*; agent\.seed = … sets it"):
