@@ -68,8 +68,8 @@ class ActingLearner(LearnerBase):
             found = encoding.encode(batch)
         except EnvStepError as error:  # the observation is the caller's, and no env's
             raise ConfigurationError(str(error)) from error
-        # torch rejects some strides that an empty array may have
-        rows = torch.from_numpy(found) if found.size else torch.empty(found.shape, dtype=encoding.dtype)
+        rows = torch.empty(found.shape, dtype=encoding.dtype)
+        rows.numpy()[...] = found  # `from_numpy` rejects negative strides, and some of empty arrays
         columns = encoding.float_columns(rows)
         if len(wrong := (~torch.isfinite(columns)).nonzero()):
             (row, column), titles = wrong[0].tolist(), encoding.float_titles()
@@ -129,7 +129,7 @@ class ActingLearner(LearnerBase):
             x = self.network.observation_norm(encoded)
             before = self._one_step(state, len(x), "state").state
             if self.recurrent and episode_start is not None:
-                starts = torch.as_tensor(np.atleast_1d(episode_start), device=self.device).to(before.dtype)
+                starts = torch.as_tensor(np.array(episode_start, ndmin=1), device=self.device).to(before.dtype)
                 if starts.shape != (len(x),):
                     raise ConfigurationError(
                         f"episode_start has shape {tuple(starts.shape)}; allowed is {(len(x),)}, one for each episode"
@@ -166,7 +166,7 @@ class ActingLearner(LearnerBase):
     def _mask(self, action_mask: Any, batch: int) -> Tensor | None:
         if action_mask is None:
             return None
-        mask = np.asarray(action_mask, dtype=bool)
+        mask = np.array(action_mask, dtype=bool)  # a copy, because torch rejects negative strides
         size = mask_size(self.action_space)
         mask = mask[None] if mask.ndim == 1 else mask
         if mask.shape != (batch, size):

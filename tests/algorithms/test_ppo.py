@@ -165,6 +165,20 @@ def test_an_observation_without_real_numbers_is_an_error_of_the_caller(obs, mess
             act(obs)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_flipped_arrays_act_as_their_copies(batch):
+    agent, rng = agent_of(recurrent=True), np.random.default_rng(0)
+    obs = rng.normal(size=(batch, 4)).astype(np.float32)[::-1]
+    masks, starts = np.tile([False, True, True], (batch, 1))[::-1], (rng.random(batch) < 0.5)[::-1]
+    state = {name: torch.ones_like(zeros) for name, zeros in agent.get_initial_hidden_state(batch).items()}
+    found, copied = (
+        agent.predict(x, state, begins, deterministic=True, action_masks=mask)
+        for x, begins, mask in ((obs, starts, masks), (obs.copy(), starts.copy(), masks.copy()))
+    )
+    assert found[0].tolist() == copied[0].tolist()
+    assert all(torch.equal(found[1][name], copied[1][name]) for name in state)
+
+
 class SlowNetwork(torch.nn.Linear):
     """A linear map that stores its mode at the end of each slow pass."""
 
