@@ -31,7 +31,10 @@ OBSERVATIONS = 1000
 """Observations on which an exported file is compared with the agent."""
 BATCH = 50
 TOLERANCE = 1e-5
-"""Largest difference of a hidden state or a continuous action, relative to 1 or the largest magnitude of its batch."""
+"""Largest difference of a hidden state or a continuous action, relative to 1 or the largest magnitude of its batch.
+
+For float16 actions it is the distance between 1 and the next float16, which is larger.
+"""
 TIE = 1e-4
 """Policy outputs that differ by less are equal: which of them is larger is a matter of rounding."""
 
@@ -302,7 +305,7 @@ def _is_tie(outputs: Tensor, found: np.ndarray, expected: np.ndarray, learner: T
 
 def _compare(what: str, found: np.ndarray, expected: np.ndarray | None, path: Path) -> None:
     expected = np.asarray(expected)
-    limit = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    limit = max(TOLERANCE, float(np.finfo(expected.dtype).eps)) * max(1.0, float(np.abs(expected).max()))
     if found.shape != expected.shape or not (np.abs(found - expected) <= limit).all():
         error = np.abs(found - expected).max() if found.shape == expected.shape else "another shape"
         raise ConfigurationError(f"{path.name}: the {what} differ from the agent's by {error}; allowed is {limit:.2g}")

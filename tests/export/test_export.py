@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -357,6 +358,19 @@ def test_the_policy_has_its_constants_on_the_cpu_after_actions_on_another_device
     distribution = agent.network.actor.distribution
     setattr(distribution, name, getattr(distribution, name).to("meta"))
     assert getattr(agent.policy.actor.distribution, name).device.type == "cpu"
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, 100.0])
+def test_float16_actions_of_an_export_may_be_the_next_float16(value):
+    expected = np.full((50, 6), value, np.float16)
+    exporter._compare("actions", np.nextafter(expected, np.float16(np.inf)), expected, Path("policy.py"))
+
+
+@pytest.mark.parametrize(("dtype", "difference"), [(np.float16, 2.0**-9), (np.float32, 2.0**-10)])
+def test_actions_of_an_export_that_differ_by_more_than_rounding_are_refused(dtype, difference):
+    expected = np.ones((50, 6), dtype)
+    with pytest.raises(ConfigurationError, match=r"policy\.py: the actions differ from the agent's by .*; allowed is"):
+        exporter._compare("actions", expected + dtype(difference), expected, Path("policy.py"))
 
 
 def test_an_export_does_not_seed_the_space_of_the_agent(tmp_path):
