@@ -150,6 +150,12 @@ def test_members_are_loaded_on_the_device_of_the_run_if_the_machine_has_it(
     assert [text.startswith(expected) for text in warnings] == [True] * (device == "cuda:99")
 
 
+def test_changeable_settings_that_are_no_mapping_are_refused(original, tmp_path):
+    paths = forged(original, tmp_path / "run", lambda run, documents: documents["identity"].update(changeable=["cpu"]))
+    with pytest.raises(CheckpointError, match="does not hold the settings of a run"):
+        load_population(newest_checkpoint(paths, refuse), Population, None, refuse)
+
+
 class Launched(Exception):
     """Ends a script where it starts processes."""
 
