@@ -318,6 +318,14 @@ def test_a_video_that_no_push_has_written_is_neither_removed_nor_replaced(tmp_pa
     assert (folder / "replay.mp4").read_bytes() == b"mine"
 
 
+def test_a_folder_whose_best_is_not_that_of_a_push_stays_as_it_is(tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "mine.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="best'"):
+        push_to_hub(small_agent(0), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
 def test_refuses(run, hub, tmp_path, monkeypatch):
     for function in (lambda name: push_to_hub(run, name), from_hub):
         with pytest.raises(

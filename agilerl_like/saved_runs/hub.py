@@ -58,6 +58,7 @@ def push_to_hub(
     Raises:
         ConfigurationError: `repository` is neither; the folder holds another card, a run, a saved agent at the top, or
             a config.yaml or another replay.mp4 without our card; `video` is no file; or the extra `hub` is missing.
+        CheckpointError: `best/` in the folder is not that of an earlier push.
     """
     if video is not None and not os.path.isfile(video):
         raise ConfigurationError(f"video={str(video)!r} is no file; allowed is a film, such as `record_film` writes")
@@ -202,6 +203,7 @@ def _write(folder: Path, content: Content, video: Path | str | None, place: str)
             f"repository={str(folder)!r} has a {foreign[0]} of its own, which would be replaced or removed; allowed is "
             "another folder"
         )
+    safe_folder.check_target(folder / BEST)
     make_folder(folder)
     replace_file(card, card_of(content, place).encode())  # first: it marks the other files as ours
     content.agent.save_checkpoint(folder / BEST)
