@@ -185,7 +185,7 @@ class TorchBackend(ArrayBackend):
 
 
 def _whole_numbers(leaf: Leaf, values: Tensor) -> Tensor:
-    """Return the values of a leaf; EnvStepError if a cast to whole numbers would round values of their dtype."""
+    """Return the values of a leaf; EnvStepError if they are floats or complex numbers, which the cast would round."""
     if values.is_floating_point() or values.is_complex():
         allowed = "from 0 to 255" if leaf.is_uint8 else f"that lie in {leaf.space}"
         raise EnvStepError(f"{leaf.title} has dtype {values.dtype}; allowed are whole numbers {allowed}")
