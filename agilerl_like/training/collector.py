@@ -96,7 +96,7 @@ class Collector:
             agent.num_envs = self.envs * population.gradient_sync.num_ranks
             agent.check()
         self.groups = {
-            name: GroupCollector(agents, group_envs[name], timer) for name, agents in population.by_group.items()
+            name: GroupCollector(learners, group_envs[name], timer) for name, learners in population.by_group.items()
         }
 
     def _group_envs(self) -> Mapping[str, VecEnvAdapterProtocol]:
@@ -213,9 +213,9 @@ class Collector:
 class GroupCollector:
     """Steps one group of agents in the rows of its env."""
 
-    def __init__(self, population: LearnerGroup[Any], env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
-        members, first = len(population), population[0]
-        population.check_envs_are_not_shared()
+    def __init__(self, learners: LearnerGroup[Any], env: VecEnvAdapterProtocol, timer: PhaseTimer) -> None:
+        members, first = len(learners), learners[0]
+        learners.check_envs_are_not_shared()
         check_spaces_match(
             "env",
             (env.single_observation_space, env.single_action_space),
@@ -223,10 +223,10 @@ class GroupCollector:
             (first.observation_space, first.action_space),
             reads_bounds=first.reads_bounds,
         )
-        self.population, self.env, self.timer = population, env, timer
+        self.learners, self.env, self.timer = learners, env, timer
         self.envs = env.num_envs // members
         """Rows of each member on this rank."""
-        self.columns = population.gradient_sync.env_slice(first.num_envs)
+        self.columns = learners.gradient_sync.env_slice(first.num_envs)
         env.set_num_members(members)
         self.encoding = first.rollout_encoding
         self.slots: Sequence[int] = range(members)
@@ -255,11 +255,11 @@ class GroupCollector:
 
         Without seeds the episodes have been started by the collector of another group of agents in the same envs.
         """
-        env, population = self.env, self.population
-        population.update_stacks()
+        env, learners = self.env, self.learners
+        learners.update_stacks()
         observations, mask = env.reset(seeds), env.action_mask
         self._encode = env.array_backend.make_encode_fn(self.encoding)
-        self._buffer = population.make_buffer(env, self.envs, self._describe_row)
+        self._buffer = learners.make_buffer(env, self.envs, self._describe_row)
         self.observations = self._by_member(self._encode(observations))
         self.mask = None if mask is None else self._by_member(torch.as_tensor(mask))
         self.env_groups = [
@@ -267,15 +267,15 @@ class GroupCollector:
                 place,
                 columns,
                 self._buffer.part(columns),
-                EpisodeTracker(len(population) * (columns.stop - columns.start), env.array_backend),
+                EpisodeTracker(len(learners) * (columns.stop - columns.start), env.array_backend),
             )
             for place, columns in enumerate(env.columns)
         ]
-        population.reset_noise()
-        self._clear_running_returns(range(len(population)))
+        learners.reset_noise()
+        self._clear_running_returns(range(len(learners)))
         self._reset_opponent_state()
         self._marks_random_steps = False
-        self.state = population.initial_hidden_state.repeat(len(population), self.envs, 1, 1, 1)
+        self.state = learners.initial_hidden_state.repeat(len(learners), self.envs, 1, 1, 1)
         self._initial_state = self.state.clone()
         self._state_owner = None
         self.steps_since_update[:] = 0
@@ -283,7 +283,7 @@ class GroupCollector:
     @property
     def vector_steps_until_update(self) -> int:
         """Steps until the first rollout is complete."""
-        return max(1, min(self.population.steps_until_update(self.steps_since_update.tolist())))
+        return max(1, min(self.learners.steps_until_update(self.steps_since_update.tolist())))
 
     def wait_for_envs(self, taken: int) -> None:
         """Wait for all env groups, after so many steps."""
@@ -299,10 +299,10 @@ class GroupCollector:
         opponents'.
         """
         self.opponents, before = opponents, self._opponent_rows
-        self._opponent_rows = torch.from_numpy(rows).to(self.population.device)
+        self._opponent_rows = torch.from_numpy(rows).to(self.learners.device)
         if len(before):
             taken = (self._opponent_rows & ~before).cpu().numpy()
-            never_bootstraps = np.array([not learner.algorithm.bootstrap_truncated for learner in self.population])
+            never_bootstraps = np.array([not learner.algorithm.bootstrap_truncated for learner in self.learners])
             cast(Any, self._buffer).end_rows(taken, never_bootstraps)  # a RolloutBuffer's method
             passed = before & ~self._opponent_rows
             if self.state.numel():
@@ -313,7 +313,7 @@ class GroupCollector:
     def _reset_opponent_state(self) -> None:
         if self.opponents is not None:
             its = self.opponents.initial_hidden_state
-            self._opponent_state = its.repeat(len(self.population), self.envs, 1, 1, 1)
+            self._opponent_state = its.repeat(len(self.learners), self.envs, 1, 1, 1)
 
     def _with_opponents(self, group: EnvGroup, actions: Any, noise: Tensor | None) -> Any:
         """Return the env's actions of an env group `[P e, …]`, with those of opponents in their rows."""
@@ -327,12 +327,12 @@ class GroupCollector:
 
     def _rows_of_opponents(self, group: EnvGroup) -> Tensor:
         """Return which rows `[P e]` of an env group opponents control."""
-        return self._opponent_rows[group.columns].repeat(len(self.population))
+        return self._opponent_rows[group.columns].repeat(len(self.learners))
 
     def count_random_steps(self) -> None:
         """Count the steps that members with `random_steps` are still to take; a frozen group does not explore."""
-        left = self.population.random_steps_left(self.steps_since_update.tolist()) if self.learns else []
-        self._random_steps_left = torch.tensor(left, device=self.population.device) if any(left) else None
+        left = self.learners.random_steps_left(self.steps_since_update.tolist()) if self.learns else []
+        self._random_steps_left = torch.tensor(left, device=self.learners.device) if any(left) else None
         self._marks_random_steps |= any(left)
 
     def _random_members(self) -> Tensor | None:
@@ -346,24 +346,24 @@ class GroupCollector:
 
     def step(self) -> None:
         """Start the next step of each env group, once its last one has finished."""
-        population, timer = self.population, self.timer
+        learners, timer = self.learners, self.timer
         random_members = self._random_members()
-        noise = population.next_noise(population[0].num_envs)[:, self.columns]  # [P, E, …]
-        theirs = None if self.opponents is None else self.opponents.next_noise(population[0].num_envs)[:, self.columns]
+        noise = learners.next_noise(learners[0].num_envs)[:, self.columns]  # [P, E, …]
+        theirs = None if self.opponents is None else self.opponents.next_noise(learners[0].num_envs)[:, self.columns]
         here = self._buffer.begin()
         for group in self.env_groups:
             self._finish_step(group)
             with timer("act"):
-                raw, state = population.act(self.observations, self.state, self.mask, noise)
+                raw, state = learners.act(self.observations, self.state, self.mask, noise)
                 if random_members is not None:
-                    uniform = population.uniform_actions(noise, self.mask)
+                    uniform = learners.uniform_actions(noise, self.mask)
                     raw = torch.where(random_members.view(-1, 1, 1), uniform, raw)
                 self.state = self._merge(group, self.state, self._slice(group, state))
                 seen, raw, mask = (self._slice(group, whole) for whole in (self.observations, raw, self.mask))
                 group.buffer.put_actions(here, seen, raw, mask)
                 if self._marks_random_steps:
                     cast(Any, group.buffer).put_uniform(here, random_members)  # a RolloutBuffer's method
-                actions = self._with_opponents(group, population.to_env(raw), theirs)
+                actions = self._with_opponents(group, learners.to_env(raw), theirs)
                 actions = self.env.array_backend.to_env_actions(actions)
             with timer("env"):
                 self.env.step_async(group.place, actions)
@@ -411,32 +411,32 @@ class GroupCollector:
         if len(self.env_groups) == 1:
             return share
         if whole is None:
-            whole = share.new_ones(len(self.population), self.envs, share.shape[-1])
+            whole = share.new_ones(len(self.learners), self.envs, share.shape[-1])
         whole[:, group.columns] = share
         return whole
 
     @property
     def experience(self) -> Any:
-        """The input of the population's `learn`."""
+        """The input of `learners.learn`."""
         return self._buffer.reader(self.observations, self._initial_state)
 
     def due(self) -> list[int]:
         """Return the members whose rollouts are complete."""
-        return self.population.due(self.steps_since_update.tolist())
+        return self.learners.due(self.steps_since_update.tolist())
 
     def learn(self) -> Mapping[int, TensorDict]:
         """Update the members whose rollouts are complete."""
-        left = self.population.steps_until_update(self.steps_since_update.tolist())
+        left = self.learners.steps_until_update(self.steps_since_update.tolist())
         shortened = [place for place, steps in enumerate(left) if steps < 0]
         self._clear_running_returns(shortened)  # the first steps of a shortened rollout are not learned from
-        recurrent = [place for place in shortened if self.population[place].recurrent]
+        recurrent = [place for place in shortened if self.learners[place].recurrent]
         self._start_rollouts(recurrent)  # the hidden state at the start of a shortened rollout is unknown
         due = self.due()
         if not due:
             return {}
         with self.timer("learn"):
             self.env.check()
-            reports = self.population.learn(due, self.experience) if self.learns else {}
+            reports = self.learners.learn(due, self.experience) if self.learns else {}
         self._start_rollouts(due)
         return reports
 
@@ -449,20 +449,20 @@ class GroupCollector:
 
     def resize_hidden_states(self) -> None:
         """Convert hidden states to the units of the members' mutated networks."""
-        cohort = self.population.cohort
+        cohort = self.learners.cohort
         if cohort is self._state_owner:
             return
         both = torch.stack([self.state, self._initial_state], 1)  # [P, 2, E, M, K, H]
         carried = [
-            resize_hidden(agent.transfer_state(its), cohort.state_shape)
-            for agent, its in zip(self.population, both, strict=True)
+            resize_hidden(learner.transfer_state(its), cohort.state_shape)
+            for learner, its in zip(self.learners, both, strict=True)
         ]
         self.state, self._initial_state = torch.stack(carried, 1).unbind(0)
         self._state_owner = cohort
 
     def enlarge_buffer(self) -> None:
         """Enlarge the buffer if rollouts have become longer than it."""
-        if self.population.enlarge_buffer(self._buffer):
+        if self.learners.enlarge_buffer(self._buffer):
             for group in self.env_groups:
                 group.buffer = self._buffer.part(group.columns)
 
@@ -475,7 +475,7 @@ class GroupCollector:
     def _clear_running_returns(self, places: Iterable[int]) -> None:
         """Set the discounted returns of some members' running episodes, which `normalize_reward` continues, to 0."""
         for place in places:
-            learner = self.population[place]
+            learner = self.learners[place]
             learner.return_statistics = learner.return_statistics.of_new_episodes()
 
     def _describe_row(self, member: int, row: int) -> str:
@@ -483,7 +483,7 @@ class GroupCollector:
 
     def _by_member(self, rows: Tensor) -> Tensor:
         """Reshape rows `[P e, …]` of an env group to `[P, e, …]`, on the device."""
-        return rows.to(self.population.device).view(len(self.population), -1, rows.shape[-1])
+        return rows.to(self.learners.device).view(len(self.learners), -1, rows.shape[-1])
 
 
 def _quotients(counts: Sequence[float], totals: Sequence[float]) -> list[float]:

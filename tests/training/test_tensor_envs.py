@@ -153,7 +153,7 @@ def test_tensors_and_numpy_give_the_same_rollouts(world):
 def test_last_observations_are_those_of_the_episodes_that_were_cut():
     """A bead without force stays at its start, and is truncated after 12 steps with its clock at 12 / 12."""
     collector = collector_of(Beads(MEMBERS * ENVS, continuous=True))
-    collector.groups[""].population.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
+    collector.groups[""].learners.act = lambda seen, state, mask, noise: (torch.zeros(*seen.shape[:2], 1), state)
     collector.collect(25)
     last = collector.groups[""].experience([0, 1], 25).final_observations
     assert last.time.tolist() == [[11] * 4 + [23] * 4] * 2
