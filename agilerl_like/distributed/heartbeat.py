@@ -62,9 +62,9 @@ class NullMonitor:
         """Set the generation and the command that a failure message names."""
         self._advice = f"The last saved generation is {generation}; resume with: {resume_command}"
 
-    def request_stop(self, signal: int) -> None:
+    def request_stop(self, stop_signal: int) -> None:
         """Set `stop_signal` on every rank within two seconds; a signal handler may call it."""
-        self.stop_signal = self.stop_signal or signal
+        self.stop_signal = self.stop_signal or stop_signal
 
     def wait_for_diagnosis(self) -> None:
         """Wait until the monitor knows whether another rank's exit made a collective fail.

@@ -31,14 +31,14 @@ class StopRequests:
     _previous_handlers: dict[int, Any] = field(default_factory=dict)
 
     @property
-    def signal(self) -> int:
+    def stop_signal(self) -> int:
         """SIGINT, SIGTERM or `BY_CALLBACK`; 0 if none was received."""
         return self._signal or self.monitor.stop_signal
 
     @property
     def asked(self) -> bool:
         """Whether a stop was requested."""
-        return self.signal != 0
+        return self.stop_signal != 0
 
     def request(self) -> None:
         """Ask all ranks to stop, for a callback."""

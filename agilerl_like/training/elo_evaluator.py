@@ -141,9 +141,9 @@ class EloEvaluator(Evaluator):
         seeds = integers(RERATING_GAMES, members.first.seed, Purpose.POOL_UPDATE, generation)
         owner_rank = members.owner_rank(slot)
         best = members.local_members().get(slot) if owner_rank == members.process_group.rank else None
-        own, signal = evaluate(lambda asked: best and self._pool_games(cast(IPPO, best), seeds, generation, asked))
-        if signal:
-            return PoolUpdate(0, signal)
+        own, stop_signal = evaluate(lambda asked: best and self._pool_games(cast(IPPO, best), seeds, generation, asked))
+        if stop_signal:
+            return PoolUpdate(0, stop_signal)
         results = members.process_group.all_gather(None if own is None else [own.games, own.steps])
         games, steps = results[owner_rank]
         self.opponent_pool = rated_pool(with_opponent(self.opponent_pool, members, slot, generation, games))

@@ -217,7 +217,7 @@ class PoolUpdate(NamedTuple):
 
     steps: int
     """Env steps of its games."""
-    signal: int
+    stop_signal: int
     """The signal that stopped the games, in which case no opponent was added; 0 if none did."""
 
 

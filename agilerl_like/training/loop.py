@@ -23,7 +23,7 @@ import torch
 from tensordict import TensorDict
 
 from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
-from agilerl_like.distributed.signals import StopRequests, first_signal
+from agilerl_like.distributed.signals import BY_CALLBACK, StopRequests, first_signal
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Offspring, PopulationView, Selection, clone_of_best, next_generation
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
@@ -107,31 +107,36 @@ class TrainingLoop(EvaluatingLoop):
             raise
 
     def _run_generations(self) -> RunResult:
-        stopped = self._start()
-        while not stopped:
+        """Train, evaluate and evolve until the run ends; return its result.
+
+        `stop_signal`, which is equal on all processes, is the reason why a generation ends early: SIGINT or SIGTERM, if
+        a process received it, `BY_CALLBACK`, if only a callback requested to stop, and 0 as long as the run continues.
+        """
+        stop_signal = self._start()
+        while not stop_signal:
             self._train()
-            stopped = self._sync()
-            if stopped:
+            stop_signal = self._sync()
+            if stop_signal:
                 self.stop_requests = StopRequests()  # the signal that ended training does not stop this evaluation
-            records, evaluation_stopped = self._evaluate()
-            stopped = stopped or evaluation_stopped
-            if self.best is None or not evaluation_stopped:
-                self.best, confirmation_stopped = self._update_best(fittest(records), stopped=bool(stopped))
-                stopped = stopped or confirmation_stopped
+            records, evaluation_signal = self._evaluate()
+            stop_signal = stop_signal or evaluation_signal
+            if self.best is None or not evaluation_signal:
+                self.best, confirmation_signal = self._update_best(fittest(records), has_stop_signal=bool(stop_signal))
+                stop_signal = stop_signal or confirmation_signal
             self._report(records, self.best.record)
-            self.progress.outcome = self._outcome(stopped, self.best.record)
-            if not stopped and self._is_history_due():
+            self.progress.outcome = self._outcome(stop_signal, self.best.record)
+            if not stop_signal and self._is_history_due():
                 self._save_history()
             if self.progress.outcome:
                 break
-            stopped = self._advance_generation()
-            if not stopped:
+            stop_signal = self._advance_generation()
+            if not stop_signal:
                 self._checkpoint()
-        return self._finish(stopped)
+        return self._finish(stop_signal)
 
     def _start(self) -> int:
         """Record the initial members; in a resumed run that had ended, carry out the evolution that is still due."""
-        stopped = 0
+        stop_signal = 0
         self._set_checkpoint_distance()
         if self.progress.generation == 0:
             self.progress.updates_before = self.members.start_counting_updates()
@@ -141,24 +146,24 @@ class TrainingLoop(EvaluatingLoop):
                 self._save_history()
         elif not self.progress.evolved:
             self._reset_envs()
-            stopped = self._advance_generation()
+            stop_signal = self._advance_generation()
             self.progress.saved_at = self.steps
-            if not stopped:
+            if not stop_signal:
                 self._rebalance()
         self._reset_envs()
-        return stopped
+        return stop_signal
 
-    def _finish(self, stopped: int) -> RunResult:
+    def _finish(self, stop_signal: int) -> RunResult:
         """Save the run, report its summary and return its result."""
-        self._save(last=True, is_complete=not stopped)
+        self._save(last=True, is_complete=not stop_signal)
         manager, best = self.checkpoint_manager, self._known_best()
-        summary = self._summary(best, resumes=bool(stopped))
+        summary = self._summary(best, resumes=bool(stop_signal))
         if summary.resume and not manager.saved_generation and manager.checkpoints is not None:
             same = "with the same result"
             if self.context.record.steps_before:
                 same = "for which it needs the members as they were before it, since these had been trained"
             reason, advice = "the run has no checkpoint, since none could be written", ""
-            if stopped and not self.progress.saved_at:
+            if stop_signal and not self.progress.saved_at:
                 distance = f"{self.checkpoint_every} env steps of each member"
                 reason = f"the run ended before its first checkpoint, which is due after {distance}"
                 advice = ". A smaller training.checkpoint comes earlier; population/ has the members as they are now"
@@ -167,7 +172,8 @@ class TrainingLoop(EvaluatingLoop):
         population = self.members.gather_all()
         population.fitness, population.outcome = list(self.fitness), summary.reason
         population.best_of_run = self.members.broadcast_agents(best.rank, [best.agent])[0]
-        return RunResult(population, list(self.fitness), summary, max(stopped, 0), manager.failures)
+        signal_number = 0 if stop_signal == BY_CALLBACK else stop_signal
+        return RunResult(population, list(self.fitness), summary, signal_number, manager.failures)
 
     # -- training
 
@@ -354,7 +360,7 @@ class TrainingLoop(EvaluatingLoop):
             PopulationDivergedError: all members have diverged, each alone on its process.
         """
         own = {
-            "signal": self.stop_requests.signal,
+            "stop_signal": self.stop_requests.stop_signal,
             "replacements": [one.to_json() for one in self.replacements],
             "unreplaced": [*self.unreplaced],
         }
@@ -369,15 +375,15 @@ class TrainingLoop(EvaluatingLoop):
                 scores[one.uid] = self.fitness[one.slot] = scores[one.parent_uid]
         self._record_offspring(offspring)
         self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring), 0)
-        return first_signal(data["signal"] for data in gathered)
+        return first_signal(data["stop_signal"] for data in gathered)
 
-    def _outcome(self, stopped: int, best: BestRecord) -> str:
+    def _outcome(self, stop_signal: int, best: BestRecord) -> str:
         """Return why the run ends after this generation; "" if it does not."""
         reason = CALLBACK_FAILED if self.callbacks.failure is not None else self.context.stop_reason
         reason = self.members.process_group.broadcast(reason)
-        if stopped > 0:
+        if stop_signal not in (0, BY_CALLBACK):
             return INTERRUPTED
-        if not stopped:
+        if not stop_signal:
             target = self.training_args.target
             if target is not None and best.is_confirmed and best.fitness >= target:
                 return TARGET_REACHED
@@ -390,7 +396,7 @@ class TrainingLoop(EvaluatingLoop):
             if self._seconds_reached():
                 return TIME_OVER
         if reason is None:
-            return INTERRUPTED if stopped else ""
+            return INTERRUPTED if stop_signal else ""
         return f"{STOPPED}: {reason:.200}" if reason else STOPPED
 
     def _updates_reached(self) -> bool:
@@ -407,14 +413,14 @@ class TrainingLoop(EvaluatingLoop):
 
     def _advance_generation(self) -> int:
         """Update the opponent pool and evolve the population; return the signal that stopped the games, 0 if none."""
-        stopped = self._update_opponents()
-        if stopped:
+        stop_signal = self._update_opponents()
+        if stop_signal:
             self.progress.outcome = INTERRUPTED
         else:
             self._return_best_agent()
             self._remove_members()
             self._evolve()
-        return stopped
+        return stop_signal
 
     def _update_opponents(self) -> int:
         """Add the best member to the opponent pool; return the signal that stopped its games, 0 if none did."""
@@ -422,11 +428,11 @@ class TrainingLoop(EvaluatingLoop):
         if not math.isfinite(self.fitness[slot]):
             return 0
         with self.timer("evaluate"):
-            steps, stopped = self.evaluator.update_opponent_pool(
+            steps, stop_signal = self.evaluator.update_opponent_pool(
                 self.members, slot, self.progress.generation, self._evaluate_until_stopped
             )
         self.progress.evaluation_steps += steps
-        return stopped
+        return stop_signal
 
     def _return_best_agent(self) -> None:
         """Replace the member that the selection strategy names, if any, by a clone of the best agent of the run.

@@ -49,7 +49,7 @@ class EvaluatingLoop(LoopState):
         """Evaluate all members; return their records, and the signal that stopped the evaluation, 0 if none did."""
         progress, members = self.progress, self.members
         with self.timer("evaluate"):
-            result, stopped = self._evaluate_members()
+            result, stop_signal = self._evaluate_members()
             self._score_members(result.fitness)
         records = members.all_gather_by_slot(
             self._records(result),
@@ -61,17 +61,17 @@ class EvaluatingLoop(LoopState):
         self._extend_history(records)
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
-        return records, stopped or self._measure_baseline(result)
+        return records, stop_signal or self._measure_baseline(result)
 
     def _evaluate_members(self) -> tuple[EvalResult, int]:
         """Return the result of this process's members, with those in doubt, and the signal that stopped it, or 0."""
         generation = self.progress.generation
         seeds = integers(self.training_args.eval_loop, self.members.first.seed, Purpose.EVALUATION_ENVS, generation)
-        result, stopped = self._evaluate_until_stopped(
+        result, stop_signal = self._evaluate_until_stopped(
             lambda asked: self.evaluator.evaluate(self.population, seeds, generation, should_stop=asked)
         )
         if result is None:
-            return _unfinished_result(self.population), stopped
+            return _unfinished_result(self.population), stop_signal
         if generation == 1 and self._is_zero_sum(result):
             self.callbacks.on_warning(
                 "fitness='return' sums the rewards of all agents, and in this environment that is 0 in every "
@@ -132,16 +132,16 @@ class EvaluatingLoop(LoopState):
             return 0
         seeds = integers(1, members.first.seed, Purpose.EVALUATION_ENVS, self.progress.generation, 1000)
         with self.timer("evaluate"):
-            played, signal = self._evaluate_until_stopped(
+            played, stop_signal = self._evaluate_until_stopped(
                 lambda asked: self.evaluator.play_constant(self.population, members.shard.slots, seeds, asked)
             )
             own = [[math.nan, 0]] * len(self.population) if played is None else [*zip(*played, strict=True)]
             gathered = members.all_gather_by_slot(own, encode=list, decode=list)
         returns = [score for score, _ in gathered if math.isfinite(score)]
         self.progress.evaluation_steps += sum(steps for _, steps in gathered)
-        if returns and not signal:
+        if returns and not stop_signal:
             self.search.state["baseline"] = [max(returns), max(returns) - min(returns)]
-        return signal
+        return stop_signal
 
     def _evaluate_further(self, result: EvalResult) -> tuple[EvalResult, int]:
         """Return the result after further episodes of the members whose selection is in doubt, and the signal.
@@ -159,9 +159,9 @@ class EvaluatingLoop(LoopState):
             if not doubtful:
                 break
             own = [place for place, slot in enumerate(self.members.shard.slots) if slot in doubtful]
-            more, signal = self._evaluate_some(own, episodes, turn)
-            if signal:
-                return result, signal
+            more, stop_signal = self._evaluate_some(own, episodes, turn)
+            if stop_signal:
+                return result, stop_signal
             played = max(self.members.process_group.all_gather(0 if more is None else more.episodes))
             result = result.extended(own, more, played)
             returns = self.members.all_gather_by_slot(result.returns, encode=list, decode=list)
@@ -245,9 +245,9 @@ class EvaluatingLoop(LoopState):
             if self.selection is None or not equal:
                 break
             own = [place for place, slot in enumerate(members.shard.slots) if slot in equal]
-            more, signal = self._evaluate_some(own, self.training_args.eval_loop, turn)
-            if signal:
-                return result, signal
+            more, stop_signal = self._evaluate_some(own, self.training_args.eval_loop, turn)
+            if stop_signal:
+                return result, stop_signal
             result = result if more is None else result.averaged(own, more)
         return result, 0
 
@@ -262,15 +262,15 @@ class EvaluatingLoop(LoopState):
     def _evaluate_until_stopped(self, evaluate: Callable[[Callable[[], bool]], T | None]) -> tuple[T | None, int]:
         """Evaluate on this process; if a signal stops any process, return None and the signal."""
         requests = self.stop_requests
-        result, signal = None, 0
+        result, stop_signal = None, 0
         try:
             result = evaluate(lambda: requests.asked)
         except EvaluationStopped:
-            signal = requests.signal
-        signal = first_signal(self.members.process_group.all_gather(signal))
-        return None if signal else result, signal
+            stop_signal = requests.stop_signal
+        stop_signal = first_signal(self.members.process_group.all_gather(stop_signal))
+        return None if stop_signal else result, stop_signal
 
-    def _update_best(self, candidate: MemberRecord, *, stopped: bool) -> tuple[BestAgent, int]:
+    def _update_best(self, candidate: MemberRecord, *, has_stop_signal: bool) -> tuple[BestAgent, int]:
         """Return the best agent so far, and the signal that stopped the confirmation, 0 if none did.
 
         It is the fittest member of this generation if its mean on fresh episodes is higher than that of the previous
@@ -280,32 +280,32 @@ class EvaluatingLoop(LoopState):
         """
         best, target = self.best, self.training_args.target
         self.search.best_returns = []
-        fresh_of_best, signal, error = None, 0, math.nan
-        has_confirmation = not stopped and math.isfinite(candidate.fitness)
+        fresh_of_best, stop_signal, error = None, 0, math.nan
+        has_confirmation = not has_stop_signal and math.isfinite(candidate.fitness)
         if best is not None and has_confirmation and self.evaluator.is_relative:
-            best, fresh_of_best, signal = self._measured_again(best)
-        leads = best is None or (not signal and may_surpass(candidate, best.record, target))
-        if best is not None and not leads and has_confirmation and not signal:
-            leads, signal = self._leads_on_equal_seeds(candidate, best)
+            best, fresh_of_best, stop_signal = self._measured_again(best)
+        leads = best is None or (not stop_signal and may_surpass(candidate, best.record, target))
+        if best is not None and not leads and has_confirmation and not stop_signal:
+            leads, stop_signal = self._leads_on_equal_seeds(candidate, best)
         if best is not None and not leads:
-            return best, signal
+            return best, stop_signal
         found = unconfirmed_record(candidate, self.progress.generation)
         owner_rank, agent = self.members.owner_rank(candidate.slot), self.members.local_members().get(candidate.slot)
         if has_confirmation:
-            fresh, signal = self._confirm(agent)
+            fresh, stop_signal = self._confirm(agent)
             is_compared = best is not None and best.record.is_confirmed
             if best is not None and is_compared and fresh is not None and fresh_of_best is None:
-                best, fresh_of_best, signal = self._measured_again(best)
+                best, fresh_of_best, stop_signal = self._measured_again(best)
             if fresh is not None and (fresh_of_best is not None or not is_compared):
                 found = confirmed_record(candidate, self.progress.generation, fresh)
                 error = math.nan if fresh_of_best is None else difference_error(fresh, fresh_of_best)
         if best is not None and not surpasses(found, best.record, target, error):
-            return best, signal
+            return best, stop_signal
         if agent is not None:
             agent = agent.clone()
             agent.fitness[-1] = found.fitness
         self.search.best_returns = []  # they were those of the previous best agent
-        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), signal
+        return BestAgent(found, self.lineage.ancestry(candidate.uid), owner_rank, agent), stop_signal
 
     def _leads_on_equal_seeds(self, candidate: MemberRecord, best: BestAgent) -> tuple[bool, int]:
         """Return whether a member leads the best agent in this generation's evaluation, and the signal that stopped it.
@@ -314,9 +314,9 @@ class EvaluatingLoop(LoopState):
         """
         if self.evaluator.is_relative:
             return False, 0
-        played, signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
+        played, stop_signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
         if played is None:
-            return False, signal
+            return False, stop_signal
         self.search.best_returns = played.returns[0] if played.returns else []
         returns = self.search.returns[candidate.slot][: played.episodes]
         found = summary(returns, played.instances, played.aggregate)
@@ -325,15 +325,15 @@ class EvaluatingLoop(LoopState):
 
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""
-        fresh, signal = self._confirm(best.agent)
+        fresh, stop_signal = self._confirm(best.agent)
         if fresh is None:
-            return best, None, signal
+            return best, None, stop_signal
         record = confirmed_record(best.record, best.record.generation, fresh)
         if not record.is_confirmed:  # its episodes were lost
-            return best, None, signal
+            return best, None, stop_signal
         if best.agent is not None:
             best.agent.fitness[-1] = record.fitness
-        return replace(best, record=record), fresh, signal
+        return replace(best, record=record), fresh, stop_signal
 
     def _confirm(self, player: EvolvableAlgorithm | None) -> tuple[EvalResult | None, int]:
         """Evaluate an agent on fresh episodes; see `_play`."""
@@ -351,15 +351,15 @@ class EvaluatingLoop(LoopState):
         members, generation = self.members, self.progress.generation
         with self.timer("evaluate"):
             seeds = integers(episodes, members.first.seed, purpose, generation)
-            own, signal = self._evaluate_until_stopped(
+            own, stop_signal = self._evaluate_until_stopped(
                 lambda asked: player and self.evaluator.evaluate(player, seeds, generation, should_stop=asked)
             )
             found = next(filter(None, members.process_group.all_gather(None if own is None else list(own))), None)
         if found is None:
-            return None, signal
+            return None, stop_signal
         result = EvalResult(*found)
         self.progress.evaluation_steps += sum(result.steps)
-        return result, signal
+        return result, stop_signal
 
 
 def _unfinished_result(population: BasePopulation) -> EvalResult:

@@ -371,7 +371,7 @@ def test_a_member_that_diverged_in_the_last_generation_is_replaced_where_the_run
 
 def test_divergence_of_all_members_each_alone_on_its_process_is_one_error():
     def all_gather(own):
-        return [own, {"signal": 0, "replacements": [], "unreplaced": [1]}]
+        return [own, {"stop_signal": 0, "replacements": [], "unreplaced": [1]}]
 
     members = SimpleNamespace(size=2, process_group=SimpleNamespace(all_gather=all_gather))
     loop = SimpleNamespace(members=members, stop_requests=StopRequests(), replacements=[], unreplaced={0})

@@ -375,7 +375,7 @@ def test_the_first_signal_is_announced_at_once_by_the_main_process_alone(capfd, 
     for announces, count in ((True, 1), (False, 0)):
         with StopRequests(announces=announces) as requests:
             os.kill(os.getpid(), number)
-            assert requests.signal == number
+            assert requests.stop_signal == number
             lines = capfd.readouterr().err.splitlines()
         assert len(lines) == count
         assert all(line.startswith(f"{name}: training ends after the current step") for line in lines)
