@@ -133,7 +133,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
     @property
     def columns(self) -> slice:
         """The envs of each member on this process."""
-        return self.gradient_sync.env_slice(self[0].num_envs)
+        return self.gradient_sync.env_slice(self[0].algorithm.num_envs)
 
     def next_noise(self, envs: int) -> Tensor:
         """Return nothing for each env: policies are perturbed, and not their actions."""
@@ -185,7 +185,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             envs,
             encoding=first.encoding,
             device=self.device,
-            recent=-(-RECENT // first.num_envs),
+            recent=-(-RECENT // first.algorithm.num_envs),
             describe_row=describe_row,
         )
         return self._returns
@@ -210,7 +210,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         """Update some members from the returns of their policies."""
         at = list(places)
         learners = [self[place] for place in at]
-        rows = self[0].num_envs
+        rows = self[0].algorithm.num_envs
         returns = torch.zeros(len(at), rows, device=self.device)
         returns[:, self.columns] = experience.returns[at]
         returns = self.gradient_sync.all_reduce_(returns)
@@ -235,7 +235,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
 
         Every replica measures a mutation on the same rows, because each of them changes the weights by itself.
         """
-        whole = observations.new_zeros(len(observations), self[0].num_envs, observations.shape[-1])
+        whole = observations.new_zeros(len(observations), self[0].algorithm.num_envs, observations.shape[-1])
         whole[:, self.columns] = observations
         return self.gradient_sync.all_reduce_(whole)
 

@@ -1,8 +1,8 @@
 """Independent PPO: a PPO learner for each group of agents (de Witt et al. 2020, arXiv:2011.09533).
 
 The agents of a group share a policy and count as further rows of each env, so everything is computed as in PPO. A
-learner of A agents reads A rows in each step of each env, so its `learn_step` is A times the algorithm's, and all
-groups are due for an update at once.
+learner of A agents reads A rows in each step of each env, so its `rollout_rows` are A times the algorithm's
+`learn_step`, and all groups are due for an update at once.
 """
 
 from __future__ import annotations
@@ -609,7 +609,8 @@ class IPPO(OnPolicyAlgorithm):
             "hp_config": HyperparameterConfig.from_json(document["hp_config"]),
             **{name: read_space(document[name]) for name in ("observation_space", "action_space")},
         }
-        wanted = {name: getattr(learner, name) for name in found.keys() - document["settings"].keys()}
+        names = found.keys() - document["settings"].keys()
+        wanted = {name: learner.rows_per_step if name == "num_envs" else getattr(learner, name) for name in names}
         for name, value in {**to_builtin(settings_to_json(learner.settings())), **wanted}.items():
             if name in found and found[name] != value:
                 raise ValueError(f"learners: {group}.{name}={found[name]!s:.100}; its team has {value!s:.100}")

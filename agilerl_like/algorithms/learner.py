@@ -1,8 +1,9 @@
 """A learner: one actor and critic with their optimizer, random streams and updates.
 
 An algorithm has one learner for each group of agents that share a policy: PPO has one, IPPO has one for each of its
-groups. The agents of a group are further rows of the batch, so a learner of A agents counts A times its algorithm's
-`num_envs` and `learn_step`. Settings are read from the algorithm, so they may be changed there at any time.
+groups. The agents of a group are further rows of the batch, so the `rows_per_step` and `rollout_rows` of a learner of A
+agents are A times its algorithm's `num_envs` and `learn_step`. Settings are read from the algorithm, so they may be
+changed there at any time.
 
 A learner computes through a `PopulationLearner`, which it shares with the same group's learners of the other members
 of a population. Every random stream is named by run seed, member index and a counter, so no other member influences it.

@@ -172,8 +172,8 @@ class LearnerBase:
         return seed if self.group.number is None else integer(seed, Purpose.GROUP, self.group.number)
 
     @property
-    def num_envs(self) -> int:
-        """Rows of a step: the algorithm's envs times the agents of this group."""
+    def rows_per_step(self) -> int:
+        """Rows of a step: the algorithm's `num_envs` times the agents of this group."""
         return self.algorithm.num_envs * self.num_agents
 
     @property
@@ -183,8 +183,8 @@ class LearnerBase:
         return host.learn_step if host.num_steps is None else host.num_steps * host.num_envs
 
     @property
-    def learn_step(self) -> int:
-        """Rows of a rollout, before it is rounded up to whole steps."""
+    def rollout_rows(self) -> int:
+        """Rows of a rollout: `rollout_length` times the agents of this group, not yet rounded up to whole steps."""
         return self.rollout_length * self.num_agents
 
     @property
@@ -216,7 +216,7 @@ class LearnerBase:
     def batch_size(self) -> int:
         """Samples of a minibatch."""
         count = self.algorithm.num_minibatches
-        return self.algorithm.batch_size if count is None else max(1, self.rollout_steps * self.num_envs // count)
+        return self.algorithm.batch_size if count is None else max(1, self.rollout_steps * self.rows_per_step // count)
 
     @property
     def recurrent(self) -> bool:
@@ -244,7 +244,7 @@ class LearnerBase:
     def settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, with rows counted for this group and inferred values filled in."""
         max_seq_len = self._max_seq_len if self.algorithm.max_seq_len is None else self.algorithm.max_seq_len
-        its_own = {"learn_step": self.learn_step, "swap_channels": self.rollout_encoding.swap_channels}
+        its_own = {"learn_step": self.rollout_rows, "swap_channels": self.rollout_encoding.swap_channels}
         return {**self.algorithm.settings(), **its_own, "max_seq_len": max_seq_len}
 
     @property
@@ -255,7 +255,7 @@ class LearnerBase:
     @property
     def rollout_steps(self) -> int:
         """Steps of each env between updates."""
-        return math.ceil(self.learn_step / self.num_envs)
+        return math.ceil(self.rollout_rows / self.rows_per_step)
 
     # -- network
 
@@ -288,7 +288,7 @@ class LearnerBase:
     @property
     def footprint(self) -> int:
         """A lower bound of the bytes that learning needs: weights, gradients, moments and the rollout."""
-        return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.num_envs * row_bytes(
+        return WEIGHT_BYTES * self.parameter_count + self.rollout_steps * self.rows_per_step * row_bytes(
             self.rollout_encoding
         )
 

@@ -64,7 +64,7 @@ class StoredLearner(LearnerBase):
             "updates": self.updates,
             "draws": self.draws,
             "variations": self.variations,
-            "num_envs": self.num_envs,
+            "num_envs": self.rows_per_step,
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
             "learned_with_masks": self.learned_with_masks,

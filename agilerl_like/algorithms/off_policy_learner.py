@@ -59,11 +59,11 @@ class OffPolicyLearner(Learner):
 
     def check_run(self, max_steps: int, longest_episode: int | None, processes: int) -> None:
         host = self.host
-        settings, rows = host.settings(), -(-host.memory_size // self.num_envs)
-        check_members_learn(settings, host.hp_config, self.num_envs, max_steps, longest_episode)
+        settings, rows = host.settings(), -(-host.memory_size // host.num_envs)
+        check_members_learn(settings, host.hp_config, host.num_envs, max_steps, longest_episode)
         if (most := largest(settings, host.hp_config, "n_step")) > rows:
             raise ConfigurationError(
-                f"n_step={most} is more than the {rows} steps of each of {self.num_envs} envs that "
+                f"n_step={most} is more than the {rows} steps of each of {host.num_envs} envs that "
                 f"memory_size={host.memory_size} holds; allowed are at most {rows}"
             )
         for name, value in (("memory", host.memory == "shared"), ("save_memory", host.save_memory)):
@@ -77,7 +77,7 @@ class OffPolicyLearner(Learner):
     def steps_at_once(self) -> int:
         """Gradient steps in a call of learn."""
         given = self.host.gradient_steps
-        return given or max(1, round(self.rollout_steps * self.num_envs / self.learn_step))
+        return given or max(1, round(self.rollout_steps * self.rows_per_step / self.rollout_rows))
 
     def new_steps(self, replay: Any, place: int) -> int:
         """Return how many vector steps in a place of a replay are not yet in the running statistics of observations."""

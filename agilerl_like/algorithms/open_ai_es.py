@@ -42,7 +42,7 @@ class OpenAIESLearner(EvolutionStrategyLearner):
         return self.host.sigma
 
     def offsets(self, sigma: float) -> Tensor:
-        return antithetic_pairs(self.perturbation_seed, self.num_envs // 2, self.parameter_count).mul_(sigma)
+        return antithetic_pairs(self.perturbation_seed, self.algorithm.num_envs // 2, self.parameter_count).mul_(sigma)
 
 
 class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):

@@ -239,7 +239,7 @@ class PPOLearner(Learner):
             0 if its is None else int(its.max)
             for its in (number_range(self.hp_config, name) for name in ("learn_step", "num_steps"))
         )
-        return max(-(-rows // self.num_envs), steps, self.rollout_steps)
+        return max(-(-rows // self.rows_per_step), steps, self.rollout_steps)
 
     @property
     def learns(self) -> bool:

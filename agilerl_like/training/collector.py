@@ -226,7 +226,7 @@ class GroupCollector:
         self.learners, self.env, self.timer = learners, env, timer
         self.envs = env.num_envs // members
         """Rows of each member on this rank."""
-        self.columns = learners.gradient_sync.env_slice(first.num_envs)
+        self.columns = learners.gradient_sync.env_slice(first.rows_per_step)
         env.set_num_members(members)
         self.encoding = first.rollout_encoding
         self.slots: Sequence[int] = range(members)
@@ -348,8 +348,9 @@ class GroupCollector:
         """Start the next step of each env group, once its last one has finished."""
         learners, timer = self.learners, self.timer
         random_members = self._random_members()
-        noise = learners.next_noise(learners[0].num_envs)[:, self.columns]  # [P, E, …]
-        theirs = None if self.opponents is None else self.opponents.next_noise(learners[0].num_envs)[:, self.columns]
+        rows = learners[0].rows_per_step
+        noise = learners.next_noise(rows)[:, self.columns]  # [P, E, …]
+        theirs = None if self.opponents is None else self.opponents.next_noise(rows)[:, self.columns]
         here = self._buffer.begin()
         for group in self.env_groups:
             self._finish_step(group)

@@ -105,7 +105,7 @@ def test_a_copied_multi_agent_population_has_its_own_learners(way):
     before = tensors(teams[0])
     twins = way(teams)
     twins[0].learn_step = 64
-    assert [team.learners["red"].learn_step for team in (*twins, *teams)] == [128, 64, 64, 64]
+    assert [team.learners["red"].rollout_rows for team in (*twins, *teams)] == [128, 64, 64, 64]
     assert dict(twins[0].groups) == {"red": ("red_0", "red_1"), "blue": ("blue_0",)}
     for group, learners in twins.by_group.items():
         assert [*learners] == [team.learners[group] for team in twins]

@@ -72,11 +72,11 @@ def test_agents_of_a_group_share_a_learner_with_all_their_rows():
     team = a_team()
     assert dict(team.groups) == {"speaker": ("speaker_0",), "listener": ("listener_0", "listener_1")}
     assert team.learner_of("listener_0") is team.learner_of("listener_1") is team.learners["listener"]
-    assert [learner.learn_step for learner in team.learners.values()] == [64, 128]
-    assert [learner.num_envs for learner in team.learners.values()] == [4, 8]
+    assert [learner.rollout_rows for learner in team.learners.values()] == [64, 128]
+    assert [learner.rows_per_step for learner in team.learners.values()] == [4, 8]
     assert {learner.rollout_steps for learner in team.learners.values()} == {16}
     team.learn_step, team.lr = 32, 5e-3
-    assert [learner.learn_step for learner in team.learners.values()] == [32, 64]
+    assert [learner.rollout_rows for learner in team.learners.values()] == [32, 64]
     assert {learner.settings()["lr"] for learner in team.learners.values()} == {5e-3}
     assert not torch.equal(
         team.learners["speaker"].network.critic.head.linears[0].weight,
@@ -142,7 +142,7 @@ def test_offspring_have_the_recorded_hyperparameters():
     genome = team.genome.replace(hyperparameters={**team.genome.hyperparameters, "learn_step": 100, "lr": 3e-3})
     child, _ = team.make_offspring(Offspring(1, 0, 9, 0, 0, genome))
     assert (child.learn_step, child.lr) == (100, 3e-3)
-    assert [learner.learn_step for learner in child.learners.values()] == [100, 200]
+    assert [learner.rollout_rows for learner in child.learners.values()] == [100, 200]
     assert child.genome == genome
     assert genome_from_json(child, genome_to_json(genome)) == genome
 

@@ -143,7 +143,7 @@ def test_power_of_two_ranges_suit_groups_of_any_size(tmp_path):
         [SEES["blue_0"]] * 3, [Discrete(2)] * 3, names, hp_config=ranges, learn_step=64, batch_size=32, net_config=SMALL
     )
     team.learn_step = 128
-    assert team.learners["agent"].learn_step == 3 * 128
+    assert team.learners["agent"].rollout_rows == 3 * 128
     assert IPPO.load(team.save_checkpoint(tmp_path / "team")).hp_config == team.hp_config
 
 
