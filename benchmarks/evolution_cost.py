@@ -143,7 +143,7 @@ def shares(case: RunCase, threads: int, seed: int) -> Shares:
             eval_loop=setup.training_args.eval_loop,
             eval_steps=setup.training_args.eval_steps,
             selection_strategy=setup.selection,
-            mutation=setup.mutations,
+            mutation=setup.explorer,
             verbose=False,
             run_dir=Path(folder) / "run",
             reporters=[last_words],

@@ -486,7 +486,7 @@ class TestBuilding:
         setup.env.close()
         assert (setup.env.num_envs, setup.training_args.max_steps) == (3, 999)
         assert setup.selection == TournamentSelection(1)
-        assert setup.mutations == Mutations()
+        assert setup.explorer == Mutations()
         assert setup.settings["algorithm"]["lr"] == 0.002
         assert [agent.index for agent in setup.population] == [0, 1]
         for agent in setup.population:
@@ -543,7 +543,7 @@ class TestBuilding:
         setup = build(read(self.text + "mutation: none"))
         setup.env.close()
         assert setup.selection is None
-        assert setup.mutations is None
+        assert setup.explorer is None
 
     def test_hyperparameters_are_sampled_from_ranges(self, read):
         drawn = build(read(self.text, "--population.size", "4"))

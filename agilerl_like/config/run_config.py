@@ -346,7 +346,7 @@ class Experiment(NamedTuple):
     population: BasePopulation
     training_args: TrainingArguments
     selection: Selection | None
-    mutations: Explorer | None
+    explorer: Explorer | None
     settings: Mapping[str, Any]
 
     @property
@@ -356,7 +356,7 @@ class Experiment(NamedTuple):
 
     def plan(self, *, name: str = "", resume: str = "") -> RunPlan:
         """Return the arguments of the training loop."""
-        return RunPlan(self.training_args, self.selection, self.mutations or NO_MUTATION, name, self.settings, resume)
+        return RunPlan(self.training_args, self.selection, self.explorer or NO_MUTATION, name, self.settings, resume)
 
 
 def build(config: Config, device: torch.device | None = None, *, evolves_noise: bool | None = None) -> Experiment:
@@ -392,10 +392,10 @@ def build(config: Config, device: torch.device | None = None, *, evolves_noise: 
         )
         if config.mutation is None:
             return Experiment(env_setup, population, config.training, None, None, config.to_json())
-        mutations = config.explorer
+        explorer = config.explorer
         if start.pre_training_mutation:
-            population.mutate(mutations, pre_training=True)
-        return Experiment(env_setup, population, config.training, config.strategy, mutations, config.to_json())
+            population.mutate(explorer, pre_training=True)
+        return Experiment(env_setup, population, config.training, config.strategy, explorer, config.to_json())
     except BaseException:
         env_setup.env.close()
         raise

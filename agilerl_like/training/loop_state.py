@@ -63,7 +63,7 @@ class LoopState:
         `evaluates_training_episodes` is whether an evaluation plays whole episodes of the training env.
         """
         self.members, self.evaluator, self.env_setup = members, evaluator, env_setup
-        self.training_args, self.selection, self.mutations = plan.training_args, plan.selection, plan.mutations
+        self.training_args, self.selection, self.explorer = plan.training_args, plan.selection, plan.explorer
         self.schedule_steps = plan.schedule_steps or plan.training_args.max_steps
         self.checkpoint_manager, self.callbacks = checkpoint_manager, callbacks
         self.context, self._remake_envs = RunContext(record, members.population), remake_envs

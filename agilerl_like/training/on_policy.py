@@ -176,7 +176,7 @@ def train_on_policy(
     if isinstance(trackers, str | Mapping):
         raise ConfigurationError(f"trackers={trackers!r:.200} is a single tracker; allowed is a list of them")
     trackers = tuple_of("trackers", trackers, "a list of them")
-    selection, mutations = _search(selection_strategy, tournament, mutation, evolution)
+    selection, explorer = _search(selection_strategy, tournament, mutation, evolution)
     env_setup, eval_setup = _env_setup(env), None if eval_env is None else _env_setup(eval_env, "eval_env")
     if env_name is not None and not isinstance(env_name, str):
         raise ConfigurationError(f"env_name={env_name!r:.200} must be text, the environment's id")
@@ -207,7 +207,7 @@ def train_on_policy(
             max_seconds=max_seconds,
         ),
         selection,
-        mutations,
+        explorer,
         name=name if run_dir is None else run_dir.resolve().name,
         settings={name: value for name, value in given.items() if value},
         resume="" if run_dir is None else f"{env_setup.train_function}(…, resume={str(run_dir)!r})",

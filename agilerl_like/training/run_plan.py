@@ -24,7 +24,7 @@ class RunPlan:
 
     training_args: TrainingArguments
     selection: Selection | None
-    mutations: Explorer
+    explorer: Explorer
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings to record with the run."""

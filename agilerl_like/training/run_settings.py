@@ -190,7 +190,7 @@ def run_identity(
         CHANGEABLE: {
             **{name: getattr(training_args, name) for name in OF_TRAINING},
             DEVICE: None if population is None else str(population.device),
-            "mutation": None if plan.mutations == NO_MUTATION else type(plan.mutations).__name__,
+            "mutation": None if plan.explorer == NO_MUTATION else type(plan.explorer).__name__,
             "mutation_hooks": 0 if population is None else len(UnsavedState.of(population[0]).hooks),
         },
     }
@@ -327,10 +327,10 @@ def describe_run(
     algorithm_notes = [f"algorithm: members begin with different values of {', '.join(varied)}"]
     network, network_notes = _network_of(members["network"], population)
     choice, selection_notes = _selection_of(plan.selection)
-    mutation, mutation_notes = _mutation_of(plan.mutations) if plan.selection is not None else (None, [])
+    mutation, mutation_notes = _mutation_of(plan.explorer) if plan.selection is not None else (None, [])
     first, action_space = population[0], env_setup.spaces[-1]
     adds_ranges = with_exploration(first.config, action_space, first.settings(), first.hp_config) != first.hp_config
-    if plan.selection == AutoSelection() and plan.mutations == AutoExplorer() and not adds_ranges:
+    if plan.selection == AutoSelection() and plan.explorer == AutoExplorer() and not adds_ranges:
         choice, mutation = {"evolution": AUTO}, {}
     trackers, tracker_notes = _trackers_of(run.get("trackers", ()))
     settings = {
@@ -420,11 +420,11 @@ def _selection_of(selection: Selection | None) -> tuple[dict[str, Any], list[str
     return {"selection": described}, []
 
 
-def _mutation_of(mutations: Explorer) -> tuple[dict[str, Any], list[str]]:
+def _mutation_of(explorer: Explorer) -> tuple[dict[str, Any], list[str]]:
     """Return the section `mutation`, or a note on an explorer of the script's own."""
-    described = _strategy_of("explorer", mutations)
+    described = _strategy_of("explorer", explorer)
     if described is None:
-        return {}, [f"mutation: by {type(mutations).__name__}, {OWN_CLASS}"]
+        return {}, [f"mutation: by {type(explorer).__name__}, {OWN_CLASS}"]
     return {key: value for key, value in described.items() if value != "mutations"}, []
 
 

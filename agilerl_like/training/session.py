@@ -265,9 +265,9 @@ class ProcessRun:
             self._warn_if_exploration_restarts(members)
         if self.plan.selection is not None:
             self.plan.selection.validate(members.size)
-            self.plan.mutations.validate(members.size)
-            self.plan.mutations.check_ranges(members.first.hp_config)
-        elif self.plan.mutations != NO_MUTATION:
+            self.plan.explorer.validate(members.size)
+            self.plan.explorer.check_ranges(members.first.hp_config)
+        elif self.plan.explorer != NO_MUTATION:
             self.callbacks.on_warning(
                 "mutation has no effect without selection_strategy (or tournament): no member is replaced or mutates"
             )
@@ -506,7 +506,7 @@ class ProcessRun:
     def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:
         """Return the hyperparameters that evolution changes if the members of this process all have the same."""
         first, *others = [agent.hyperparameters for agent in members.population]
-        evolves = self.plan.searches and self.plan.selection is not None and self.plan.mutations != NO_MUTATION
+        evolves = self.plan.searches and self.plan.selection is not None and self.plan.explorer != NO_MUTATION
         is_searched = evolves and members.first.hp_config.has_several_values
         return first if is_searched and others and all(values == first for values in others) else {}
 

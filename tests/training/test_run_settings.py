@@ -324,7 +324,7 @@ def test_the_configuration_of_a_script_is_that_of_its_run(name, tmp_path, monkey
             run = run_identity(env_setup, population, plan)
             again = run_identity(found.env_setup, found.population, found.plan())
         check_identity(run, again, "run", seed_is_drawn=False)
-        for mine, its in ((plan.selection, found.selection), (plan.mutations, found.mutations)):
+        for mine, its in ((plan.selection, found.selection), (plan.explorer, found.explorer)):
             names = {one.name for one in fields(its)} - NOT_SETTINGS
             assert all(getattr(mine, name) == getattr(its, name) for name in names)
         assert [agent.settings() for agent in population] == [agent.settings() for agent in found.population]
