@@ -432,7 +432,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """Return a copy that shares networks with this agent until `_own_networks`; a mutation may replace them."""
         copy = type(self).__new__(type(self))
         copy._init_copy(self, index)
-        copy._copy_history(self)
+        copy._copy_record(self)
         copy._hooks, copy._seed_is_drawn = list(self._hooks), self._seed_is_drawn
         return copy
 
@@ -440,7 +440,8 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def _init_copy(self, other: Any, index: int, seed: int | None = None) -> None:
         """Set settings and learners to those of another agent, whose networks are shared."""
 
-    def _copy_history(self, other: EvolvableAlgorithm) -> None:
+    def _copy_record(self, other: EvolvableAlgorithm) -> None:
+        """Set the mode, the progress and the records of training to those of another agent."""
         self.mut, self.training = other.mut, other.training
         self.progress = other.progress
         self.fitness, self.scores = list(other.fitness), list(other.scores)
@@ -546,7 +547,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self._check_equal_spaces(other, str(path))
         unsaved, training, progress = UnsavedState.of(self), self.training, self.progress
         self._init_copy(other, self.index, seed=self.seed)
-        self._copy_history(other)
+        self._copy_record(other)
         unsaved.set_in(self)
         self._seed_is_drawn = unsaved.seed_is_drawn
         self._own_networks()

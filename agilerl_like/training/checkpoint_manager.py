@@ -415,7 +415,7 @@ class CheckpointManager:
             if self._is_written(lambda path=path: safe_folder.write_folder(path, "agent", *agent))
         ]
 
-    def save_history(self, progress: Progress, fitness: Sequence[float], *, max_steps: int) -> None:
+    def save_weights_entry(self, progress: Progress, fitness: Sequence[float], *, max_steps: int) -> None:
         """Write the weights of all members, of which each has a budget of `max_steps`, to a folder that is kept.
 
         An entry is a population without the state of learning.
@@ -440,7 +440,7 @@ class CheckpointManager:
         path = run_dir / HISTORY / f"steps-{steps:012d}"
         self._is_written(lambda: safe_folder.write_folder(path, "population", documents, tensors))
 
-    def remove_history_after(self, progress: Progress) -> None:
+    def remove_weights_after(self, progress: Progress) -> None:
         """Remove the history's entries of a continuation that the run, which resumes at `progress`, has left."""
         run_dir, steps = self.output_paths.run_dir, progress.ticks * self.members.first.num_envs
         for path in (run_dir / HISTORY).glob("steps-*") if run_dir is not None else ():

@@ -125,8 +125,8 @@ class TrainingLoop(EvaluatingLoop):
                 stop_signal = stop_signal or confirmation_signal
             self._report(records, self.best.record)
             self.progress.outcome = self._outcome(stop_signal, self.best.record)
-            if not stop_signal and self._is_history_due():
-                self._save_history()
+            if not stop_signal and self._is_weights_entry_due():
+                self._save_weights_entry()
             if self.progress.outcome:
                 break
             stop_signal = self._advance_generation()
@@ -143,7 +143,7 @@ class TrainingLoop(EvaluatingLoop):
             self._warn_if_no_update()
             self._record_initial_members()
             if self.training_args.history:
-                self._save_history()
+                self._save_weights_entry()
         elif not self.progress.evolved:
             self._reset_envs()
             stop_signal = self._advance_generation()
@@ -628,18 +628,20 @@ class TrainingLoop(EvaluatingLoop):
         if not self.population.keeps_experience:
             self.members.rebalance()
 
-    def _is_history_due(self) -> bool:
+    def _is_weights_entry_due(self) -> bool:
         """Return whether this generation's weights are saved; those of the last generation of a limited run are."""
         args, envs = self.training_args, self.members.first.num_envs
         has_ended = self.progress.outcome in (TARGET_REACHED, UPDATES_REACHED, TIME_OVER) and args.history > 0
         before, now = (total // envs // self.initial_size for total in (self._total_before, self.total_steps))
         if self._vector_steps_left() <= 0:  # after members were removed, the last steps may not be enough for all
             now = max(now, args.vector_steps(envs))
-        return has_ended or args.is_history_due(before, now, envs)
+        return has_ended or args.is_weights_entry_due(before, now, envs)
 
-    def _save_history(self) -> None:
+    def _save_weights_entry(self) -> None:
         with self.timer("report"):
-            self.checkpoint_manager.save_history(self.progress, self.fitness, max_steps=self.training_args.max_steps)
+            self.checkpoint_manager.save_weights_entry(
+                self.progress, self.fitness, max_steps=self.training_args.max_steps
+            )
 
     def _save_best_after_error(self) -> None:
         """Save the best agent, and warn which generations a resumed run repeats.

@@ -287,7 +287,7 @@ class ProcessRun:
                     loop.advance_rng()
             if run_dir is not None:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
-                loop.checkpoint_manager.remove_history_after(loop.progress)
+                loop.checkpoint_manager.remove_weights_after(loop.progress)
             group = self.process_group
             with StopRequests(group.monitor, announces=group.is_main) as stop_requests:
                 try:

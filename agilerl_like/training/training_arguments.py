@@ -130,7 +130,7 @@ class TrainingArguments:
         where = f"max_steps={self.max_steps} with evo_steps={self.evo_steps} gives {generations} generation"
         selection.check_budget(generations, where if generations == 1 else f"{where}s")
 
-    def is_history_due(self, before: int, now: int, num_envs: int) -> bool:
+    def is_weights_entry_due(self, before: int, now: int, num_envs: int) -> bool:
         """Whether an entry of the history is due between two counts of vector steps."""
         total = max(1, self.vector_steps(num_envs))
         return before * self.history // total < now * self.history // total

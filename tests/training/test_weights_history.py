@@ -158,10 +158,10 @@ def test_entries_of_a_continuation_that_was_left_are_removed(tmp_path):
 def test_a_run_of_few_generations_has_one_for_each_and_one_of_many_has_ten():
     args = TrainingArguments(max_steps=1000, evo_steps=400)
     ends = [0, 200, 400, 500]  # vector steps of 2 envs
-    assert [args.is_history_due(*pair, 2) for pair in pairwise(ends)] == [True] * 3
+    assert [args.is_weights_entry_due(*pair, 2) for pair in pairwise(ends)] == [True] * 3
     args = TrainingArguments(max_steps=1000, evo_steps=14)
     ends = [*range(0, 500, 7), 500]
-    due = [now for before, now in pairwise(ends) if args.is_history_due(before, now, 2)]
+    due = [now for before, now in pairwise(ends) if args.is_weights_entry_due(before, now, 2)]
     assert due == [56, 105, 154, 203, 252, 301, 350, 406, 455, 500]  # the first multiple of 7 from each of 50, 100, …
 
 
