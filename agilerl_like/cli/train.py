@@ -287,7 +287,7 @@ def _stored_settings(config: Config) -> dict[str, Any] | None:
 
 def _stop_of(run_dir: Path) -> str:
     """Return the outcome of a run that a callback stopped and that has saved its last generation; else ""."""
-    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir), lambda warning: None)  # the run repeats warnings
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir))
     progress = None if checkpoint is None else Progress.from_json(checkpoint.documents["run"]["progress"])
     return "" if progress is None or not progress.is_stopped else progress.outcome
 
@@ -475,7 +475,7 @@ def _evolves_noise(config: Config, run_dir: Path) -> bool | None:
 
     Its members have their ranges from the checkpoint, whatever `evolution` is now.
     """
-    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir), lambda warning: None)  # the run repeats warnings
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=run_dir))
     if checkpoint is None:
         return None
     ranges = load_identity(checkpoint).get("hyperparameters")

@@ -174,7 +174,11 @@ class RunFinished(Exception):
         self.population, self.limits = population, tuple(limits)
 
 
-def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None]) -> Checkpoint | None:
+def ignore_warning(warning: str) -> None:
+    """Ignore a warning about a checkpoint, because the run that is resumed from it repeats the warning."""
+
+
+def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None] = ignore_warning) -> Checkpoint | None:
     """Return the newest intact checkpoint of a run; None if it has none, or no folder.
 
     Raises:
@@ -283,7 +287,10 @@ def _are_games(found: Sequence[Any]) -> bool:
 
 
 def load_population(
-    checkpoint: Checkpoint, kind: type[BasePopulation], like: BasePopulation | None, warn: Callable[[str], None]
+    checkpoint: Checkpoint,
+    kind: type[BasePopulation],
+    like: BasePopulation | None,
+    warn: Callable[[str], None] = ignore_warning,
 ) -> BasePopulation:
     """Return the population of a checkpoint, with the class, device, hooks and custom networks of `like`.
 
@@ -307,7 +314,7 @@ def load_population(
     return population
 
 
-def load_device(checkpoint: Checkpoint, warn: Callable[[str], None]) -> torch.device:
+def load_device(checkpoint: Checkpoint, warn: Callable[[str], None] = ignore_warning) -> torch.device:
     """Return the device of a run's members; the CPU, with a warning, if this machine lacks it.
 
     It is the CPU, too, if an earlier version wrote the checkpoint, which then does not have the device.

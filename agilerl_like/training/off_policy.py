@@ -118,7 +118,7 @@ def _saved_eps_shares(resume: Any, members: int) -> list[float | None]:
     """Return each member's share of the run that is resumed, which a run keeps; None where there is none."""
     checkpoint = None
     if isinstance(resume, str | os.PathLike):
-        checkpoint = newest_checkpoint(OutputPaths(run_dir=Path(resume)), lambda warning: None)  # warned of later
+        checkpoint = newest_checkpoint(OutputPaths(run_dir=Path(resume)))
     section = {} if checkpoint is None else load_identity(checkpoint).get("algorithm", {})
     shares = section.get("eps_share")
     if isinstance(shares, list):  # members had different values

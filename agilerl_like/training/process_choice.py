@@ -312,12 +312,12 @@ def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BaseP
 
 
 def _load(env_setup: EnvSetup, folder: str | os.PathLike[str] | None) -> BasePopulation | None:
-    """Return the members of the newest checkpoint in a run's folder; None without one. The run repeats warnings."""
+    """Return the members of the newest checkpoint in a run's folder; None without one."""
     try:
         paths = OutputPaths(run_dir=None if folder is None else Path(folder))
-        checkpoint = newest_checkpoint(paths, lambda warning: None)
+        checkpoint = newest_checkpoint(paths)
         kind = env_setup.population
-        return None if checkpoint is None else load_population(checkpoint, kind, None, lambda warning: None)
+        return None if checkpoint is None else load_population(checkpoint, kind, None)
     except (CheckpointError, ConfigurationError, OSError):  # which the run reports
         return None
 

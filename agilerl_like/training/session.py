@@ -126,9 +126,9 @@ def train_population(
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
     members = None if population is None else len(population)
     device = None if population is None else population.device
-    if resume and (checkpoint := newest_checkpoint(output_paths, lambda warning: None)) is not None:  # warned of later
+    if resume and (checkpoint := newest_checkpoint(output_paths)) is not None:
         members = len(checkpoint.documents["run"]["fitness"])  # selection may have removed some
-        device = device or load_device(checkpoint, lambda warning: None)
+        device = device or load_device(checkpoint)
     check_processes(processes, members, env_setup.env.num_envs)
     job = worker_job(env_setup, eval_setup, population, plan, cpu=device is None or device.type == "cpu")
     with (

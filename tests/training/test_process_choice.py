@@ -130,7 +130,7 @@ def test_several_processes_refuse_a_population_on_one_of_several_gpus(monkeypatc
 def test_members_of_a_checkpoint_are_loaded_on_the_device_of_the_run(layouts, monkeypatch, tmp_path):
     identity = {"environment": {}, "changeable": {"device": "meta"}}
     checkpoint = Checkpoint(tmp_path, 1, {"identity": identity}, {})
-    monkeypatch.setattr(process_choice, "newest_checkpoint", lambda paths, warn: checkpoint)
+    monkeypatch.setattr(process_choice, "newest_checkpoint", lambda paths: checkpoint)
     monkeypatch.setattr(Population, "from_documents", lambda *_, device, **__: SimpleNamespace(device=device))
     choice = choose_layout(setup()[0], None, long_plan(), resume=tmp_path)
     assert (choice.layout.processes, choice.reason) == (1, "networks are on meta")
