@@ -146,7 +146,7 @@ def train(arguments: Sequence[str]) -> int:
     arguments, resumes = _without_flag(arguments, RESUME_EXISTING)
     arguments, seeds = _without_seeds(arguments)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", "--print-config")]
-    file, overrides = _first(rest)
+    file, overrides = _split_positional(rest)
     if len(rest) < len(arguments) and "--print-config" not in arguments:
         return _help(
             "train",
@@ -247,7 +247,7 @@ def train_config(
         ConfigurationError: also if the environment failed before the run began: 75 would have job scripts repeat it.
     """
     folder = config.run.dir / config.run.name
-    with _launched(config) as process_group:
+    with _joined_process_group(config) as process_group:
         stored = process_group.broadcast(_stored_settings(config) if resumes and process_group.is_main else None)
         if stored is not None:
             config = config.continuing(type(config).model_validate(stored))
@@ -296,7 +296,7 @@ def resume(arguments: Sequence[str]) -> int:
     """Run the command that `Resume` describes."""
     arguments, quiet = _without_flag(arguments, QUIET)
     rest = [argument for argument in arguments if argument not in ("-h", "--help", TRUST)]
-    folder, overrides = _first(rest)
+    folder, overrides = _split_positional(rest)
     file = str(Path(folder) / CONFIG) if folder else ""
     if folder:
         check_links(Path(folder))
@@ -313,7 +313,7 @@ def resume(arguments: Sequence[str]) -> int:
     check_resume_changes(load(file), config)
     if TRUST not in arguments:
         check_trust(config, Path(file), overrides)
-    with _launched(config) as process_group:
+    with _joined_process_group(config) as process_group:
         if process_group.is_main and (missing := not_in_file(Path(file))):
             write_note(
                 f"warning: {file} could not hold: {'; '.join(missing)}. The run continues without it; a script "
@@ -346,7 +346,7 @@ def _without_seeds(arguments: Sequence[str]) -> tuple[list[str], int]:
     return rest, int(given)
 
 
-def _first(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _split_positional(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Split the arguments into the positional one and the options."""
     named = bool(arguments) and not arguments[0].startswith("--")
     return (arguments[0], arguments[1:]) if named else ("", arguments)
@@ -377,7 +377,7 @@ def _text_or_function(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] 
     )
 
 
-def _launched(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
+def _joined_process_group(config: Config) -> contextlib.AbstractContextManager[ProcessGroup]:
     """Join the processes that a launcher started together with this one, if there are any."""
     torch.set_num_threads(1 if config.run.threads == AUTO else config.run.threads)
     cpu = config.run.torch_device.type == "cpu" or not torch.cuda.is_available()
@@ -430,7 +430,7 @@ def _run(
         run_dir = None if shown is None else here / shown
         stack.callback(remove_if_empty, run_dir)
         try:
-            outcome = train_population(
+            result = train_population(
                 setup.env_setup,
                 setup.population,
                 replace(
@@ -456,12 +456,10 @@ def _run(
         _plot(run_dir, quiet=quiet)
     if run_dir is not None and config.run.report and not quiet:
         _write_findings(run_dir)
-    if run_dir is not None and outcome.unsaved:
-        saves = formatting.number_of(outcome.unsaved, "save")
-        write_note(
-            f"{outcome.summary.reason}: the last {saves} could not be written; {_continuation(run_dir, command)}"
-        )
-    return _exit_code(outcome)
+    if run_dir is not None and result.unsaved:
+        saves = formatting.number_of(result.unsaved, "save")
+        write_note(f"{result.summary.reason}: the last {saves} could not be written; {_continuation(run_dir, command)}")
+    return _exit_code(result)
 
 
 def _continuation(run_dir: Path | None, command: str) -> str:
@@ -565,7 +563,7 @@ def _write_findings(run_dir: Path) -> None:
             write_findings(history)
 
 
-def _exit_code(outcome: RunResult) -> int:
-    if outcome.summary.reason == "interrupted":
-        return 128 + outcome.signal
-    return ExitCode.IOERR if outcome.unsaved else ExitCode.DONE
+def _exit_code(result: RunResult) -> int:
+    if result.summary.reason == "interrupted":
+        return 128 + result.signal
+    return ExitCode.IOERR if result.unsaved else ExitCode.DONE

@@ -166,7 +166,9 @@ class WorkerProcesses:
 
 
 @contextmanager
-def launched(processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()) -> Iterator[WorkerProcesses]:
+def worker_processes(
+    processes: int, target: Callable[..., object], arguments: Sequence[Any] = ()
+) -> Iterator[WorkerProcesses]:
     """Run `target(rank, *arguments)` in new processes for the ranks from 1 on, while the caller is rank 0.
 
     While the block lasts, the caller has the environment variables of rank 0, as torchrun sets them; when it ends, so
@@ -212,7 +214,7 @@ def unavailable_reason() -> str:
 
 
 def check_launch(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:
-    """Raise ConfigurationError unless `launched` can start these processes.
+    """Raise ConfigurationError unless `worker_processes` can start these processes.
 
     A process that was started itself, whose script starts processes while it is imported, exits.
     """

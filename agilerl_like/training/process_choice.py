@@ -170,13 +170,13 @@ def choose_layout(
         ConfigurationError: several processes are set for a population on one GPU, such as "cuda:1".
     """
     given = Layout(processes if processes != AUTO else 1, threads if threads != AUTO else torch.get_num_threads())
-    launched = process_group is not None and process_group.size > 1
+    is_one_of_several = process_group is not None and process_group.size > 1
     if processes != AUTO:
-        if isinstance(processes, int) and processes > 1 and population is not None and not launched:
+        if isinstance(processes, int) and processes > 1 and population is not None and not is_one_of_several:
             check_shared_device(population.device)
         return Choice(given, "as set", {})
     cores = available_cores()
-    if process_group is not None and launched:
+    if process_group is not None and is_one_of_several:
         return Choice(given, f"one of {process_group.size} processes that a launcher started", {})
     if cores == 1:
         return Choice(given, "one core", {})

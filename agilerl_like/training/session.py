@@ -20,7 +20,7 @@ from gymnasium.vector import SyncVectorEnv
 from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.distributed.launcher import WorkerProcesses, launched
+from agilerl_like.distributed.launcher import WorkerProcesses, worker_processes
 from agilerl_like.distributed.process_group import (
     MultiProcess,
     ProcessGroup,
@@ -132,7 +132,7 @@ def train_population(
     check_processes(processes, members, env_setup.env.num_envs)
     job = worker_job(env_setup, eval_setup, population, plan, cpu=device is None or device.type == "cpu")
     with (
-        launched(processes, worker_main, (job,)) as workers,
+        worker_processes(processes, worker_main, (job,)) as workers,
         distributed_session(cpu=job.cpu, workers=workers) as process_group,
     ):
         return replace(process_run, process_group=process_group).run(resume=resume)

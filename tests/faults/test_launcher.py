@@ -20,7 +20,7 @@ import torch.distributed as dist
 from slowness import slowness
 
 from agilerl_like.distributed import launcher
-from agilerl_like.distributed.launcher import ProcessExit, launched
+from agilerl_like.distributed.launcher import ProcessExit, worker_processes
 from agilerl_like.errors import ConfigurationError, ExitCode
 
 LONG = 60.0 * slowness()  # seconds
@@ -83,7 +83,7 @@ def test_ranks_have_their_variables_and_the_parents_are_restored(tmp_path, monke
     monkeypatch.setenv("RANK", "of old")
     monkeypatch.delenv("MASTER_PORT", raising=False)
     before = variables()
-    with launched(2, report, (tmp_path, torch.arange(2))) as workers:
+    with worker_processes(2, report, (tmp_path, torch.arange(2))) as workers:
         mine = variables()
     assert variables() == before
     assert workers.failed() == []
@@ -109,7 +109,7 @@ def test_processes_join_a_group_if_torchrun_started_the_caller_alone(monkeypatch
     """Its agent has a store at another port, which the processes of the run must not take for that of rank 0."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    with launched(2, join_group) as workers:
+    with worker_processes(2, join_group) as workers:
         join_group(0)
     assert workers.failed() == []
 
@@ -120,7 +120,7 @@ def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypat
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with launched(2, report, (tmp_path, torch.arange(2))):
+        with worker_processes(2, report, (tmp_path, torch.arange(2))):
             assert torch.get_num_threads() == each
         assert torch.get_num_threads() == 3
     finally:
@@ -131,7 +131,7 @@ def test_processes_have_no_more_threads_than_there_are_cores(tmp_path, monkeypat
 
 def test_failed_processes_are_described_and_none_outlives_the_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "GRACE", 0.5)
-    with pytest.raises(ZeroDivisionError), launched(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as workers:
+    with pytest.raises(ZeroDivisionError), worker_processes(3, fall_or_stay_for_ever, (tmp_path / "stays",)) as workers:
         fail_when_somebody_falls(workers)
     assert not children()
     first, second = workers.failed()
@@ -147,14 +147,14 @@ class Fatal:
 
 def test_a_process_that_fails_at_startup_is_named():
     message = r"processes=2: rank 1 \(pid \d+\) ended with exit code 4 before its work began"
-    with pytest.raises(ConfigurationError, match=message), launched(2, print, (Fatal(),)):
+    with pytest.raises(ConfigurationError, match=message), worker_processes(2, print, (Fatal(),)):
         pass
     assert not children()
 
 
 def test_one_process_starts_no_others():
     before = variables()
-    with launched(1, lambda rank: None) as workers:
+    with worker_processes(1, lambda rank: None) as workers:
         assert variables() == before
         assert workers.failed() == []
         assert workers.describe_exit(0) == ""
@@ -169,7 +169,7 @@ def test_one_process_starts_no_others():
     ],
 )
 def test_arguments_that_cannot_be_pickled_are_refused_at_once(processes, target, arguments, message):
-    with pytest.raises(ConfigurationError, match=message), launched(processes, target, arguments):
+    with pytest.raises(ConfigurationError, match=message), worker_processes(processes, target, arguments):
         pass
     assert not children()
 
@@ -180,7 +180,7 @@ def test_functions_of_a_prompt_or_notebook_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", prompt)
     with (
         pytest.raises(ConfigurationError, match=r"target=<function work .* \(work is defined in no file"),
-        launched(2, prompt.work),
+        worker_processes(2, prompt.work),
     ):
         pass
 
@@ -189,7 +189,7 @@ def test_processes_of_a_launcher_start_no_others(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigurationError, match=r"processes=2 .* WORLD_SIZE=2 .* allowed .* processes=1"),
-        launched(2, print),
+        worker_processes(2, print),
     ):
         pass
 
@@ -226,7 +226,7 @@ def script(last_line):
         def main():
             launcher.GRACE = 1.0
             try:
-                with launcher.launched(2, work):
+                with launcher.worker_processes(2, work):
                     say("up")
                     pause.wait()
             except ConfigurationError as error:
@@ -246,7 +246,7 @@ def die(rank):
     threading.Event().wait()
 
 if __name__ == "__main__":
-    with launcher.launched(3, die) as workers:
+    with launcher.worker_processes(3, die) as workers:
         os.write(1, f"{os.getpid()}\\n".encode())  # before the guard, which may end this process at once
         with workers.guard_rendezvous():
             threading.Event().wait()  # as a process group waits for who never comes

@@ -165,7 +165,7 @@ def test_the_processes_of_a_resumed_run_are_connected_for_its_device(original, t
     def stop(processes, main, arguments):
         raise Launched(arguments[0].cpu)
 
-    monkeypatch.setattr(session, "launched", stop)
+    monkeypatch.setattr(session, "worker_processes", stop)
     paths = on_device(original, tmp_path / "run", device)
     env = make_vect_envs("CartPole-v1", 2, backend="vector")
     with pytest.raises(Launched) as end:
