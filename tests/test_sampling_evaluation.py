@@ -21,7 +21,7 @@ from agilerl_like import (
     make_multi_agent_vect_envs,
     make_vect_envs,
 )
-from agilerl_like.algorithms.episode_summary import summary
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.cli.evaluate import _write_result, _write_returns_by_agent
 from agilerl_like.errors import EnvStepError
@@ -222,7 +222,7 @@ def test_evolution_strategies_have_one_action_for_each_observation():
 def test_a_single_episode_has_no_deviation(capsys):
     alone = Episodes(np.array([[5.0]]), np.array([[4]]), np.array([[False]]))
     assert np.isnan(alone.std).all()
-    assert math.isnan(summary([5.0]).spread)
+    assert math.isnan(summarise_episodes([5.0]).spread)
     _write_result("", alone, seed=7)
     assert capsys.readouterr().out.startswith("mean return 5.00 over 1 episode (from 5.00 to 5.00")
 

@@ -21,7 +21,7 @@ class Summary(NamedTuple):
     error: float
 
 
-def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean") -> Summary:
+def summarise_episodes(scores: Sequence[float], instances: int = 1, aggregate: str = "mean") -> Summary:
     """Return the summary of a member's episodes, of which number i is of instance i modulo `instances`.
 
     "mean" is over all episodes; "min" and "median" are over the means on the instances, and the summary is then that of
@@ -33,7 +33,7 @@ def summary(scores: Sequence[float], instances: int = 1, aggregate: str = "mean"
         if len(played) < 2:
             return Summary(mean, math.nan, math.nan)
         return Summary(mean, float(played.std()), float(played.std(ddof=1) / math.sqrt(len(played))))
-    by_instance = [summary(scores[i::instances]) for i in range(instances)]
+    by_instance = [summarise_episodes(scores[i::instances]) for i in range(instances)]
     if any(math.isnan(one.mean) for one in by_instance):
         return Summary(math.nan, math.nan, math.nan)
     chosen = [by_instance[i] for i in deciding_instances([one.mean for one in by_instance], aggregate)]
@@ -53,4 +53,4 @@ def tested_fitness(played: Episodes, env: Any) -> float:
     if config is None or config.aggregate == "mean":
         return float(played.mean[0])
     returns = np.where(played.lost, np.nan, played.returns)[0]
-    return summary(returns.tolist(), num_instances(env), config.aggregate).mean
+    return summarise_episodes(returns.tolist(), num_instances(env), config.aggregate).mean

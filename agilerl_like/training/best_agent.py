@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import CheckpointError, short_repr
 from agilerl_like.reporting.records import BestRecord, MemberRecord, OffspringRecord, offspring_from_json
 from agilerl_like.storage.validation import validate_record
-from agilerl_like.training.evaluator import EvalResult, summary
+from agilerl_like.training.evaluator import EvalResult
 
 CONFIRMATION_EPISODES = 20
 """Fresh episodes of a candidate; an evaluation's number of episodes if that is larger."""
@@ -108,7 +109,7 @@ def difference_error(candidate: EvalResult, best: EvalResult) -> float:
     initial states that are easy for both agents cancel out.
     """
     if candidate.returns and best.returns and (candidate.aggregate == "mean" or candidate.instances == 1):
-        paired = summary(np.subtract(candidate.returns[0], best.returns[0]).tolist()).error
+        paired = summarise_episodes(np.subtract(candidate.returns[0], best.returns[0]).tolist()).error
         if math.isfinite(paired):
             return paired
     return math.hypot(candidate.errors[0], best.errors[0])

@@ -10,7 +10,7 @@ import numpy as np
 
 from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.episode_summary import deciding_instances, summary
+from agilerl_like.algorithms.episode_summary import deciding_instances, summarise_episodes
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -58,7 +58,7 @@ class EvalResult(NamedTuple):
     def measures(self) -> dict[str, list[float]]:
         """The mean of each of `episode_measures` over a member's episodes, by name; nan without a number."""
         measured = self.episode_measures or {}
-        return {name: [summary(episodes).mean for episodes in members] for name, members in measured.items()}
+        return {name: [summarise_episodes(episodes).mean for episodes in members] for name, members in measured.items()}
 
     @property
     def episodes_by_member(self) -> list[int]:
@@ -111,7 +111,7 @@ class EvalResult(NamedTuple):
             for name, values in further.items():
                 measures[name][place] = [*measures[name][place], *values[number]]
             returns[place][-episodes:] = its_returns
-            found = summary(returns[place], self.instances, self.aggregate)
+            found = summarise_episodes(returns[place], self.instances, self.aggregate)
             spread[place], errors[place] = found.spread, found.error
             steps[place] += its_steps
         return self._replace(spread=spread, errors=errors, steps=steps, returns=returns, episode_measures=measures)
@@ -124,7 +124,10 @@ class EvalResult(NamedTuple):
         """
         first = np.nanmean(effects[: self.episodes].reshape(-1, self.instances), axis=0)
         centred = effects - np.resize(first, len(effects))
-        found = [summary((np.array(its) - centred).tolist(), self.instances, self.aggregate) for its in self.returns]
+        found = [
+            summarise_episodes((np.array(its) - centred).tolist(), self.instances, self.aggregate)
+            for its in self.returns
+        ]
         return self._replace(fitness=[one.mean for one in found])
 
 
@@ -159,7 +162,7 @@ def deciding_returns(returns: np.ndarray | None, instances: int, aggregate: str)
         return returns
     found = np.full_like(returns, np.nan)
     for own, every in zip(found, returns, strict=True):
-        means = [summary(every[i::instances].tolist()).mean for i in range(instances)]
+        means = [summarise_episodes(every[i::instances].tolist()).mean for i in range(instances)]
         for i in deciding_instances(means, aggregate):
             own[i::instances] = every[i::instances]
     return found
@@ -304,7 +307,7 @@ class Evaluator:
         if self.fitness_info:
             _check_is_found(played, self.info_keys[self.fitness_info])
         scores = infos.get(self.fitness_info, returns)
-        found = [summary(its.tolist(), self.instances, self.aggregate) for its in scores]
+        found = [summarise_episodes(its.tolist(), self.instances, self.aggregate) for its in scores]
         measures = {f"info/{name}": values for name, values in infos.items()}
         measures |= {"return": returns} if self.fitness_info else {}
         count = self.instances

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from tensordict import TensorDict
 
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import BY_CALLBACK, StopRequests, first_signal
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
@@ -44,7 +45,6 @@ from agilerl_like.training.checkpoint_manager import (
     RunState,
     SearchState,
 )
-from agilerl_like.training.evaluator import summary
 from agilerl_like.training.lineage import initial_member, offspring_record
 from agilerl_like.training.loop_evaluation import EvaluatingLoop
 from agilerl_like.training.loop_state import metrics_of, reported_metrics
@@ -465,7 +465,7 @@ class TrainingLoop(EvaluatingLoop):
             )
             clone, mutations = parent.make_offspring(planned)
             offspring, slot = replace(planned, genome=clone.genome, mutations=mutations), planned.slot
-            evaluated = summary(self.search.best_returns, self.evaluator.instances, self.evaluator.aggregate)
+            evaluated = summarise_episodes(self.search.best_returns, self.evaluator.instances, self.evaluator.aggregate)
             clone.fitness.append(evaluated.mean)
             clone.scores.append(math.nan)
             clone.steps.append(clone.steps[-1])

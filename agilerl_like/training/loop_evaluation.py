@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evaluation import is_zero_sum
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -30,7 +31,7 @@ from agilerl_like.training.best_agent import (
     unconfirmed_record,
 )
 from agilerl_like.training.checkpoint_manager import SearchState
-from agilerl_like.training.evaluator import EvalResult, deciding_returns, seed_effects, summary
+from agilerl_like.training.evaluator import EvalResult, deciding_returns, seed_effects
 from agilerl_like.training.loop_state import LoopState
 from agilerl_like.training.sharding import MemberInfo
 
@@ -319,7 +320,7 @@ class EvaluatingLoop(LoopState):
             return False, stop_signal
         self.search.best_returns = played.returns[0] if played.returns else []
         returns = self.search.returns[candidate.slot][: played.episodes]
-        found = summary(returns, played.instances, played.aggregate)
+        found = summarise_episodes(returns, played.instances, played.aggregate)
         error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)
         return found.mean - played.fitness[0] > (error if math.isfinite(error) else 0.0), 0
 

@@ -124,12 +124,12 @@ def train_population(
         if process_group is not None and process_group.size > 1:
             allowed = f"1, because this is one of {process_group.size} processes already"
         raise ConfigurationError(f"processes={processes!r}; allowed are {allowed}")
-    members = None if population is None else len(population)
+    num_members = None if population is None else len(population)
     device = None if population is None else population.device
     if resume and (checkpoint := newest_checkpoint(output_paths)) is not None:
-        members = len(checkpoint.documents["run"]["fitness"])  # selection may have removed some
+        num_members = len(checkpoint.documents["run"]["fitness"])  # selection may have removed some
         device = device or load_device(checkpoint)
-    check_processes(processes, members, env_setup.env.num_envs)
+    check_processes(processes, num_members, env_setup.env.num_envs)
     job = worker_job(env_setup, eval_setup, population, plan, cpu=device is None or device.type == "cpu")
     with (
         worker_processes(processes, worker_main, (job,)) as workers,
@@ -168,28 +168,28 @@ def longest_episode(env: Any) -> int | None:
     return getattr(getattr(env, "spec", None), "max_episode_steps", None)
 
 
-def check_processes(processes: int, members: int | None, num_envs: int) -> None:
+def check_processes(processes: int, num_members: int | None, num_envs: int) -> None:
     """Raise ConfigurationError unless memory suffices, and members or their envs can be divided among the processes.
 
-    `num_envs` are the envs of each member; `members` is None if a checkpoint holds them.
+    `num_envs` are the envs of each member; `num_members` is None if a checkpoint holds them.
     """
     check_memory(f"processes={processes}", processes, PROCESS_BYTES, "processes")
-    if members is None or processes <= members:
+    if num_members is None or processes <= num_members:
         return
-    if not _fits(processes, members, num_envs):
+    if not _fits(processes, num_members, num_envs):
         divisors = [parts for parts in range(2, num_envs + 1) if num_envs % parts == 0]
-        beyond = ", ".join(str(members * parts) for parts in divisors)
-        several, up_to = ("s", f"1 to {members}") if members > 1 else ("", "1")
+        beyond = ", ".join(str(num_members * parts) for parts in divisors)
+        several, up_to = ("s", f"1 to {num_members}") if num_members > 1 else ("", "1")
         raise ConfigurationError(
-            f"processes={processes}: the num_envs={num_envs} of each of {members} member{several} cannot be divided "
-            f"among its processes; allowed are {up_to}"
-            + (f", or {members} times a divisor of num_envs: {beyond}" if beyond else "")
+            f"processes={processes}: the num_envs={num_envs} of each of {num_members} member{several} cannot be "
+            f"divided among its processes; allowed are {up_to}"
+            + (f", or {num_members} times a divisor of num_envs: {beyond}" if beyond else "")
         )
 
 
-def _fits(processes: int, members: int, num_envs: int) -> bool:
+def _fits(processes: int, num_members: int, num_envs: int) -> bool:
     """Whether the processes of every member divide its envs evenly."""
-    return all(num_envs % shard.parts == 0 for shard in shard_members([None] * members, processes))
+    return all(num_envs % shard.parts == 0 for shard in shard_members([None] * num_members, processes))
 
 
 @dataclass(frozen=True)
@@ -454,20 +454,22 @@ class ProcessRun:
         eval_env = env_setup.adapt(self._eval_env(open_envs, len(members.population), training_env))
         return env_setup.adapt(training_env), env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps)
 
-    def _eval_env(self, stack: contextlib.ExitStack, members: int, training_env: Any) -> Any:
+    def _eval_env(self, stack: contextlib.ExitStack, num_members: int, training_env: Any) -> Any:
         """Return the env for evaluations: a new one if it can be made, else the one that was given."""
         eval_setup = self.eval_setup or self.env_setup
         try:
-            env = eval_setup.make_eval_env(members * eval_setup.num_eval_episodes(self.plan.training_args.eval_loop))
+            env = eval_setup.make_eval_env(
+                num_members * eval_setup.num_eval_episodes(self.plan.training_args.eval_loop)
+            )
             check_separate(training_env, env)
         except ConfigurationError as error:
             env = eval_setup.env
             if self.eval_setup is None:
                 raise
-            if env.num_envs % members:
+            if env.num_envs % num_members:
                 raise ConfigurationError(
-                    f"eval_env={env} has num_envs={env.num_envs}, which cannot be divided among {members} members; "
-                    f"allowed are multiples of {members}, or an env that can be made again ({error})"
+                    f"eval_env={env} has num_envs={env.num_envs}, which cannot be divided among {num_members} members; "
+                    f"allowed are multiples of {num_members}, or an env that can be made again ({error})"
                 ) from error
             return env
         stack.callback(env.close)

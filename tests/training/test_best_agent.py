@@ -12,6 +12,7 @@ from small_runs import SMALL, CopyFolder, Records
 
 from agilerl_like import PPO, Mutations, Population, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.reporting import BestRecord, Callback, MemberRecord, figure, read_metrics
@@ -25,7 +26,7 @@ from agilerl_like.training.best_agent import (
     surpasses,
     unconfirmed_record,
 )
-from agilerl_like.training.evaluator import EvalResult, Evaluator, summary
+from agilerl_like.training.evaluator import EvalResult, Evaluator
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -134,7 +135,7 @@ def trained(max_steps, **options):
 
 
 def a_result(episodes, **changes):
-    found = summary(episodes)
+    found = summarise_episodes(episodes)
     settings = {"returns": [list(episodes)], **changes}
     return EvalResult([found.mean], [found.spread], [found.error], len(episodes), [1], **settings)
 

@@ -24,6 +24,7 @@ from agilerl_like import (
     train_multi_agent_on_policy,
     train_on_policy,
 )
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_multi_agent_vect_envs
 from agilerl_like.envs.evaluation_envs import make_eval_env
@@ -38,7 +39,6 @@ from agilerl_like.training.evaluator import (
     _number,
     deciding_returns,
     seed_effects,
-    summary,
 )
 
 TINY = {
@@ -259,7 +259,7 @@ def test_the_noise_of_a_fitness_is_that_of_the_instances_which_decide(aggregate,
     found = deciding_returns(returns, len(means), aggregate).reshape(4, -1)
     assert np.flatnonzero(np.isfinite(found).all(0)).tolist() == wanted
     view = PopulationView(np.zeros(1), [0], (), 1, returns=found.reshape(1, -1))
-    its = summary(returns[0].tolist(), len(means), aggregate)
+    its = summarise_episodes(returns[0].tolist(), len(means), aggregate)
     assert np.nanmean(found) == its.mean
     assert view.own_error(0) == pytest.approx(its.error)
 

@@ -26,6 +26,7 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
+from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.cli.train import BEYOND
 from agilerl_like.config import Config, build
 from agilerl_like.distributed.process_group import Shard, SingleProcess
@@ -38,7 +39,7 @@ from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.training.checkpoint_manager import Progress, RunFinished, newest_checkpoint
 from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
-from agilerl_like.training.evaluator import Evaluator, summary
+from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.session import ProcessRun, limits_reached
 from agilerl_like.training.sharding import ShardedPopulation
@@ -135,7 +136,7 @@ def test_all_instances_start_from_the_same_seeds():
     ],
 )
 def test_aggregates_are_over_the_means_of_instances(scores, aggregate, wanted):
-    found = summary(scores, 2, aggregate)
+    found = summarise_episodes(scores, 2, aggregate)
     assert (found.mean, found.spread) == pytest.approx(wanted, nan_ok=True)
 
 
@@ -152,7 +153,7 @@ def test_the_standard_error_of_a_trial_is_that_of_its_fitness(tmp_path):
         trained(env, members(2, env), eval_loop=episodes, run_dir=folder)
         run = newest_checkpoint(OutputPaths(run_dir=folder), pytest.fail).documents["run"]
         found = [trial["standard_error"] for trial in run["history"][-2:]]
-        errors = [summary(returns, 3, "min").error for returns in run["search"]["returns"]]
+        errors = [summarise_episodes(returns, 3, "min").error for returns in run["search"]["returns"]]
         assert found == pytest.approx(errors if episodes > 1 else [math.nan] * 2, nan_ok=True)
 
 
@@ -220,7 +221,10 @@ def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(
 
 def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():
     plain, better = [5.0, 10.0, 15.0], [4.0, 20.0, 15.0]
-    first = {name: summary(better, 3, name).mean > summary(plain, 3, name).mean for name in ("mean", "min")}
+    first = {
+        name: summarise_episodes(better, 3, name).mean > summarise_episodes(plain, 3, name).mean
+        for name in ("mean", "min")
+    }
     assert first == {"mean": True, "min": False}
 
 
