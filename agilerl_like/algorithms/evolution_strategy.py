@@ -160,8 +160,8 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         cohort = self.cohort
         is_new = self._owner is not cohort
         if is_new:
-            learners = cohort.learners if self.is_per_member else cohort.learners[:1]
-            self._perturbed, self._owner = [PerturbedNetworks(learner, envs) for learner in learners], cohort
+            computing = cohort.population_learners if self.is_per_member else cohort.population_learners[:1]
+            self._perturbed, self._owner = [PerturbedNetworks(learner, envs) for learner in computing], cohort
         for place, learner in enumerate(self):
             trial = self._trials[place]
             if trial is None or not trial.is_of(learner):

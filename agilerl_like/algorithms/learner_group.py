@@ -118,14 +118,14 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     @property
     def cohort(self) -> PopulationLearner | PerMemberLearner:
         """The cohort that computes the learners; another network or other execution options replace it by a new one."""
-        attached = [] if self._cohort is None else self._cohort.learners
+        attached = [] if self._cohort is None else self._cohort.population_learners
         is_current = len(attached) == len(self) and attached[0].execution == self[0].execution
         if not is_current or not all(map(Learner.is_attached, self, attached)):
             if self.is_per_member:
                 self._cohort = PerMemberLearner([_make_cohort([learner], self.gradient_sync) for learner in self])
             else:
                 self._cohort = _make_cohort(self, self.gradient_sync)
-        return cast(PopulationLearner, self._cohort)
+        return cast("PopulationLearner | PerMemberLearner", self._cohort)
 
     def update_stacks(self) -> None:
         """Replace the cohort where its stacks were planned for another mean batch size than that of the learners.

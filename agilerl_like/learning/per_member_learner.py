@@ -21,19 +21,21 @@ from agilerl_like.networks.recurrent_state import resize_hidden
 class PerMemberLearner:
     """P members with a `PopulationLearner` each: the methods of one for all, which are slower here."""
 
-    def __init__(self, learners: Sequence[PopulationLearner]) -> None:
-        self.learners = list(learners)
-        """The learner of each member."""
+    def __init__(self, population_learners: Sequence[PopulationLearner]) -> None:
+        self.population_learners = list(population_learners)
+        """The population learner that computes each member, by place."""
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
         """Shape `(M, K, H)` that holds the hidden state of any member."""
-        memories, vectors, units = map(max, zip(*(learner.state_shape for learner in self.learners), strict=True))
+        memories, vectors, units = map(
+            max, zip(*(learner.state_shape for learner in self.population_learners), strict=True)
+        )
         return memories, vectors, units
 
     def train(self, training: bool) -> None:
         """Set all networks to training or evaluation mode."""
-        for learner in self.learners:
+        for learner in self.population_learners:
             learner.train(training)
 
     def act(
@@ -41,7 +43,7 @@ class PerMemberLearner:
     ) -> tuple[Tensor, Tensor]:
         """Act as `PopulationLearner.act` does."""
         results = []
-        for i, learner in enumerate(self.learners):
+        for i, learner in enumerate(self.population_learners):
             own = resize_hidden(state[i : i + 1], learner.state_shape)
             drawn, allowed = (x if x is None else _copy(x[i : i + 1]) for x in (noise, mask))
             actions, after = learner.act(_copy(observations[i : i + 1]), _copy(own), drawn, allowed)
@@ -51,7 +53,7 @@ class PerMemberLearner:
 
     def learn(self, places: Sequence[int], update: Update) -> TensorDict:
         """Update as `PopulationLearner.learn` does."""
-        learners = [self.learners[place] for place in places]
+        learners = [self.population_learners[place] for place in places]
         metrics: list[Any] = [
             learner.learn([0], update.alone(i, learner.state_shape)) for i, learner in enumerate(learners)
         ]

@@ -86,8 +86,8 @@ class PopulationLearner:
         return len(self.networks)
 
     @property
-    def learners(self) -> list[PopulationLearner]:
-        """The learner of each member: this one."""
+    def population_learners(self) -> list[PopulationLearner]:
+        """The population learner that computes each member, by place: this one."""
         return [self] * len(self)
 
     def train(self, training: bool) -> None:

@@ -227,12 +227,12 @@ def test_per_member_agents_have_separate_cohorts():
     population = Population(members_of(WORLDS["vectors"], 0, per_member=True))
     cohort = population.cohort
     assert isinstance(cohort, PerMemberLearner)
-    assert [learner.networks for learner in cohort.learners] == [[agent.network] for agent in population]
-    assert [agent.learner.cohort for agent in population] == cohort.learners
+    assert [learner.networks for learner in cohort.population_learners] == [[agent.network] for agent in population]
+    assert [agent.learner.cohort for agent in population] == cohort.population_learners
     assert population.cohort is cohort
     population.set_members([*population[:2], population[0].clone(index=9), *population[3:]])
     assert population.cohort is not cohort
-    assert population[2].learner.cohort is population.cohort.learners[2]
+    assert population[2].learner.cohort is population.cohort.population_learners[2]
     again = Population.from_documents(*population.to_documents(), device="cpu", where="memory")
     assert again[0].per_member is True
     assert again[0].genome == population[0].genome
@@ -249,7 +249,7 @@ def test_a_population_whose_execution_options_are_set_has_a_cohort_with_them():
         assert population.cohort is not cohort
         cohort = population.cohort
         assert isinstance(cohort, PerMemberLearner) == population[0].per_member
-        assert {its.execution for its in cohort.learners} == {population[0].learner.execution}
+        assert {its.execution for its in cohort.population_learners} == {population[0].learner.execution}
         assert population.cohort is cohort
         for agent, state in zip(population, before, strict=True):
             assert all(torch.equal(x, state[name]) for name, x in state_of(agent).items())
