@@ -46,7 +46,7 @@ from agilerl_like.training.checkpoint_manager import (
     SearchState,
 )
 from agilerl_like.training.lineage import initial_member, offspring_record
-from agilerl_like.training.loop_evaluation import EvaluatingLoop
+from agilerl_like.training.loop_evaluation import LoopEvaluation
 from agilerl_like.training.loop_state import metrics_of, reported_metrics
 from agilerl_like.training.settings_guard import settings_guard
 from agilerl_like.training.sharding import MemberInfo
@@ -77,8 +77,12 @@ class RunResult(NamedTuple):
             raise SystemExit(128 + self.signal)
 
 
-class TrainingLoop(EvaluatingLoop):
-    """One run from its first step, or from a checkpoint, to its summary."""
+class TrainingLoop(LoopEvaluation):
+    """One run from its first step, or from a checkpoint, to its summary.
+
+    `LoopState.__init__` in `loop_state.py` sets the attributes, and `LoopEvaluation` in `loop_evaluation.py` has the
+    evaluation, so that this file has the order of a generation, evolution and saving.
+    """
 
     def run(self, stop_requests: StopRequests) -> RunResult:
         """Run generations until the budget is spent, the target is reached, or a signal or callback ends the run."""

@@ -43,7 +43,7 @@ EQUAL_RATINGS = 1e-6
 """Ratings that differ by less are equal."""
 
 
-class EvaluatingLoop(LoopState):
+class LoopEvaluation(LoopState):
     """A training loop's evaluation of its members, and of the best one on fresh episodes."""
 
     def _evaluate(self) -> tuple[list[MemberRecord], int]:

@@ -105,7 +105,7 @@ class LoopState:
         self._has_reset = self._warned_of_resets = False  # for warnings that envs are reset before members learn
         self.stop_requests = StopRequests()
         self.started = self._generation_started = perf_counter()
-        self._steps_before = 0
+        self._steps_before = self._total_before = 0
 
     @property
     def population(self) -> BasePopulation:
