@@ -56,7 +56,7 @@ class Progress:
     next_uid: NonNegativeInt
     generation: NonNegativeInt = 0
     ticks: NonNegativeInt = 0
-    """Vector steps."""
+    """Vector steps of each member in the population; `ticks` is their key in checkpoints, so the field keeps it."""
     evaluation_steps: NonNegativeInt = 0
     saved_at: NonNegativeInt = 0
     """Env steps of each member when the last checkpoint was due."""
@@ -71,7 +71,7 @@ class Progress:
     removed: NonNegativeInt = 0
     """Members that selection has removed from the population."""
     ticks_of_removed: NonNegativeInt = 0
-    """Their vector steps."""
+    """Vector steps of the removed members together, likewise."""
     updates_before: NonNegativeInt = 0
     """Updates that all groups of the member with the most had made before the run."""
     unreplaced: list[NonNegativeInt] = field(default_factory=list)
@@ -104,13 +104,13 @@ class Progress:
         """Return plain data that `from_json` reads."""
         return {name: value for name, value in asdict(self).items() if name not in ("unreplaced", "tracked") or value}
 
-    def ticks_of_all(self, members: int) -> int:
+    def vector_steps_of_all(self, members: int) -> int:
         """Return the vector steps of all members, with those that have left; `members` are in the population."""
         return self.ticks * members + self.ticks_of_removed
 
-    def ticks_left(self, members: int, vector_steps: int) -> int:
+    def vector_steps_left(self, members: int, vector_steps: int) -> int:
         """Return the vector steps that each member has left, if the run has so many of each initial one."""
-        return (vector_steps * (members + self.removed) - self.ticks_of_all(members)) // members
+        return (vector_steps * (members + self.removed) - self.vector_steps_of_all(members)) // members
 
 
 @dataclass

@@ -297,8 +297,8 @@ class TrainingLoop(LoopEvaluation):
         """
         envs, size = self.members.first.num_envs, self.members.size
         for agent in (self.population[place] for place in places):
-            ticks = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
-            agent.progress = ticks * envs / (self.schedule_steps * self.initial_size)
+            vector_steps = max(0, self.progress.ticks - agent.rollout_steps) * size + self.progress.ticks_of_removed
+            agent.progress = vector_steps * envs / (self.schedule_steps * self.initial_size)
             agent.run_schedules = self.run_schedules
             for learner in agent.learners.values():
                 learner.max_steps = self.schedule_steps

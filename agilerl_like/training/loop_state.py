@@ -120,7 +120,7 @@ class LoopState:
     @property
     def total_steps(self) -> int:
         """Env steps of all members so far, with those that have left the population."""
-        return self.progress.ticks_of_all(self.members.size) * self.members.first.num_envs
+        return self.progress.vector_steps_of_all(self.members.size) * self.members.first.num_envs
 
     @property
     def initial_size(self) -> int:
@@ -181,7 +181,7 @@ class LoopState:
 
     def _vector_steps_left(self) -> int:
         vector_steps = self.training_args.vector_steps(self.members.first.num_envs)
-        return self.progress.ticks_left(self.members.size, vector_steps)
+        return self.progress.vector_steps_left(self.members.size, vector_steps)
 
     def _expected_generations(self) -> int:
         """Return the number of generations of the whole run; collective if `max_updates` or `max_seconds` is set.

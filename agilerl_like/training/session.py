@@ -583,7 +583,7 @@ def limits_reached(
     """
     updates, seconds = training_args.max_updates, training_args.max_seconds
     progress, best = Progress.from_json(saved_run["progress"]), BestAgent.from_json(saved_run["best"], None).record
-    is_spent = progress.ticks_left(members.size, training_args.vector_steps(members.first.num_envs)) <= 0
+    is_spent = progress.vector_steps_left(members.size, training_args.vector_steps(members.first.num_envs)) <= 0
     is_good_enough = training_args.target is not None and best.is_confirmed and best.fitness >= training_args.target
     return [
         name
