@@ -429,15 +429,12 @@ def _run(
         command = process_group.broadcast(command)  # ranks may name the folder differently
         run_dir = None if shown is None else here / shown
         stack.callback(remove_if_empty, run_dir)
+        plan = setup.plan(name="" if run_dir is None else run_dir.name, resume=command)
         try:
             result = train_population(
                 setup.env_setup,
                 setup.population,
-                replace(
-                    setup.plan(name="" if run_dir is None else run_dir.name, resume=command),
-                    layout=choice.line,
-                    log_every=config.run.log_every,
-                ),
+                replace(plan, layout=choice.line, log_every=config.run.log_every),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
                 callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir, quiet=quiet), *own]),
                 process_group=process_group,
@@ -452,14 +449,20 @@ def _run(
             if isinstance(error, EnvStepError) and run_dir is not None and not (run_dir / CONFIG).is_file():
                 raise
             return write_error(type(error)(f"{error}; {_continuation(run_dir, command)}"), ExitCode.TEMPFAIL)
-    if run_dir is not None and config.run.plot and importlib.util.find_spec("matplotlib") is not None:
+    if run_dir is not None:
+        _after_run(config, result, run_dir, command, quiet=quiet)
+    return _exit_code(result)
+
+
+def _after_run(config: Config, result: RunResult, run_dir: Path, command: str, *, quiet: bool) -> None:
+    """Write the plot, print what the run found, and report saves that failed; `command` resumes the run."""
+    if config.run.plot and importlib.util.find_spec("matplotlib") is not None:
         _plot(run_dir, quiet=quiet)
-    if run_dir is not None and config.run.report and not quiet:
+    if config.run.report and not quiet:
         _write_findings(run_dir)
-    if run_dir is not None and result.unsaved:
+    if result.unsaved:
         saves = formatting.number_of(result.unsaved, "save")
         write_note(f"{result.summary.reason}: the last {saves} could not be written; {_continuation(run_dir, command)}")
-    return _exit_code(result)
 
 
 def _continuation(run_dir: Path | None, command: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
@@ -16,7 +16,7 @@ import numpy as np
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
-from agilerl_like.distributed.process_group import process_group_of
+from agilerl_like.distributed.process_group import ProcessGroup, process_group_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.errors import ConfigurationError, check_argument_names, tuple_of
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
@@ -41,6 +41,37 @@ PATHS = ("run_dir", "resume", "checkpoint_path", "elite_path", "tensorboard_log_
 MAPPINGS = ("init_hp", "mut_p", "INIT_HP", "MUT_P", "wandb_kwargs")
 """Arguments of `train_on_policy` that are flags, paths and mappings; the last two may be None."""
 AFTER_INTERRUPT = 'the script continues with what was trained; outcome of the returned population is "interrupted"'
+
+
+@dataclass(frozen=True)
+class _Logs:
+    """The arguments of `train_on_policy` that choose trackers."""
+
+    trackers: Sequence[str | Mapping[str, Any]]
+    tensorboard: bool
+    tensorboard_log_dir: str | os.PathLike[str] | None
+    wb: bool
+    wandb_kwargs: Mapping[str, Any] | None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as a configuration has them: TensorBoard and W&B by a flag or with options."""
+        log_dir, wandb_kwargs = self.tensorboard_log_dir, self.wandb_kwargs
+        with_options: list[str | Mapping[str, Any]] = []
+        if self.tensorboard and log_dir is not None:
+            with_options.append({"name": "tensorboard", "log_dir": os.fspath(log_dir)})
+        if self.wb and wandb_kwargs:
+            with_options.append({"name": "wandb", **wandb_kwargs})
+        flags = {"tensorboard": bool(self.tensorboard) and log_dir is None, "wandb": bool(self.wb) and not wandb_kwargs}
+        return {**flags, "trackers": [*with_options, *self.trackers]}
+
+    def reporters(self, folder: Path) -> list[Reporter]:
+        """Return the reporters of the trackers, which write into `folder`, or where their options name another one."""
+        found: list[Reporter] = []
+        if self.tensorboard:
+            found.append(TensorBoardReporter(Path(self.tensorboard_log_dir or folder / "tensorboard")))
+        if self.wb:
+            found.append(WandbReporter(**(self.wandb_kwargs or {})))
+        return [*found, *(tracker_reporter(tracker, folder) for tracker in self.trackers)]
 
 
 @check_argument_names
@@ -181,13 +212,8 @@ def train_on_policy(
     if env_name is not None and not isinstance(env_name, str):
         raise ConfigurationError(f"env_name={env_name!r:.200} must be text, the environment's id")
     population = _population(pop, env_setup)
-    for agent in population or () if swap_channels else ():
-        if isinstance(agent, RLAlgorithm):
-            agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
-        elif not getattr(agent, "swap_channels", False):
-            raise ConfigurationError(
-                "swap_channels=True is for agents without a team; allowed is IPPO(…, swap_channels=True)"
-            )
+    if swap_channels:
+        _swap_channels(population, env_setup)
     run_dir = _run_dir(run_dir, resume, overwrite=overwrite)
     name = env_name or env_name_of(env_setup.vec_env)
     given = {"algo": algo, "init_hp": dict(init_hp or INIT_HP or {}), "mut_p": dict(mut_p or MUT_P or {})}
@@ -225,28 +251,24 @@ def train_on_policy(
         resume=resume,
     )
     processes, plan = choice.layout.processes, replace(plan, layout=choice.line)
+    logs = _Logs(trackers, tensorboard, tensorboard_log_dir, wb, wandb_kwargs)
     described = None
     if population is not None:
-        several = processes != 1 or (process_group is not None and process_group.size > 1)
-        device = population.device.type if several else str(population.device)
-        run = {"processes": processes, "device": device, "log_every": log_every}
-        observers = len(callbacks) + len(reporters)
-        left_out = [f"callbacks: {observers} of the script's own"] if observers else []
-        left_out += [] if eval_setup is None else ["environment: an eval_env of the script's own"]
-        logs = _logs(trackers, tensorboard=tensorboard, log_dir=tensorboard_log_dir, wb=wb, wandb_kwargs=wandb_kwargs)
-        described = describe_run(env_setup, population, plan, run={**run, **logs}, left_out=left_out)
+        described = _described(
+            env_setup,
+            population,
+            plan,
+            logs,
+            processes=processes,
+            process_group=process_group,
+            observers=len(callbacks) + len(reporters),
+            has_eval_env=eval_setup is not None,
+        )
         plan = replace(plan, settings={**described.settings, **plan.settings})
-    own: list[Reporter] = [*reporters, ConsoleReporter(verbose=verbose, after_interrupt=AFTER_INTERRUPT)]
+    reporters = [*reporters, ConsoleReporter(verbose=verbose, after_interrupt=AFTER_INTERRUPT)]
     if run_dir is not None:
-        own += run_folder_reporters(run_dir, updates=log_every == "update")
-        if described is not None:
-            own.insert(0, _config_reporter(run_dir, described))
-    log_dir = run_dir or Path("runs") / name
-    if tensorboard:
-        own.append(TensorBoardReporter(Path(tensorboard_log_dir or log_dir / "tensorboard")))
-    if wb:
-        own.append(WandbReporter(**(wandb_kwargs or {})))
-    own += [tracker_reporter(tracker, log_dir) for tracker in trackers]
+        reporters = _with_run_folder(reporters, run_dir, plan, described)
+    reporters += logs.reporters(run_dir or Path("runs") / name)
     if checkpoint is not None and run_dir is None and checkpoint_path is None:
         checkpoint_path = _checkpoint_name(name, algo, population)
     output_paths = OutputPaths(
@@ -263,7 +285,7 @@ def train_on_policy(
                 population,
                 plan,
                 output_paths=output_paths,
-                callbacks=CallbackList([*own, *callbacks]),
+                callbacks=CallbackList([*reporters, *callbacks]),
                 eval_setup=eval_setup,
                 process_group=process_group,
                 processes=processes,
@@ -358,6 +380,21 @@ def _population(
     return population
 
 
+def _swap_channels(population: BasePopulation | None, env_setup: EnvSetup) -> None:
+    """Let the members read the env's images, whose channels are last although theirs are first.
+
+    Raises:
+        ConfigurationError: a team was made for other images.
+    """
+    for agent in population or ():
+        if isinstance(agent, RLAlgorithm):
+            agent.set_image_layout(env_setup.vec_env.single_observation_space, swap_channels=True)
+        elif not getattr(agent, "swap_channels", False):
+            raise ConfigurationError(
+                "swap_channels=True is for agents without a team; allowed is IPPO(…, swap_channels=True)"
+            )
+
+
 def _restart(env_setup: EnvSetup, run_dir: Path) -> str:
     """Return what continues a run that ended before its first checkpoint."""
     population = f"{env_setup.population.__name__}.load({str(run_dir / POPULATION)!r})"
@@ -381,17 +418,32 @@ def _run_dir(
     return None if folder is None else Path(folder)
 
 
-def _logs(
-    trackers: Iterable[str | Mapping[str, Any]], *, tensorboard: bool, log_dir: Any, wb: bool, wandb_kwargs: Any
-) -> dict[str, Any]:
-    """Return the settings of trackers as a configuration has them: TensorBoard and W&B by a flag or with options."""
-    with_options: list[str | Mapping[str, Any]] = []
-    if tensorboard and log_dir is not None:
-        with_options.append({"name": "tensorboard", "log_dir": os.fspath(log_dir)})
-    if wb and wandb_kwargs:
-        with_options.append({"name": "wandb", **wandb_kwargs})
-    flags = {"tensorboard": bool(tensorboard) and log_dir is None, "wandb": bool(wb) and not wandb_kwargs}
-    return {**flags, "trackers": [*with_options, *trackers]}
+def _described(
+    env_setup: EnvSetup,
+    population: BasePopulation,
+    plan: RunPlan,
+    logs: _Logs,
+    *,
+    processes: int,
+    process_group: ProcessGroup | None,
+    observers: int,
+    has_eval_env: bool,
+) -> RunDescription:
+    """Describe the run of a script with so many `observers` (callbacks and reporters), which no configuration holds."""
+    several = processes != 1 or (process_group is not None and process_group.size > 1)
+    device = population.device.type if several else str(population.device)
+    run = {"processes": processes, "device": device, "log_every": plan.log_every, **logs.settings()}
+    left_out = [f"callbacks: {observers} of the script's own"] if observers else []
+    left_out += ["environment: an eval_env of the script's own"] if has_eval_env else []
+    return describe_run(env_setup, population, plan, run=run, left_out=left_out)
+
+
+def _with_run_folder(
+    reporters: Sequence[Reporter], run_dir: Path, plan: RunPlan, described: RunDescription | None
+) -> list[Reporter]:
+    """Return the reporters with those that write the run folder, of which the configuration's is the first of all."""
+    first = [] if described is None else [_config_reporter(run_dir, described)]
+    return [*first, *reporters, *run_folder_reporters(run_dir, updates=plan.log_every == "update")]
 
 
 def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:
