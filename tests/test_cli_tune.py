@@ -1,5 +1,7 @@
 """`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from agilerl_like.config.search_space import search_space
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Run
+from agilerl_like.training.loop import TrainingLoop
 from agilerl_like.training.process_choice import Choice, Layout
 
 MINE = """
@@ -354,6 +357,22 @@ def test_the_speed_counts_an_evaluation_in_each_generation_and_what_further_proc
     monkeypatch.setattr(tune, "Stopwatch", lambda seconds: Fixed())
     config = tune.search_config(find_config("CartPole-v1"), steps=8192, population=2, seed=1)
     assert tune.steps_per_second(config, seconds=1.0) == 90.0
+
+
+@pytest.mark.parametrize("method", ["_evaluate", "_finish"])
+def test_ctrl_c_after_the_speed_was_measured_ends_the_command_without_a_search(monkeypatch, method):
+    """A callback ended training; the signal comes in the evaluation that follows, or in what follows that."""
+    original = getattr(TrainingLoop, method)
+
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(TrainingLoop, method, interrupted)
+    config = tune.search_config(find_config("CartPole-v1"), steps=8192, population=2, seed=1)
+    monkeypatch.setattr(tune, "choose_layout", lambda *_, **__: Choice(Layout(1, 1), "chosen", {}))
+    with pytest.raises(KeyboardInterrupt):
+        tune.steps_per_second(config, seconds=0.0)
 
 
 class Fixed(Callback):

@@ -567,6 +567,6 @@ def _write_findings(run_dir: Path) -> None:
 
 
 def _exit_code(result: RunResult) -> int:
-    if result.summary.reason == "interrupted":
+    if result.signal:
         return 128 + result.signal
     return ExitCode.IOERR if result.unsaved else ExitCode.DONE

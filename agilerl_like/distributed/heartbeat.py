@@ -63,8 +63,12 @@ class NullMonitor:
         self._advice = f"The last saved generation is {generation}; resume with: {resume_command}"
 
     def request_stop(self, stop_signal: int) -> None:
-        """Set `stop_signal` on every rank within two seconds; a signal handler may call it."""
-        self.stop_signal = self.stop_signal or stop_signal
+        """Set `stop_signal` on every rank within two seconds; a signal handler may call it.
+
+        The first signal stays; it replaces a callback's request, which is negative.
+        """
+        if self.stop_signal <= 0 and stop_signal:
+            self.stop_signal = stop_signal
 
     def wait_for_diagnosis(self) -> None:
         """Wait until the monitor knows whether another rank's exit made a collective fail.

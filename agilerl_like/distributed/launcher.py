@@ -42,6 +42,7 @@ JOIN_TIMEOUT = 60.0
 
 _CONTEXT: Any = multiprocessing.get_context("spawn")
 _CHILD_OF = "AGILERL_LIKE_CHILD_OF"
+_DAEMONIC = "a daemonic process, such as a worker of multiprocessing.Pool, which cannot start others"
 _UNGUARDED = 79  # the exit code of a child whose script starts processes while it is imported
 
 
@@ -206,6 +207,8 @@ def unavailable_reason() -> str:
     """Return why this process should not start others, as `processes="auto"` decides it; "" if it may."""
     if not hasattr(signal, "pthread_sigmask"):
         return f"processes cannot be started on {sys.platform}"
+    if multiprocessing.current_process().daemon:
+        return f"this is {_DAEMONIC}"
     if not _has_main_file():
         return "a notebook or prompt has no file that other processes could import"
     if _has_accelerate_state():
@@ -224,6 +227,8 @@ def check_launch(processes: int, target: Callable[..., object], arguments: Seque
         raise ConfigurationError(f"processes={processes!r} must be at least 1")
     if processes == 1:
         return
+    if multiprocessing.current_process().daemon:
+        raise ConfigurationError(f"processes={processes} in {_DAEMONIC}; allowed there is processes=1")
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigurationError(
             f"processes={processes} cannot be started by one of WORLD_SIZE={os.environ['WORLD_SIZE']} processes that a "

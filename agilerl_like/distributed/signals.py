@@ -28,12 +28,14 @@ class StopRequests:
     announces: bool = True
     """Whether the first signal is answered by a line on standard error."""
     _signal: int = 0
+    _ignores_callbacks: bool = False
     _previous_handlers: dict[int, Any] = field(default_factory=dict)
 
     @property
     def stop_signal(self) -> int:
         """SIGINT, SIGTERM or `BY_CALLBACK`; 0 if none was received."""
-        return self._signal or self.monitor.stop_signal
+        received = self._signal or self.monitor.stop_signal
+        return 0 if self._ignores_callbacks and received == BY_CALLBACK else received
 
     @property
     def asked(self) -> bool:
@@ -44,10 +46,15 @@ class StopRequests:
         """Ask all ranks to stop, for a callback."""
         self.monitor.request_stop(BY_CALLBACK)
 
+    def ignore_callbacks(self) -> None:
+        """Heed signals alone from now on: training has ended because a callback requested it."""
+        self._ignores_callbacks = True
+
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous_handlers[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) is not None:  # else its handler is not Python's, which cannot restore it
+                    self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,7 +65,7 @@ class RunResult(NamedTuple):
     fitness: list[float]
     summary: SummaryRecord
     signal: int
-    """The signal that interrupted it, SIGINT or SIGTERM; 0 if none did."""
+    """The first signal that it received, SIGINT or SIGTERM, even if the run had ended for another reason; else 0."""
     unsaved: int
     """The number of consecutive failed saves at the end; 0 if everything was written."""
 
@@ -120,7 +120,9 @@ class TrainingLoop(LoopEvaluation):
         while not stop_signal:
             self._train()
             stop_signal = self._sync()
-            if stop_signal:
+            if stop_signal == BY_CALLBACK:
+                self.stop_requests.ignore_callbacks()  # a first signal still stops this evaluation
+            elif stop_signal:
                 self.stop_requests = StopRequests()  # the signal that ended training does not stop this evaluation
             records, evaluation_signal = self._evaluate()
             stop_signal = stop_signal or evaluation_signal

@@ -53,7 +53,7 @@ class StudyCallback(Callback):
         if study.direction != optuna.study.StudyDirection.MAXIMIZE:
             raise ConfigurationError("study.direction must be maximize, because fitness is")
         wanted = {label(name, parameter): distribution(parameter) for name, parameter in hp_config.items()}
-        for trial in study.trials:
+        for trial in study.get_trials(deepcopy=False):
             for name, own in trial.distributions.items():
                 if name in wanted and own != wanted[name]:
                     raise ConfigurationError(
@@ -126,7 +126,7 @@ class StudyCallback(Callback):
         )
         if folder is not None and any(
             origin.items() <= its.user_attrs.items() and (its.last_step, its.value) == (trial.last_step, trial.value)
-            for its in self.study.trials
+            for its in self.study.get_trials(deepcopy=False)
         ):
             return
         trial.datetime_start, trial.datetime_complete = observed.start, end

@@ -285,13 +285,16 @@ class ProcessRun:
                 self._restore_experience(members, checkpoint)
                 if diverged is not None:
                     loop.advance_rng()
+            checkpoint = population = None  # else the tensors of the checkpoint stay in memory until the run ends
             if run_dir is not None:
                 self._prepare_folder(run_dir, starts=saved_run is None, resume=resume)
                 loop.checkpoint_manager.remove_weights_after(loop.progress)
             group = self.process_group
             with StopRequests(group.monitor, announces=group.is_main) as stop_requests:
                 try:
-                    return loop.run(stop_requests)
+                    result = loop.run(stop_requests)
+                    late = max(stop_requests.stop_signal, 0)  # it arrived after the last evaluation
+                    return result._replace(signal=result.signal or late)
                 except PopulationDivergedError as end:
                     is_saved = loop.checkpoint_manager.saved_generation > 0
                     is_loadable = self.population is None or not differing_functions(self.population)

@@ -1,6 +1,7 @@
 """Real processes: what they are given, how they end, and that none is left behind."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -202,6 +203,16 @@ def test_a_script_with_an_accelerator_starts_no_others(monkeypatch):
     with pytest.raises(ConfigurationError, match=r"processes=2 cannot be .* an Accelerator.*; allowed are processes=1"):
         launcher.check_launch(2, print, ())
     assert launcher.unavailable_reason() == "this script has an Accelerator, which is of one process"
+    launcher.check_launch(1, print, ())
+
+
+def test_a_worker_of_a_pool_starts_no_others(monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(
+        ConfigurationError, match=r"^processes=2 in a daemonic process, .*; allowed there is processes=1"
+    ):
+        launcher.check_launch(2, print, ())
+    assert launcher.unavailable_reason().startswith("this is a daemonic process, such as a worker of multiprocessing")
     launcher.check_launch(1, print, ())
 
 

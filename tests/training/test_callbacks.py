@@ -1,5 +1,6 @@
 """Callbacks in a run: what they receive, stopping, errors, and resuming."""
 
+import gc
 import json
 import math
 import os
@@ -23,7 +24,9 @@ from agilerl_like import (
 )
 from agilerl_like.cli import main
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
+from agilerl_like.storage.safe_folder import LazyTensors
 from agilerl_like.training import train_on_policy
+from agilerl_like.training.loop import TrainingLoop
 from agilerl_like.training.settings_guard import settings_guard
 from agilerl_like.training.sharding import ShardedPopulation
 
@@ -273,6 +276,21 @@ def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(whole, t
     assert equal(resumed, population)
 
 
+def test_a_resumed_run_does_not_keep_the_tensors_of_its_checkpoint(tmp_path):
+    def alive():
+        gc.collect()
+        return sum(type(its) is LazyTensors for its in gc.get_objects())
+
+    class Counts(Callback):
+        def on_generation(self, run, record):
+            counts.append(alive())
+
+    train([StopAt("on_generation", 2, "enough")], folder=tmp_path / "run")
+    before, counts = alive(), []
+    train([Counts()], resume=tmp_path / "run")
+    assert counts == [before] * (GENERATIONS - 2)
+
+
 def test_a_signal_counts_more_than_a_callback(tmp_path):
     class Both(Callback):
         def on_update(self, run, metrics):
@@ -283,6 +301,23 @@ def test_a_signal_counts_more_than_a_callback(tmp_path):
     end.on_step = lambda run: None
     train([Both(), end], folder=tmp_path / "run")
     assert end.summary.reason == "interrupted"
+
+
+def test_a_signal_breaks_off_the_evaluation_that_follows_a_callbacks_stop(monkeypatch, tmp_path):
+    evaluate, ends = TrainingLoop._evaluate, []
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        records, stop_signal = evaluate(self)
+        ends.append(stop_signal)
+        return records, stop_signal
+
+    monkeypatch.setattr(TrainingLoop, "_evaluate", interrupted)
+    end = Recorder()
+    end.on_step = lambda run: None
+    train([StopAt("on_update", 1, "time is up"), end], folder=tmp_path / "run")
+    assert ends == [signal.SIGINT]
+    assert end.summary.reason == "stopped: time is up"
 
 
 @pytest.mark.parametrize("method", ["on_step", "on_update", "on_generation", "on_offspring", "on_run_end"])

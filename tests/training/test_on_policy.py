@@ -381,6 +381,15 @@ def test_the_first_signal_is_announced_at_once_by_the_main_process_alone(capfd, 
         assert all(line.startswith(f"{name}: training ends after the current step") for line in lines)
 
 
+def test_a_handler_that_python_cannot_restore_stays(monkeypatch):
+    replaced = []
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as where Python is embedded
+    monkeypatch.setattr(signal, "signal", lambda number, handler: replaced.append(number))
+    with StopRequests():
+        pass
+    assert replaced == []
+
+
 def test_a_second_ctrl_c_stops_at_once():
     def stubborn():
         with StopRequests():

@@ -209,13 +209,18 @@ def test_members_of_a_stopped_run_are_not_trials_of_a_new_one(tmp_path):
     assert found_in(study) == [(0, {1: 3.0}, 3.0)]
 
 
-def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run(tmp_path):
+def test_a_member_that_was_added_after_the_last_checkpoint_is_not_added_again_by_the_resumed_run(monkeypatch, tmp_path):
     study = optuna.create_study(direction="maximize")
+    get_trials, copies = study.get_trials, []
+    monkeypatch.setattr(
+        study, "get_trials", lambda deepcopy=True, **given: copies.append(deepcopy) or get_trials(deepcopy, **given)
+    )
 
     def generations(run_dir):
         observe(StudyCallback(study, LR), run_dir, {0: 1.0, 1: 1.0}, {0: 1.0, 2: 1.0})
 
     generations(Path("runs/a/seed1")), generations(Path("runs/a/seed1").resolve())
+    assert not any(copies)  # copies of all trials for each member would take long in long studies
     assert [trial.user_attrs["uid"] for trial in study.trials] == [1]
     generations(Path("runs/b/seed1"))  # another run of the same name and seed
     assert len(study.trials) == 2
