@@ -307,7 +307,9 @@ class GroupCollector:
             passed = before & ~self._opponent_rows
             if self.state.numel():
                 self.state[:, passed] = 0.0
-                self._initial_state[:, passed] = 0.0
+                # In rollouts that began before, `Rollout.starts` resets the state at the first own step.
+                for place in np.flatnonzero(self.steps_since_update == 0):
+                    self._initial_state[place, passed] = 0.0
         self._reset_opponent_state()
 
     def _reset_opponent_state(self) -> None:

@@ -209,6 +209,31 @@ def test_rows_that_pass_from_an_opponent_to_a_member_begin_without_a_hidden_stat
     env.close()
 
 
+def test_the_first_state_of_a_running_rollout_stays_where_an_opponent_hands_a_row_back():
+    """The member's first steps in that row belong to an episode that had begun before the rollout."""
+    env = make_multi_agent_vect_envs(partial(Duel, steps=40), 3, backend="sync")
+    groups = {"red_0": "player", "blue_0": "player"}
+    teams, others = (population(env, 1, seed, recurrent=True, groups=groups) for seed in (1, 2))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    group = collector.groups["player"]
+    collector.set_opponents(others, 0, everywhere=True)
+    collector.collect(2)
+    group._start_rollouts([0])
+    kept = group.state.clone()
+    for turn, steps in ((0, 2), (1, 4), (2, 4)):  # of three envs with two sides, all sides are switched
+        collector.set_opponents(others, turn, everywhere=True)
+        collector.collect(steps)
+    rows = torch.from_numpy(~opponent_rows(teams[0], 3, 0, everywhere=True)["player"])
+    assert kept[0, rows].flatten(1).any(1).all()
+    assert torch.equal(group.experience([0], 10).state[0, rows], kept[0, rows])
+    group._start_rollouts([0])
+    collector.set_opponents(others, 3, everywhere=True)  # a rollout that begins with rows that are handed back
+    state = group.experience([0], 1).state[0]
+    assert state.flatten(1).any(1).tolist() == rows.tolist()
+    env.close()
+
+
 def test_a_rollout_ends_where_an_opponent_takes_over():
     """A player that waits there does not learn from its last move, whose outcome is unknown.
 
