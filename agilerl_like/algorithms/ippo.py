@@ -437,12 +437,20 @@ class IPPO(OnPolicyAlgorithm):
         settings `rewards` and `death` have no effect here, so add up a team's rewards in the loop.
 
         Raises:
-            ConfigurationError: nothing to learn from, an agent that is missing, or shapes that do not fit.
+            ConfigurationError: nothing to learn from, an agent that is missing, shapes that do not fit, or a group that
+                is recurrent, whose hidden state has no place here.
             PopulationDivergedError: a group's update gave weights that are not finite; all groups were restored.
         """
         self._check_hand_written("learn")
         self.check_settings()  # attributes may have been set since the last update
         learners = self.trained_learners
+        for group, learner in learners.items():
+            if learner.recurrent:
+                raise ConfigurationError(
+                    f"group {group!r} is recurrent, and learn of a team has no hidden state; call "
+                    f"team.learners[{group!r}].learn(experiences, hidden_state=…), or train with "
+                    "train_multi_agent_on_policy"
+                )
         parts = {
             group: experiences_of_group(self.agent_groups[group], experiences, action_masks, acting)
             for group in learners

@@ -103,6 +103,22 @@ def test_learn_updates_each_groups_learner():
         assert all(torch.equal(mine[name], tensor) for name, tensor in its.items())
 
 
+def test_a_recurrent_group_learns_by_its_learner_which_takes_the_hidden_state():
+    env = make_multi_agent_vect_envs(Duel, 4, backend="sync")
+    team, experiences = team_of(env, recurrent=True), collected(team_of(env), env, 8, seed=1)
+    with pytest.raises(
+        ConfigurationError, match=r"group 'red' is recurrent.*learners\['red'\]\.learn\(.*hidden_state=…"
+    ):
+        team.learn(experiences)
+    its, twin = tuple(part["red_0"] for part in experiences), team.clone()
+    zeros = team.learners["red"].get_initial_hidden_state(4)
+    *_, state = team.learners["red"].get_action(its[0][0], hidden_state=zeros)
+    losses = [one.learners["red"].learn(its, hidden_state=given) for one, given in ((team, state), (twin, zeros))]
+    assert np.isfinite(losses).all()
+    assert losses[0] != losses[1]  # the rollout begins within an episode
+    env.close()
+
+
 def test_only_agents_with_observations_act_and_env_defined_actions_override():
     spaces = {"a_0": Box(-1, 1, (3,)), "a_1": Box(-1, 1, (3,)), "b_0": Dict({"x": Box(-1, 1, (2,)), "n": Discrete(3)})}
     team = IPPO(spaces, dict.fromkeys(spaces, Discrete(4)), seed=0, agent_id_one_hot=True, net_config=None)
