@@ -97,6 +97,13 @@ def as_rollout(
     return rollout, precomputed
 
 
+def copied_state(hidden_state: Any) -> Any:
+    """Return a copy of a hidden state, which a loop may overwrite; what is no mapping stays, and `learn` refuses it."""
+    if not isinstance(hidden_state, Mapping):
+        return hidden_state
+    return {name: torch.as_tensor(its).clone() for name, its in hidden_state.items()}
+
+
 def _check_lengths(steps: int, parts: Mapping[str, Any]) -> None:
     """Raise ConfigurationError unless all lists over time have as many steps as `states`, and at least one."""
     for name, part in parts.items():

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout
+from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout, copied_state
 from agilerl_like.algorithms.episode_ends import EpisodeEnds, as_numpy
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
@@ -115,7 +115,7 @@ class RolloutBuilder:
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape
         if not self._steps:
-            self._hidden_state = hidden_state
+            self._hidden_state = copied_state(hidden_state)
         self._steps.append(
             _Step(
                 tree_map(lambda part: np.array(as_numpy(part)), obs),

@@ -277,6 +277,18 @@ def test_a_rollout_that_begins_within_an_episode_has_its_hidden_state():
     assert starts == [[1.0, 1.0], [0.0, 1.0]]
 
 
+def test_the_buffer_keeps_the_hidden_state_that_a_loop_overwrites():
+    agent = agent_of(recurrent=True, num_envs=2)
+    observation, state = np.ones((2, 3), np.float32), agent.get_initial_hidden_state(2)
+    action, log_prob, _, value, after = agent.get_action(observation, None, state)
+    agent.rollout_buffer.add(observation, action, 1.0, 0.0, value, log_prob, observation, hidden_state=state)
+    for name, values in after.items():
+        state[name].copy_(values)
+    kept = agent.rollout_buffer.content().hidden_state
+    assert [*kept] == [*state]
+    assert not any(its.any() for its in kept.values())
+
+
 def test_a_buffer_of_one_environment_takes_observations_without_its_axis():
     """As those of `gymnasium.make`."""
     agent, observation = agent_of(num_envs=1), np.ones(3, np.float32)

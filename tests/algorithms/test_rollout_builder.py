@@ -141,6 +141,26 @@ def test_every_autoreset_mode_gives_the_same_targets(captured, mode):
     assert returns[weight > 0][:9].tolist() == pytest.approx(limit + end)
 
 
+def test_a_loop_may_overwrite_its_hidden_state():
+    """The second rollout begins within an episode, with the state that its first step was added with."""
+    settings = {**SETTINGS, "learn_step": 8, "batch_size": 8, "recurrent": True, "max_seq_len": 4}
+    agents = [PPO(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), **settings) for _ in range(2)]
+    seen = np.random.default_rng(1).normal(size=(9, 2, 4)).astype(np.float32)
+    for agent, overwrites in zip(agents, (False, True), strict=True):
+        builder, state = RolloutBuilder(agent, autoreset="SameStep"), agent.get_initial_hidden_state(2)
+        for step, obs in enumerate(seen[:-1]):
+            action, _, _, _, after = agent.get_action(obs, hidden_state=state)
+            builder.add(obs, action, obs[:, 0], [0, 0], [0, 0], seen[step + 1], hidden_state=state)
+            if overwrites:
+                for name, values in after.items():
+                    state[name].copy_(values)
+            state = state if overwrites else after
+            if len(builder) == 4:
+                agent.learn(builder)
+    for mine, its in zip(*(agent.network.parameters() for agent in agents), strict=True):
+        assert torch.equal(mine, its)
+
+
 def test_refuses():
     env = gym.make_vec("CartPole-v1", 2)
     agent = agent_for(env)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.agilerl.absent import absent_from
-from agilerl_like.algorithms.agilerl_experiences import Experiences
+from agilerl_like.algorithms.agilerl_experiences import Experiences, copied_state
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -145,7 +145,8 @@ class RolloutBuffer:
             copied = tree_map(lambda part: part[None], copied) if is_single else copied
             taken = taken[None] if taken.ndim == len(self.action_space.shape or ()) else taken
         self._rows.append(Row(copied, taken, *numbers, starts, mask, flags))
-        self._first_state = hidden_state if len(self._rows) == 1 else self._first_state
+        if len(self._rows) == 1:
+            self._first_state = copied_state(hidden_state)
         self._next_obs, self._ended = next_obs, numbers[1]
 
     def _numbers(self, values: Any) -> np.ndarray:
