@@ -244,6 +244,29 @@ def test_layers_of_a_multi_input_policy_are_behind_its_encoder(tmp_path):
     assert found == {"head_config": {"activation": "Tanh", "hidden_size": [64, 32]}}
 
 
+def test_layers_of_an_lstm_policy_are_behind_its_memory(tmp_path):
+    """In sb3-contrib the LSTM reads the observation, and net_arch the LSTM's output."""
+    options = "{net_arch: [64, 32], lstm_hidden_size: 128, n_lstm_layers: 2, enable_critic_lstm: true}"
+    made = converted(tmp_path, f"policy: MlpLstmPolicy\npolicy_kwargs: {options}\n", "sb3")
+    assert settings(made)["network"] == {
+        "head_config": {"activation": "Tanh", "hidden_size": [64, 32]},
+        "memory_config": {"hidden_state_size": 128, "num_layers": 2},
+    }
+    assert made.conversion.refused == {}
+    spaces = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)
+    for size in (8, 600):  # beyond the default limits of mutations
+        agent = PPO(*spaces, like="sb3", policy="MlpLstmPolicy", policy_kwargs={"lstm_hidden_size": size})
+        assert agent.get_initial_hidden_state()["actor"].shape == (1, 2, size)
+
+
+def test_the_rest_of_the_networks_is_converted_where_an_option_has_no_equivalent(tmp_path):
+    options = "{shared_lstm: true, enable_critic_lstm: false, net_arch: [64]}"
+    made = converted(tmp_path, f"policy: MlpLstmPolicy\npolicy_kwargs: {options}\n", "sb3")
+    assert settings(made)["network"] == {"head_config": {"activation": "Tanh", "hidden_size": [64]}}
+    why = "shared_lstm, enable_critic_lstm has no equivalent; give the networks in `network`"
+    assert [*made.conversion.refused.values()] == [why]
+
+
 def test_an_entry_with_networks_and_what_cannot_be_converted(tmp_path):
     made = converted(tmp_path, ZOO, "sb3", entry="Ant-v3")
     found = settings(made)

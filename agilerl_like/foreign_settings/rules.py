@@ -227,7 +227,8 @@ def hidden_layers(sizes: Any, critic: Any = None, *, after_encoder: bool = False
     """Return an architecture with these hidden layers, of the critic with others if they differ.
 
     The last layer is the head's, and the one before it the latent layer; of fewer than three layers the last one is the
-    latent layer, and the head is the output layer alone. With `after_encoder`, for images, all are the head's.
+    latent layer, and the head is the output layer alone. With `after_encoder`, for images and memories, all are the
+    head's.
     """
     layers = _head if after_encoder else _layers
     found = layers(sizes, "network")

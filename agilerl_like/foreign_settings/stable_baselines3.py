@@ -107,22 +107,49 @@ def _policy_kwargs(value: Any, given: Given) -> Settings:
     if not isinstance(value or {}, Mapping):
         raise NotConvertible("it is not a mapping")
     found: Settings = {}
-    has_images = str(given.get("policy")).startswith(("Cnn", "MultiInput"))  # net_arch is behind an encoder
-    parts = ("head",) if has_images else ("encoder", "head")
+    unknown: list[str] = []
+    policy = str(given.get("policy"))
+    has_images, has_memory = policy.startswith(("Cnn", "MultiInput")), "Lstm" in policy
+    after_encoder = has_images or has_memory  # net_arch is behind an encoder, or behind the LSTM
+    parts = ("head",) if after_encoder else ("encoder", "head")
     for name, one in (value or {}).items():
         if name == "log_std_init":
             found["algorithm.action_std_init"] = one
         elif name == "net_arch":
-            found |= _architecture(one, after_encoder=has_images)
+            found |= _architecture(one, after_encoder=after_encoder)
         elif name == "activation_fn":
             found |= activation(one, parts)
         elif name == "ortho_init":
             found |= {f"network.{part}_config.init_layers": flag(one) for part in ("encoder", "head")}
         elif name == "share_features_extractor" and isinstance(one, bool):
             found["algorithm.share_encoders"] = one and has_images
-        else:
-            raise NotConvertible(f"{name} has no equivalent; give the networks in `network`")
-    return activation("Tanh", parts) | found if "net_arch" in (value or {}) else found
+        elif has_memory and name in SIZES_OF_LSTM:
+            found |= _size_of_memory(name, whole(one))
+        elif not (has_memory and (name, one) in SEPARATE_LSTMS.items()):
+            unknown.append(str(name))
+    if "net_arch" in (value or {}):
+        found = activation("Tanh", parts) | found
+    if unknown:
+        raise NotConvertible(f"{', '.join(unknown)} has no equivalent; give the networks in `network`", found)
+    return found
+
+
+SIZES_OF_LSTM = {
+    "lstm_hidden_size": ("hidden_state_size", "hidden_state_size", 16, 500),
+    "n_lstm_layers": ("num_layers", "layers", 1, 3),
+}
+"""Sizes of an LSTM -> the setting here, the name of its limits of mutations, and their defaults."""
+SEPARATE_LSTMS = {"enable_critic_lstm": True, "shared_lstm": False}
+"""Defaults by which actor and critic have an LSTM each, as they have here without `share_encoders`."""
+
+
+def _size_of_memory(name: str, size: int) -> Settings:
+    """Return a size of the memory, and a limit of mutations that allows it, where the default does not."""
+    setting, limit, smallest, largest = SIZES_OF_LSTM[name]
+    found: Settings = {f"network.memory_config.{setting}": size}
+    found |= {f"network.memory_config.max_{limit}": size} if size > largest else {}
+    found |= {f"network.memory_config.min_{limit}": size} if size < smallest else {}
+    return found
 
 
 def _architecture(value: Any, *, after_encoder: bool) -> Settings:
