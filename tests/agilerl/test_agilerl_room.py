@@ -371,6 +371,26 @@ def test_hidden_states_have_other_names_and_the_same_numbers(memory, vectors):
         theirs.get_action(obs, hidden_state={"x": torch.zeros(1, 4, 64)})
 
 
+@pytest.mark.parametrize("form", ["tensors", "arrays"])
+def test_predict_takes_the_hidden_states_that_get_action_takes(form):
+    agent = agent_of(recurrent=True)
+    agent.set_training_mode(False)
+    observations = np.random.default_rng(0).normal(size=(3, 4, 3)).astype(np.float32)
+    state = its = agent.get_initial_hidden_state(4)
+    for seen in observations:
+        if form == "arrays":
+            state, its = ({name: x.numpy() for name, x in one.items()} for one in (state, its))
+        predicted, state = agent.predict(seen, state, deterministic=True)
+        action, *_, its = agent.get_action(seen, hidden_state=its)
+        np.testing.assert_array_equal(predicted, action)
+        assert [*state] == [*its]
+        assert all(torch.equal(state[name], x) for name, x in its.items())
+    with pytest.raises(ConfigurationError, match=r"^state has \['x'\]; wanted are \['shared_encoder_h'"):
+        agent.predict(seen, {"x": torch.zeros(1, 4, 64)})
+    with pytest.raises(ConfigurationError, match="state is a Tensor; allowed is a mapping"):
+        agent.predict(seen, torch.zeros(1, 4, 64))
+
+
 def test_a_transformers_memory_has_one_entry():
     agent = PPO(
         BOX, DISCRETE, seed=0, recurrent=True, learn_step=16, net_config={"memory_config": {"cell": "transformer"}}

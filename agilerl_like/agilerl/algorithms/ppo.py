@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -192,6 +193,18 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
         found = super().get_action(obs, action_mask, self._unnamed(hidden_state))
         return (*found[:-1], self._renamed(found[-1])) if self.recurrent else found
 
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """As `agilerl_like.PPO.predict`; hidden states are `[layers, envs, units]` by AgileRL's names."""
+        action, after = super().predict(obs, self._unnamed(state, "state"), episode_start, deterministic, action_masks)
+        return action, self._renamed(after) if self.recurrent else after
+
     def value_of(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """The critic's value of observations, as an array `[envs]`."""
         with torch.no_grad():
@@ -222,20 +235,19 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
             for i, end in enumerate(self._ends)
         }
 
-    def _unnamed(self, states: Any) -> dict[str, Tensor] | None:
-        if not states or not self.recurrent:
+    def _unnamed(self, states: Any, argument: str = "hidden_state") -> Mapping[str, Tensor] | None:
+        if not isinstance(states, Mapping) or not states or not self.recurrent:
             return states
         try:
-            return {
-                name: torch.stack([states[f"{name}_encoder_{end}"].transpose(0, 1) for end in self._ends], 2).flatten(
-                    1, 2
-                )
+            by_end = {
+                name: [torch.as_tensor(states[f"{name}_encoder_{end}"]).transpose(0, 1) for end in self._ends]
                 for name in self.learner.hidden_state_names
             }
         except KeyError as missing:
             raise ConfigurationError(
-                f"hidden_state has {[*states]}; wanted are {[*self.get_initial_hidden_state()]}"
+                f"{argument} has {[*states]}; wanted are {[*self.get_initial_hidden_state()]}"
             ) from missing
+        return {name: torch.stack(parts, 2).flatten(1, 2) for name, parts in by_end.items()}
 
     # -- AgileRL's other names
 
