@@ -366,7 +366,6 @@ class TrainingLoop(LoopEvaluation):
             PopulationDivergedError: all members have diverged, each alone on its process.
         """
         own = {
-            "stop_signal": self.stop_requests.stop_signal,
             "replacements": [one.to_json() for one in self.replacements],
             "unreplaced": [*self.unreplaced],
         }
@@ -381,7 +380,8 @@ class TrainingLoop(LoopEvaluation):
                 scores[one.uid] = self.fitness[one.slot] = scores[one.parent_uid]
         self._record_offspring(offspring)
         self.progress.next_uid = max(self.progress.next_uid, *(one.uid + 1 for one in offspring), 0)
-        return first_signal(data["stop_signal"] for data in gathered)
+        self._stop_requested()  # by a callback since the last step: in on_update, or in on_offspring just now
+        return first_signal(self.members.process_group.all_gather(self.stop_requests.stop_signal))
 
     def _outcome(self, stop_signal: int, best: BestRecord) -> str:
         """Return why the run ends after this generation; "" if it does not."""

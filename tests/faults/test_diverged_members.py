@@ -38,7 +38,6 @@ from agilerl_like import (
     train_multi_agent_on_policy,
 )
 from agilerl_like.algorithms.ppo_learner import hyperparams_of
-from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.multi_agent.probe_envs import AgentRole, MultiAgentProbeEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.hpo import Genome, History, PopulationView, next_generation
@@ -371,10 +370,10 @@ def test_a_member_that_diverged_in_the_last_generation_is_replaced_where_the_run
 
 def test_divergence_of_all_members_each_alone_on_its_process_is_one_error():
     def all_gather(own):
-        return [own, {"stop_signal": 0, "replacements": [], "unreplaced": [1]}]
+        return [own, {"replacements": [], "unreplaced": [1]}]
 
     members = SimpleNamespace(size=2, process_group=SimpleNamespace(all_gather=all_gather))
-    loop = SimpleNamespace(members=members, stop_requests=StopRequests(), replacements=[], unreplaced={0})
+    loop = SimpleNamespace(members=members, replacements=[], unreplaced={0})
     with pytest.raises(PopulationDivergedError, match=r"every member's loss or weights .*: lower lr"):
         TrainingLoop._sync(loop)
 

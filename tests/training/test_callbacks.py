@@ -261,7 +261,14 @@ def test_numbers_tracked_at_an_evolution_before_the_checkpoint_are_in_the_metric
 
 
 @pytest.mark.parametrize(
-    "callback", [StopAtStep(), StopAt("on_update", 5, "time is up"), StopAt("on_offspring", 4, "time is up")]
+    "callback",
+    [
+        StopAtStep(),
+        StopAt("on_update", 5, "time is up"),
+        StopAt("on_update", 6, "time is up"),  # the last of generation 3
+        StopAt("on_offspring", 5, "time is up"),  # the evolution after generation 2
+        StopAt("on_offspring", 6, "time is up"),  # what was replaced in generation 3: none
+    ],
 )
 def test_stop_within_a_generation_resumes_from_the_checkpoint_before_it(whole, tmp_path, callback):
     population, fitness = whole

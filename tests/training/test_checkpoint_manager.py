@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from small_runs import Records
+from small_runs import Records, StopAfter
 
 from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
 from agilerl_like.distributed.heartbeat import NullMonitor
@@ -265,15 +265,17 @@ class StopInUpdate(Callback):
             run.stop()
 
 
-@pytest.mark.parametrize("evo_steps", [32, 64])  # the end of a generation, and its midst
-def test_a_run_whose_only_checkpoint_could_not_be_written_is_not_resumed(tmp_path, monkeypatch, evo_steps):
+@pytest.mark.parametrize(
+    ("stop", "evo_steps"), [(StopAfter(2), 32), (StopInUpdate(), 32), (StopInUpdate(), 64)]
+)  # after a generation, at its last update, and in its midst
+def test_a_run_whose_only_checkpoint_could_not_be_written_is_not_resumed(tmp_path, monkeypatch, stop, evo_steps):
     def write(*args, **more):
         raise CheckpointError("No space left on device")
 
     monkeypatch.setattr(Checkpoints, "write", write)
     env, records = make_vect_envs("CartPole-v1", 2, backend="vector"), Records()
     sizes = {"max_steps": 256, "evo_steps": evo_steps, "eval_loop": 1, "eval_steps": 5, "checkpoint": evo_steps}
-    callbacks = [StopInUpdate(), records]
+    callbacks = [stop, records]
     train_on_policy(env, pop=members_of(env), **sizes, run_dir=tmp_path / "run", callbacks=callbacks, verbose=False)
     env.close()
     assert records.warnings[0] == "No space left on device"
