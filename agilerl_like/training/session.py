@@ -262,7 +262,7 @@ class ProcessRun:
         if saved_run is not None:
             self._check_unfinished(saved_run, members, best)
         else:
-            self._warn_if_exploration_restarts(members)
+            self._warn_of_what_begins_again(members)
         if self.plan.selection is not None:
             self.plan.selection.validate(members.size)
             self.plan.explorer.validate(members.size)
@@ -311,11 +311,19 @@ class ProcessRun:
                 "selected between two: none is replaced or mutates; allowed is a smaller evo_steps"
             )
 
-    def _warn_if_exploration_restarts(self, members: ShardedPopulation) -> None:
-        """Warn if members of action values that have learned before begin with more random actions than they ended."""
-        for agent in members.population:
-            has_learned = any(learner.updates for learner in agent.learners.values())
-            if isinstance(agent, EpsilonGreedyAgent) and has_learned and agent.eps_start > agent.eps_end:
+    def _warn_of_what_begins_again(self, members: ShardedPopulation) -> None:
+        """Warn if members that have learned before begin with an empty replay, or explore more than they did at last.
+
+        Schedules begin again without a warning, since every run has them over its own `max_steps`.
+        """
+        trained = [agent for agent in members.population if any(its.updates for its in agent.learners.values())]
+        if trained and members.population.keeps_experience:
+            self.callbacks.on_warning(
+                f"member {trained[0].index} has learned before, and its replay begins empty: members collect new "
+                "steps before they learn; resume= continues with the replay of a run that has save_memory=True"
+            )
+        for agent in trained:
+            if isinstance(agent, EpsilonGreedyAgent) and agent.eps_start > agent.eps_end:
                 self.callbacks.on_warning(
                     f"member {agent.index} has learned before, and the share of random actions begins again at "
                     f"eps_start={agent.eps_start:g}; with agent.eps_start = agent.eps_end it stays {agent.eps_end:g}"

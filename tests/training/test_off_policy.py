@@ -12,8 +12,10 @@ import torch
 from small_runs import SMALL, StopAfter
 
 from agilerl_like import (
+    DDPG,
     DQN,
     PPO,
+    SAC,
     TD3,
     HyperparameterConfig,
     Mutations,
@@ -188,6 +190,29 @@ def test_each_run_begins_with_an_empty_replay():
     others, its_fitness = train_off_policy(make(), pop=copies, **brief)
     assert_equal(again, others)
     assert fitness == its_fitness
+
+
+class Warnings(Callback):
+    """Collects the warnings of a run."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_warning(self, text):
+        self.found.append(text)
+
+
+@pytest.mark.parametrize("kind", [DQN, TD3, DDPG, SAC])
+def test_a_second_run_of_trained_members_warns_that_the_replay_begins_empty(kind):
+    env = make() if kind is DQN else make_vect_envs("Pendulum-v1", num_envs=4)
+    pop = kind.population(2, env.single_observation_space, env.single_action_space, **SETTINGS)
+    expected = [[], [f"member {pop[0].index} has learned before, and its replay begins empty"]]
+    for texts in expected:
+        warned = Warnings()
+        train_off_policy(env, pop=pop, callbacks=[warned], **{**RUN, "max_steps": 80})
+        found = [text for text in warned.found if "learned before" in text]
+        assert [text.partition(":")[0] for text in found if "eps_start" not in text] == texts
+        assert len(found) == len(texts) * (2 if kind is DQN else 1)  # its exploration begins again, too
 
 
 def collected(members, slots, mode):
