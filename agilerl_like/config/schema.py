@@ -190,7 +190,8 @@ class PopulationConfig(Section, frozen=True):
     """The initial population."""
 
     size: Count = 4
-    """Number of members at the beginning; `evolution: auto` removes half of them in on-policy runs."""
+    """Number of members at the beginning; `evolution: auto` removes half of them in runs of at least ten generations,
+    unless they learn from a replay."""
     sample_hyperparameters: bool = True
     """Draw the initial `hyperparameters` of all members except the first from their ranges; the first has the settings
     of `algorithm`, moved into the ranges. false: all members start with the settings of `algorithm`."""

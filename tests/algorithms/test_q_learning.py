@@ -405,6 +405,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert len({agent.lr for agent in whole}) > 1
 
 
+def test_auto_removes_members_and_lowers_lr_as_they_learn_without_a_replay():
+    callback, factors = Callback(), []
+    callback.on_generation = lambda run, record: factors.append(run.population[0].active_schedules)
+    search = {"evolution": "auto", "evo_steps": 32}  # ten generations
+    pop, _ = train_off_policy(make(masked=True), pop=population(8), callbacks=[callback], **{**RUN, **search})
+    assert len(pop) == 4
+    assert factors == [{"lr": ((0.5, 1.0), (1.0, 0.05))}] * 10
+
+
 def test_every_update_is_logged(tmp_path):
     run = {**RUN, "max_steps": 80, "run_dir": tmp_path / "run"}
     train_off_policy(make(), pop=population(1), log_every="update", **run)
