@@ -193,6 +193,13 @@ def test_a_file_that_the_user_names_for_training_is_the_users_word_and_the_run_r
     assert "mean return 5.00" in capsys.readouterr().out
 
 
+def test_so_is_a_file_for_a_demonstration(tmp_path, fired, capsys):
+    (tmp_path / "own.yaml").write_text(SOON_OVER)
+    assert main(["demo", "own.yaml"]) == 0
+    assert fired.exists()
+    assert "agilerl-like replay runs/demo --trust" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "path",
     [

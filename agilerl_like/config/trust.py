@@ -1,8 +1,9 @@
 """Which import paths of a run folder may be imported: those of known packages, and those that the user allows.
 
 A run folder may come from anyone, and an import path in it is code to run: `subprocess:call` is one. The user allows it
-with the option `--trust` or by giving the same path in the command; a file that the user names for `train` counts too.
-Statements of trust inside the folder do not count, because the author of the path could have written them.
+with the option `--trust` or by giving the same path in the command; a configuration that the user names for `train` or
+`demo` counts too. Statements of trust inside the folder do not count, because the author of the path could have written
+them.
 """
 
 from __future__ import annotations
