@@ -392,8 +392,10 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
         own = rewards[row]
         if its.normalize_reward:
             gamma = its.settings()["gamma"]
-            flags = rollout.continues[row], rollout.valid[row]
-            learner.return_statistics = learner.return_statistics.updated(own, *flags, gamma)
+            continues, counted = rollout.continues[row], rollout.valid[row]
+            if rollout.waiting is not None:  # the end of an episode may pay an agent that waits
+                counted = counted + rollout.waiting[row, 0] * rollout.ended[row]
+            learner.return_statistics = learner.return_statistics.updated(own, continues, counted, gamma)
             own /= learner.return_statistics.scale
         limit = its.reward_clip or (CLIP if its.normalize_reward else None)
         if limit is not None:

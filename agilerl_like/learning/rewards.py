@@ -113,20 +113,20 @@ class ReturnStatistics(NamedTuple):
             return self._replace(returns=torch.zeros(0, dtype=torch.float64))
         return self._replace(returns=torch.where(starts.cpu() > 0, 0.0, self.returns))
 
-    def updated(self, rewards: Tensor, continues: Tensor, valid: Tensor, gamma: float) -> ReturnStatistics:
+    def updated(self, rewards: Tensor, continues: Tensor, counted: Tensor, gamma: float) -> ReturnStatistics:
         """Return the statistics after a rollout: rewards and flags `[T, E]`.
 
-        R_t = r_t + gamma R_{t-1} within an episode, which `continues` where the next step belongs to it. A step that is
-        not valid may have a reward, if the agent waits for its turn, but its R is not counted; nor is that of what an
-        agent is paid after its end.
+        R_t = r_t + gamma R_{t-1} within an episode, which `continues` where the next step belongs to it. R_t joins the
+        statistics where `counted` is 1: where the agent acts, and where its episode ends while it waits for its turn.
+        What it is paid in other steps in which it waits is part of a later R_t; what it is paid after its end, of none.
         """
-        rewards, continues, valid = (x.detach().cpu().double() for x in (rewards, continues, valid))
+        rewards, continues, counted = (x.detach().cpu().double() for x in (rewards, continues, counted))
         before = self.returns if len(self.returns) == rewards.shape[1] else rewards.new_zeros(rewards.shape[1])
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += gamma * before
         decay[1:] = gamma * continues[:-1]
         sums = discounted_suffix_sum_(terms.flip(0), decay.flip(0)).flip(0)  # flipped: the sums are over the past
-        return ReturnStatistics(self._merged(sums[valid > 0]), sums[-1] * continues[-1])
+        return ReturnStatistics(self._merged(sums[counted > 0]), sums[-1] * continues[-1])
 
     def _merged(self, new: Tensor) -> Tensor:
         """Return the moments after further returns `[n]` (Chan et al. 1979)."""

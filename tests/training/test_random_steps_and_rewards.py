@@ -375,6 +375,22 @@ def test_rewards_paid_to_a_waiting_agent_are_part_of_its_return():
     assert found.moments.tolist() == pytest.approx([2.0, 0.25, 2 * 0.25**2])
 
 
+def test_what_an_agent_is_paid_where_its_episode_ends_while_it_waits_is_part_of_its_returns():
+    # of two envs R is 0 where the agent acts, and .3 and .7 at the end: mean .25, variance .58 / 4 - .0625 = .0825
+    agents, learners = learners_of({"gamma": 0.5, "normalize_reward": True})
+    acts = torch.tensor([[[1.0, 1.0]], [[0.0, 0.0]]])
+    rewards, waits = torch.tensor([[[0.0, 0.0]], [[0.3, 0.7]]]), torch.stack([1 - acts, acts])
+    nothing = torch.zeros(2, 1, 2, 1)
+    none = FinalObservations.none(nothing, 1)
+    ended = 1 - acts
+    rollout = Rollout.from_steps(
+        nothing, nothing, rewards, ended, ended, acts, nothing[0], none, None, nothing[0], waits
+    )
+    found = learned_rewards(learners, rollout).rewards[0, 1]
+    assert agents[0].learner.return_statistics.moments.tolist() == pytest.approx([4, 0.25, 4 * 0.0825])
+    assert found.tolist() == pytest.approx([0.3 / math.sqrt(0.0825), 0.7 / math.sqrt(0.0825)])
+
+
 class Mortal(ParallelEnv):
     """Agent a ends after two of four steps; b is paid 1 in every step, and a with `pay` 1e-9 after its end."""
 
