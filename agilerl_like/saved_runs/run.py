@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -255,11 +256,12 @@ class Run:
         return tuple(HistoryEntry(path, _moment_of(path), self._population_class) for path in paths)
 
     def opponent_pool(self) -> tuple[Opponent, ...]:
-        """Load the best agents of earlier generations, which members were rated against, with their ratings.
+        """Load the best agents of earlier generations, which members were rated or trained against, with their ratings.
 
         The first is the untrained first member; the best of the last generation is not among them. One fit to all games
         between them gives the ratings, so these compare, while each generation's fitness was measured against the
-        opponents of its time, and is the highest of several uncertain ratings.
+        opponents of its time, and is the highest of several uncertain ratings. With another fitness than "rating" they
+        have played no such games, and their ratings are nan; `rate_players` rates them.
 
         Raises:
             ConfigurationError: the run has no opponents, or no checkpoint.
@@ -273,7 +275,10 @@ class Run:
             )
         players = [deserialize(agent, torch.device("cpu"), None) for agent in agents]
         rated = checkpoint.documents["run"]["rivals"]
-        return tuple(Opponent(player, *rating) for player, rating in zip(players, rated, strict=True))
+        pool = tuple(Opponent(player, *rating) for player, rating in zip(players, rated, strict=True))
+        if not any(opponent.games for opponent in pool):
+            return tuple(opponent._replace(rating=math.nan) for opponent in pool)
+        return pool
 
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""

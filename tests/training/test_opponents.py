@@ -27,6 +27,7 @@ from agilerl_like import (
 from agilerl_like.distributed.process_group import SingleProcess
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.own_time import own_time
+from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.opponents import opponent_rows, sample_opponents, scripted_rows
@@ -182,11 +183,16 @@ def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
         evo_steps=128,
         eval_loop=2,
         opponents="past",
+        run_dir="past",
+        checkpoint=128,
         verbose=False,
         reporters=[records],
         selection_strategy=TournamentSelection(2),
     )
     assert len([text for text in records.warnings if "fitness='rating' compares members by games" in text]) == 1
+    pool = Run.open("past").opponent_pool()
+    assert len(pool) > 1
+    assert all(math.isnan(opponent.rating) for opponent in pool)
 
 
 def test_rows_that_pass_from_an_opponent_to_a_member_begin_without_a_hidden_state():
