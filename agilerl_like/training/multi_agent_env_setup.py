@@ -9,6 +9,7 @@ import gymnasium
 
 from agilerl_like.algorithms.ippo import IPPO, MultiAgentPopulation
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.episode_stats import EpisodeTracker
 from agilerl_like.envs.factory import VecEnvConfig, check_instances
 from agilerl_like.envs.multi_agent.group_env import MultiAgentStepSync
@@ -52,12 +53,16 @@ class MultiAgentCollector(Collector):
     def set_opponents(self, opponents: MultiAgentPopulation | Scripts, generation: int, *, everywhere: bool) -> None:
         first = self.population[0]
         columns = self.population.gradient_sync.env_slice(first.num_envs)
+        instances = num_instances(self.env.env)
         if isinstance(opponents, MultiAgentPopulation):
-            rows = opponent_rows(first, first.num_envs, generation, everywhere=everywhere, columns=columns)
+            rows = opponent_rows(
+                first, first.num_envs, generation, everywhere=everywhere, instances=instances, columns=columns
+            )
             by_group: Mapping[str, Any] = opponents.by_group
         else:
             slots = next(iter(self.groups.values())).slots
-            self.step_sync.scripts, rows = scripted_rows(opponents, first, slots, generation, columns)
+            scripts, rows = scripted_rows(opponents, first, slots, generation, columns, instances=instances)
+            self.step_sync.scripts = scripts
             by_group = dict.fromkeys(self.groups)
         for name, group in self.groups.items():
             group.set_opponents(by_group[name], rows[name])

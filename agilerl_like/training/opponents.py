@@ -4,9 +4,9 @@ With "self" the groups of a team, or the agents of its single group, play each o
 do so in every other env, unless a member has one env alone; in the rest a member controls one side, and an opponent all
 others. With a team or a function of the user's, that is the opponent in all envs. The envs with opponents take the
 sides in turn, and each generation continues where the last one ended, so that a member plays each side equally often.
-Functions by group control these groups, in all envs, and the members the others. Opponents explore, and learn nothing:
-their rows are not valid. All members' opponents act in one batched computation; functions act in one env after the
-other.
+Where an env has `instances`, a set of all of them takes the place of one env. Functions by group control these groups,
+in all envs, and the members the others. Opponents explore, and learn nothing: their rows are not valid. All members'
+opponents act in one batched computation; functions act in one env after the other.
 """
 
 from __future__ import annotations
@@ -78,35 +78,44 @@ def sample_opponents(
 
 
 def opponent_rows(
-    team: IPPO, envs: int, generation: int, *, everywhere: bool, columns: slice = slice(None)
+    team: IPPO,
+    envs: int,
+    generation: int,
+    *,
+    everywhere: bool,
+    instances: int = 1,
+    columns: slice = slice(None),
 ) -> dict[str, np.ndarray]:
     """Return which rows of each group `[envs A]` an opponent controls in a generation, the same for all members.
 
-    `columns` are the envs of a member that this process steps, of all its `envs`.
+    Env i of a member is of instance i modulo `instances`. All envs of a set of instances have the same side, so that a
+    member plays each side of each instance equally often. `columns` are the envs of a member that this process steps,
+    of all its `envs`.
     """
-    sides = player_sides(team.groups)
-    rows = {group: np.zeros((envs, len(ids)), np.bool_) for group, ids in team.groups.items()}
-    with_opponent = range(envs) if everywhere or envs == 1 else range(1, envs, 2)
-    for turn, env in enumerate(with_opponent, start=generation * len(with_opponent)):
+    sides, sets = player_sides(team.groups), envs // instances
+    rows = {group: np.zeros((sets, instances, len(ids)), np.bool_) for group, ids in team.groups.items()}
+    with_opponent = range(sets) if everywhere or sets == 1 else range(1, sets, 2)
+    for turn, place in enumerate(with_opponent, start=generation * len(with_opponent)):
         side = sides[turn % len(sides)]
         for group, ids in team.groups.items():
-            rows[group][env] = [agent not in side for agent in ids]
-    return {group: flags[columns].ravel() for group, flags in rows.items()}
+            rows[group][place] = [agent not in side for agent in ids]
+    return {group: flags.reshape(envs, -1)[columns].ravel() for group, flags in rows.items()}
 
 
 def scripted_rows(
-    scripts: Scripts, first: IPPO, slots: Sequence[int], generation: int, columns: slice
+    scripts: Scripts, first: IPPO, slots: Sequence[int], generation: int, columns: slice, *, instances: int = 1
 ) -> tuple[ScriptedRows, dict[str, np.ndarray]]:
     """Return what controls the opponents' agents in a generation, and the rows of each group `[E A]` that it controls.
 
-    `slots` are those of the members of this process, whose envs are the `columns` of each one's.
+    `slots` are those of the members of this process, whose envs are the `columns` of each one's; `instances` are as in
+    `opponent_rows`.
     """
     agents, count = scripted_agents(scripts, first.groups, first.possible_action_spaces), first.num_envs
     if isinstance(scripts, Mapping):
         envs = len(range(count)[columns])
         rows = {group: np.full(envs * len(ids), group in scripts) for group, ids in first.groups.items()}
     else:
-        rows = opponent_rows(first, count, generation, everywhere=True, columns=columns)
+        rows = opponent_rows(first, count, generation, everywhere=True, instances=instances, columns=columns)
     by_agent = {
         agent: np.tile(rows[group].reshape(-1, len(ids))[:, place], len(slots))
         for group, ids in first.groups.items()

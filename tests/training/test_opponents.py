@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from functools import partial
 
 import game_envs as games
@@ -73,6 +74,38 @@ def test_a_member_plays_each_side_equally_often_whatever_the_number_of_its_envs(
     team.num_envs = 1
     scripted = [scripted_rows(lambda *_: 0, team, [0], number, slice(None))[1] for number in range(len(sides))]
     assert [np.flatnonzero(~rows["player"]).tolist() for rows in scripted] == sides
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("envs", [2, 4, 6])
+def test_a_member_plays_each_side_of_each_instance_equally_often(envs, everywhere):
+    """Env i is of instance i modulo two, and there are as many generations as sides."""
+    spaces = {"player_0": Box(-1, 1, (2,)), "player_1": Box(-1, 1, (2,))}
+    team, played = IPPO(spaces, dict.fromkeys(spaces, Discrete(2)), net_config=SMALL), Counter()
+    for generation in range(2):
+        rows = opponent_rows(team, envs, generation, everywhere=everywhere, instances=2)["player"].reshape(envs, 2)
+        played.update((env % 2, *taken) for env, taken in enumerate(rows.tolist()) if any(taken))
+    sets = envs // 2
+    with_opponent = sets if everywhere or sets == 1 else sets // 2
+    sides = [(False, True), (True, False)]
+    assert played == {(instance, *side): with_opponent for instance in (0, 1) for side in sides}
+
+
+@pytest.mark.parametrize("kind", ["team", "function"])
+def test_opponents_in_training_take_each_side_of_each_instance(kind):
+    env = make_multi_agent_vect_envs(Duel, 4, instances=[{"steps": 4}, {"steps": 8}], backend="sync")
+    groups = {"red_0": "player", "blue_0": "player"}
+    teams, others = (population(env, 1, seed, groups=groups) for seed in (1, 2))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("act", "env", "learn")))
+    collector.reset([0])
+    played = set()
+    for generation in range(2):
+        opponents = others if kind == "team" else lambda observation, mask, rng: 0
+        collector.set_opponents(opponents, generation, everywhere=True)
+        rows = collector.groups["player"]._opponent_rows.reshape(4, 2).tolist()
+        played |= {(place % 2, *taken) for place, taken in enumerate(rows)}
+    env.close()
+    assert played == {(instance, *side) for instance in (0, 1) for side in [(False, True), (True, False)]}
 
 
 @pytest.mark.slow
