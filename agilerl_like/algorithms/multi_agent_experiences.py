@@ -91,6 +91,8 @@ def experiences_of_group(
 ) -> GroupExperiences:
     """Return the experiences, masks and acting flags of one group's agents as rows.
 
+    Those of a loop over one env that is not vectorised may lack the axis of envs.
+
     Raises:
         ConfigurationError: an agent is missing, or parts have different lengths.
     """
@@ -113,16 +115,28 @@ def experiences_of_group(
                 )
         return [stack({agent: tables[name][agent][t] for agent in group.agent_ids}) for t in range(steps)]
 
-    def arrays(by_agent: Mapping[str, Any]) -> Any:
+    def numbers(by_agent: Mapping[str, Any]) -> Any:
         return group.to_rows({agent: np.atleast_1d(np.asarray(part)) for agent, part in by_agent.items()})
+
+    def actions_of_step(by_agent: Mapping[str, Any]) -> Any:
+        parts = {agent: np.asarray(part) for agent, part in by_agent.items()}
+        shape = group.single_action_space.shape
+        return group.to_rows(
+            {agent: part[None] if part.shape == shape else np.atleast_1d(part) for agent, part in parts.items()}
+        )
+
+    def masks_of_step(by_agent: Mapping[str, Any]) -> Any:
+        return group.to_rows({agent: np.atleast_2d(np.asarray(part)) for agent, part in by_agent.items()})
 
     def observations(by_agent: Mapping[str, Any]) -> Any:
         return group.observation_rows({agent: group.as_batch(agent, by_agent[agent]) for agent in group.agent_ids})
 
-    actions, log_probs, rewards, dones, values = (over_time(name, arrays) for name in NAMES[1:6])
-    next_state, next_done = observations(tables["next_state"]), arrays(tables["next_done"])
+    actions = over_time("actions", actions_of_step)
+    log_probs, rewards, dones, values = (over_time(name, numbers) for name in NAMES[2:6])
+    next_state, next_done = observations(tables["next_state"]), numbers(tables["next_done"])
     rows = over_time("states", observations), actions, log_probs, rewards, dones, values, next_state, next_done
-    masks, flags = (over_time(name, arrays) if name in tables else None for name in ("action_masks", "acting"))
+    masks = over_time("action_masks", masks_of_step) if "action_masks" in tables else None
+    flags = over_time("acting", numbers) if "acting" in tables else None
     return GroupExperiences(rows, masks, _acting_by_reward(rewards) if flags is None else flags)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import CHOICES, Duel, Roles
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from pettingzoo import ParallelEnv
 from small_runs import SMALL
 
@@ -197,6 +197,39 @@ def test_masks_apply_in_learn():
         assert all(torch.equal(after[name], x) for name, x in before[group].items() if "norm" not in name)
     with pytest.raises(ConfigurationError, match="action_masks"):
         team.learn(experiences, {agent: [only[:, 0]] * 8 for agent in team.agent_ids})
+
+
+@pytest.mark.parametrize(
+    ("space", "choices"), [(Box(-1, 1, (2,)), 0), (MultiDiscrete([2, 3]), 5), (Discrete(3), 3)], ids=repr
+)
+def test_a_loop_over_one_env_may_leave_out_the_axis_of_envs(space, choices):
+    ids, steps, rng = ("a_0", "a_1"), 8, np.random.default_rng(0)
+    space.seed(0)
+
+    def by_agent(draw):
+        return {agent: [draw() for _ in range(steps)] for agent in ids}
+
+    def seen():
+        return rng.uniform(-1, 1, 3).astype(np.float32)
+
+    log_probs, rewards, values = (by_agent(rng.random) for _ in range(3))
+    over_time = by_agent(seen), by_agent(space.sample), log_probs, rewards, by_agent(lambda: 0.0), values
+    last = {agent: seen() for agent in ids}, dict.fromkeys(ids, 1.0)
+    masks = by_agent(lambda: np.ones(choices, np.bool_)) if choices else None
+
+    def with_axis(parts):
+        return {agent: [np.asarray(step)[None] for step in its] for agent, its in parts.items()}
+
+    observed = dict.fromkeys(ids, Box(-1, 1, (3,)))
+    bare, wide = (
+        IPPO(observed, dict.fromkeys(ids, space), seed=0, num_envs=1, learn_step=8, batch_size=8, net_config=SMALL)
+        for _ in range(2)
+    )
+    bare.learn((*over_time, *last), masks)
+    last = ({agent: np.asarray(part)[None] for agent, part in parts.items()} for parts in last)
+    wide.learn((*map(with_axis, over_time), *last), masks and with_axis(masks))
+    states = (team.learners["a"].network.state_dict() for team in (bare, wide))
+    assert all(map(torch.equal, *(its.values() for its in states)))
 
 
 class _Telling:
