@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
@@ -32,7 +32,8 @@ from agilerl_like.distributed.process_group import (
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
-from agilerl_like.envs.multi_agent.packed_env import PackedMultiAgentEnv
+from agilerl_like.envs.multi_agent.packed_env import time_limit
+from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
@@ -158,13 +159,16 @@ def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList, *, until_end: 
 def longest_episode(env: Any) -> int | None:
     """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown.
 
-    Of a `SyncVectorEnv` it is that of its first env, because the vector env itself has no spec.
+    A vector env of single envs has no spec of its own: its limit is that of its first env, whatever the backend.
     """
-    unwrapped = getattr(env, "unwrapped", env)
-    if isinstance(unwrapped, SyncVectorEnv):
-        env = unwrapped.envs[0]
-    if isinstance(env, PackedMultiAgentEnv):
-        return env.max_episode_steps
+    core = getattr(env, "unwrapped", env)
+    if isinstance(core, SubprocVectorEnv):
+        return core.max_episode_steps
+    if isinstance(core, SyncVectorEnv):
+        return time_limit(core.envs[0])
+    if isinstance(core, AsyncVectorEnv):
+        with contextlib.closing(core.env_fns[0]()) as single:
+            return time_limit(single)
     return getattr(getattr(env, "spec", None), "max_episode_steps", None)
 
 

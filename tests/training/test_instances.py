@@ -23,6 +23,7 @@ from agilerl_like import (
     EnvStepError,
     Population,
     evaluate,
+    make_multi_agent_vect_envs,
     make_vect_envs,
     train_on_policy,
 )
@@ -41,7 +42,7 @@ from agilerl_like.training.collector import Collector, PhaseTimer
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
-from agilerl_like.training.session import ProcessRun, limits_reached
+from agilerl_like.training.session import ProcessRun, limits_reached, longest_episode
 from agilerl_like.training.sharding import ShardedPopulation
 from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
@@ -217,6 +218,33 @@ def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(
     for view in Seen.views:
         np.testing.assert_allclose(np.nanmean(view.returns, axis=1), view.fitness)
     assert len(Seen.views) > 1
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers", "async"])
+def test_the_time_limit_of_an_env_is_known_with_every_backend(backend):
+    env = make_vect_envs("Acrobot-v1", num_envs=2, backend=backend, max_episode_steps=7)
+    assert longest_episode(env) == 7
+    env.close()
+    endless = make_vect_envs(Paid, num_envs=2, backend=backend)
+    assert longest_episode(endless) is None
+    endless.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_the_time_limit_of_a_team_is_known_with_every_backend(backend):
+    pytest.importorskip("mpe2")
+    env = make_multi_agent_vect_envs("mpe2.simple_spread_v3", 2, backend=backend, max_cycles=7)
+    assert longest_episode(env.vector) == 7
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_selection_sees_training_returns_where_evaluation_is_cut_at_the_time_limit(backend):
+    env = make_vect_envs("Acrobot-v1", num_envs=2, backend=backend, num_workers=1, max_episode_steps=5)
+    Seen.views.clear()
+    trained(env, members(2, env), eval_loop=2, eval_steps=5, selection_strategy=Seen())
+    env.close()
+    assert {view.train_returns is not None for view in Seen.views} == {True}
 
 
 def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():

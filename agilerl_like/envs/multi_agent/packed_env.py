@@ -339,6 +339,14 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
             raise EnvStepError(f"{self.env}: {what} {error}")
 
 
+def time_limit(env: gym.Env) -> int | None:
+    """Return the time limit of a single env's episodes, in steps; None if it has none, or it is unknown."""
+    core = env.unwrapped
+    if isinstance(core, PackedMultiAgentEnv):
+        return core.max_episode_steps
+    return None if env.spec is None else env.spec.max_episode_steps
+
+
 def split_mask(observation: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return an observation without the action mask that PettingZoo's environments give with it, and the mask."""
     rest = {key: part for key, part in observation.items() if key != MASK}

@@ -31,6 +31,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.multi_agent.packed_env import time_limit
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.envs.subproc.handle import WorkerExit, WorkerHandle, anonymous_file, shutdown
 from agilerl_like.envs.subproc.worker import (
@@ -85,6 +86,8 @@ class SubprocVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.metadata = {**one.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = one.render_mode
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
+        self.max_episode_steps = time_limit(one)
+        """Time limit of the first env's episodes, in steps; None if it has none, or it is unknown."""
         self._name = env_name_of(one)
         one.close()
         if reason := unsupported_reason(self.env_fns[0], self.single_observation_space, self.single_action_space):
