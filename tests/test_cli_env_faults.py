@@ -62,6 +62,16 @@ class Unlicensed(Flawed):
             raise RuntimeError("no licence")
 
 
+class Unclosable(Flawed):
+    is_open = True
+
+    def close(self):
+        super().close()
+        if self.is_open and Flawed.steps >= 100:  # more than the checks take, which close envs, too
+            self.is_open = False
+            raise OSError("the licence server does not answer")
+
+
 class Endless(Flawed):
     def step(self, action):
         observation, reward, _, *rest = super().step(action)
@@ -122,6 +132,20 @@ def test_in_a_constructor_nothing_was_trained(run, capsys, at, backend):
         message + r'\(File ".*", line \d+, in __init__\); nothing was trained, with environment.kwargs={.*\'at\': \d}$',
         line,
     )
+
+
+SINGLE = ("--population.size", "1", "--selection.tournament_size", "1", "--environment.num-envs", "1")
+"""Options of a run that trains in the env that the command makes."""
+
+
+@pytest.mark.parametrize(("flaw", "at", "code"), [("opens", 100, 75), ("spoils", 10**9, 0)])
+def test_envs_that_fail_to_close_leave_the_exit_code(run, capsys, flaw, at, code):
+    with pytest.warns(RuntimeWarning, match="Unclosable: close failed with OSError: the licence server") as warned:
+        assert run(flaw, at, "Unclosable", *SINGLE, "--training.eval-loop", "1") == code
+    assert len(warned) == 2
+    if code:
+        *_, line = capsys.readouterr().err.splitlines()
+        assert line.endswith("; there is no checkpoint yet; to start it again: agilerl-like resume runs/one --trust")
 
 
 def test_in_evaluation(run, capsys):

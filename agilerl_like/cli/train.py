@@ -49,6 +49,7 @@ from agilerl_like.config.bundled import find_config
 from agilerl_like.config.notes import config_notes
 from agilerl_like.config.resume_rules import fixed_fields
 from agilerl_like.distributed.process_group import ProcessGroup, SingleProcess, is_launched
+from agilerl_like.envs.env_errors import close_quietly
 from agilerl_like.errors import CheckpointError, ConfigurationError, EnvStepError, ExitCode, PopulationDivergedError
 from agilerl_like.registry import registered
 from agilerl_like.reporting import formatting
@@ -406,7 +407,7 @@ def _run(
     with contextlib.ExitStack() as stack:
         stack.callback(os.chdir, here)
         setup = build(config, process_group.device(config.run.torch_device), evolves_noise=evolves_noise)
-        stack.callback(setup.env.close)
+        stack.callback(close_quietly, setup.env)
         choice = choose_layout(
             setup.env_setup,
             setup.population,

@@ -7,6 +7,7 @@ the environment and the line of its code. Worker processes import this module wi
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,19 @@ def env_errors(env: Any, action: str) -> Iterator[None]:
             raise
         text = _mismatch_in(env) or f"{_row_of(error)}{action} failed with {describe_exception(error)}"
         raise EnvStepError(f"{env_name_of(env)}: {text}") from error
+
+
+def close_quietly(env: Any) -> None:
+    """Close an env, and warn if that fails: the exception would replace the result or the error of an ended run."""
+    try:
+        env.close()
+    except Exception as error:
+        warnings.warn(
+            f"{env_name_of(getattr(env, 'vector', env))}: close failed with {describe_exception(error)}; its "
+            "processes, files or connections may stay open until this process ends",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def env_name_of(env: Any) -> str:

@@ -30,7 +30,7 @@ from agilerl_like.distributed.process_group import (
     shard_members,
 )
 from agilerl_like.distributed.signals import StopRequests
-from agilerl_like.envs.env_errors import env_name_of
+from agilerl_like.envs.env_errors import close_quietly, env_name_of
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
 from agilerl_like.envs.multi_agent.packed_env import time_limit
 from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
@@ -465,7 +465,7 @@ class ProcessRun:
         env_setup, args, shard = self.env_setup, self.plan.training_args, members.shard
         training_env = env_setup.make_training_env(len(members.population), shard.parts, shard.part)
         if training_env is not env_setup.env:
-            open_envs.callback(training_env.close)
+            open_envs.callback(close_quietly, training_env)
         eval_env = env_setup.adapt(self._eval_env(open_envs, len(members.population), training_env))
         return env_setup.adapt(training_env), env_setup.make_evaluator(args.fitness, eval_env, args.eval_steps)
 
@@ -487,7 +487,7 @@ class ProcessRun:
                     f"allowed are multiples of {num_members}, or an env that can be made again ({error})"
                 ) from error
             return env
-        stack.callback(env.close)
+        stack.callback(close_quietly, env)
         return env
 
     def _prepare_folder(self, run_dir: Path, *, starts: bool, resume: bool) -> None:
@@ -566,10 +566,10 @@ def worker_main(rank: int, job: WorkerJob) -> None:
     with contextlib.suppress(RunFinished), contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
         env_setup = job.env_setup.from_config(job.env_config)
-        stack.callback(env_setup.env.close)
+        stack.callback(close_quietly, env_setup.env)
         eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)
         if eval_setup is not None:
-            stack.callback(eval_setup.env.close)
+            stack.callback(close_quietly, eval_setup.env)
         ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
 
 
