@@ -34,7 +34,12 @@ from agilerl_like.envs.env_ids import (
     with_valid_time_limit,
 )
 from agilerl_like.envs.envpool import EnvPoolVectorEnv
-from agilerl_like.envs.gymnasium_vector_fixes import async_worker, fix_infos, with_copied_final_obs
+from agilerl_like.envs.gymnasium_vector_fixes import (
+    ClosableAsyncVectorEnv,
+    async_worker,
+    fix_infos,
+    with_copied_final_obs,
+)
 from agilerl_like.envs.import_warnings import import_warnings_ignored
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
@@ -651,7 +656,8 @@ def _picklable(source: EnvSource) -> EnvSource | EnvSpec:
 def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], source: Any, **options: Any) -> VectorEnv:
     """Make gymnasium's SyncVectorEnv or AsyncVectorEnv, which copies final observations."""
     if backend == "async":
-        env = AsyncVectorEnv([with_copied_final_obs(env_fn) for env_fn in env_fns], worker=async_worker, **options)
+        env_fns = [with_copied_final_obs(env_fn) for env_fn in env_fns]
+        env = ClosableAsyncVectorEnv(env_fns, worker=async_worker, **options)
     else:
         env = SyncVectorEnv(env_fns, **options)
         refuse_shared_envs(env.envs, source)
@@ -678,6 +684,7 @@ def _find_env_config(env: VectorEnv) -> VecEnvConfig | None:
 _BUILT_FROM_ENV_FNS: Mapping[type[VectorEnv], Backend] = {
     SyncVectorEnv: "sync",
     AsyncVectorEnv: "async",
+    ClosableAsyncVectorEnv: "async",
     SubprocVectorEnv: "workers",
 }
 

@@ -1,4 +1,4 @@
-"""Fixes defects of gymnasium's vector envs: infos that are cast, last observations that change, exceptions, Ctrl-C.
+"""Fixes defects of gymnasium's vector envs: infos that are cast, last observations that change, exceptions, signals.
 
 Infos are merged by `add_info`, because gymnasium casts the numbers of all envs to the type of the first one.
 
@@ -8,6 +8,8 @@ Copies are made at episode ends only, so other steps take no longer.
 
 The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note. They
 also end at Ctrl-C, which a terminal sends to all processes, although the run still needs them to stop in order.
+
+An AsyncVectorEnv that has lost a worker would wait forever for it in `close`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.async_vector_env import _async_worker
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from agilerl_like.envs.env_errors import note_place
 from agilerl_like.envs.vector_infos import add_info, copy_info
@@ -71,9 +73,30 @@ class CopyFinalObs(gym.Wrapper):
 
 
 def async_worker(*arguments: Any) -> None:
-    """Run gymnasium's worker of an AsyncVectorEnv, with Ctrl-C left to the process that started it."""
+    """Run gymnasium's worker of an AsyncVectorEnv, with Ctrl-C left to the process that started it.
+
+    SIGTERM ends the worker, since `close` sends it: a worker that is forked during a run inherits the run's handler,
+    which ends nothing.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _async_worker(*arguments)
+
+
+class ClosableAsyncVectorEnv(AsyncVectorEnv):
+    """An AsyncVectorEnv that closes after a lost worker, and after an exception while it waited for replies.
+
+    gymnasium's waits for replies to an unfinished call first, of which it may have read some: it would wait forever.
+    """
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Close the envs and end their processes; end these at once if a call is unfinished or one of them is lost."""
+        processes = zip(self.parent_pipes, self.processes, strict=True)
+        # without a pipe is one that has sent an exception and ended
+        is_lost = any(pipe is not None and not process.is_alive() for pipe, process in processes)
+        if is_lost or self._state is not AsyncState.DEFAULT:
+            self._state, terminate = AsyncState.DEFAULT, True
+        super().close_extras(timeout, terminate)
 
 
 def lacks_copied_final_obs(env: VectorEnv) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl_like.agilerl.vector import DummyVecEnv
+from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
 from agilerl_like.envs.gymnasium_vector_fixes import async_worker, fix_infos
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -111,6 +112,56 @@ def test_async_envs_of_this_package_have_that_worker():
     for env in (WAYS["async"](), WAYS["async, in training"]()):
         assert env.worker is async_worker
         env.close()
+
+
+needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="signals and processes of POSIX")
+
+
+def failing(num_envs=3):
+    env = make_vect_envs(failing_envs.FailingEnv, num_envs, backend="async")
+    assert isinstance(env, AsyncVectorEnv)
+    env.reset(seed=list(range(num_envs)))  # pyright: ignore[reportArgumentType]
+    return env
+
+
+def closes(env):
+    """Close an env, and return whether all of its processes have ended."""
+    env.close()
+    return not any(process.is_alive() for process in env.processes)
+
+
+@needs_fork
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_an_async_env_closes_after_a_worker_was_lost_in_a_step(row):
+    env, actions = failing(), np.zeros(3, int)
+    actions[row] = failing_envs.EXITS
+    with pytest.raises((EOFError, ConnectionResetError)):
+        env.step(actions)
+    assert closes(env)
+
+
+@needs_fork
+def test_an_async_env_closes_after_a_worker_was_lost_between_steps():
+    env = failing()
+    env.processes[1].kill()
+    env.processes[1].join()
+    assert closes(env)
+
+
+@needs_fork
+def test_an_async_env_closes_after_ctrl_c_between_the_replies_to_a_step():
+    env = failing()
+    env.step_async(np.zeros(3, int))
+    env.parent_pipes[0].recv()
+    assert closes(env)
+
+
+@needs_fork
+def test_a_worker_of_an_async_env_that_hangs_ends_also_if_it_was_forked_during_a_run():
+    with StopRequests(announces=False):
+        env = failing()
+        env.step_async(np.array([0, failing_envs.HANGS, 0]))
+        assert closes(env)
 
 
 @pytest.mark.parametrize("backend", ["sync", "async", "workers"])

@@ -1,4 +1,9 @@
-"""Envs whose `close` fails leave a run's result or its error."""
+"""Envs whose `close` fails, and processes of envs that end by themselves, leave a run's result or its error."""
+
+import contextlib
+import multiprocessing
+import os
+import sys
 
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
@@ -73,3 +78,28 @@ def test_what_ends_the_process_is_no_failure_to_close():
 
     with pytest.raises(KeyboardInterrupt):
         close_quietly(Interrupted())
+
+
+class Exits(CartPoleEnv):
+    """Ends its worker process in step number `at`; never if that is 0."""
+
+    def __init__(self, at=0):
+        super().__init__()
+        self.steps, self.at = 0, at
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.at and multiprocessing.parent_process() is not None:
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes that are forked")
+def test_the_process_of_one_env_that_exits_ends_the_run_in_an_error_and_the_processes_of_the_others():
+    """Row 0 has replied to the step in which row 1 exits; `close` must not wait for its reply again."""
+    env = make_vect_envs(Exits, 2, backend="async", instances=[{"at": 0}, {"at": 20}])
+    with contextlib.closing(env):
+        before = {process.pid for process in multiprocessing.active_children()}
+        with pytest.raises(EnvStepError, match="step failed with"):
+            train(env)
+        assert {process.pid for process in multiprocessing.active_children()} == before
