@@ -7,14 +7,16 @@ reset. If an env writes all observations into one array, the stored observation 
 Copies are made at episode ends only, so other steps take no longer.
 
 The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note. They
-also end at Ctrl-C, which a terminal sends to all processes, although the run still needs them to stop in order.
+also end at a Ctrl-C or SIGTERM to all processes of a run, although the run still needs them to stop in order.
 
 An AsyncVectorEnv that has lost a worker would wait forever for it in `close`.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -73,13 +75,16 @@ class CopyFinalObs(gym.Wrapper):
 
 
 def async_worker(*arguments: Any) -> None:
-    """Run gymnasium's worker of an AsyncVectorEnv, with Ctrl-C left to the process that started it.
+    """Run gymnasium's worker of an AsyncVectorEnv, with signals to its run left to the process that started it.
 
-    SIGTERM ends the worker, since `close` sends it: a worker that is forked during a run inherits the run's handler,
-    which ends nothing.
+    The group of processes is another one, because a supervisor's SIGTERM goes to all of a group, and the run needs its
+    envs until it is saved. SIGTERM ends the worker all the same, since `close` sends it: a worker that is forked during
+    a run inherits the run's handler, which ends nothing.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform != "win32":
+        os.setpgrp()
     _async_worker(*arguments)
 
 

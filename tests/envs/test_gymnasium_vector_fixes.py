@@ -164,6 +164,14 @@ def test_a_worker_of_an_async_env_that_hangs_ends_also_if_it_was_forked_during_a
         assert closes(env)
 
 
+@needs_fork
+def test_a_signal_to_the_processes_of_a_run_does_not_reach_workers_of_async_envs():
+    env = failing()
+    groups = [os.getpgid(process.pid) for process in env.processes]
+    assert groups == [process.pid for process in env.processes]
+    assert closes(env)
+
+
 @pytest.mark.parametrize("backend", ["sync", "async", "workers"])
 def test_final_info_is_not_of_the_next_episode(backend):
     env = make_vect_envs(failing_envs.SharedBufferEnv, 3, backend=backend)

@@ -71,6 +71,19 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path, action, options):
     assert saved(tmp_path) == [1]  # which took a whole generation
 
 
+def test_sigterm_to_all_processes_of_a_group_saves_a_run_in_async_envs(tmp_path):
+    """Supervisors send it so; the run evaluates its members once more, for which it needs the envs' processes."""
+    endless = ("--training.max_steps", "1_000_000", "--run.processes", "1", "--run.threads", "1")
+    with Command(training(tmp_path, "--environment.backend", "async", *endless)) as command:
+        command.wait_for("gen    1")
+        os.killpg(command.process.pid, signal.SIGTERM)
+        ended = command.ended()
+    assert ended.code == CODES["terminate"], ended
+    assert advice(tmp_path) in ended.said, ended.said
+    assert not ended.left
+    assert (tmp_path / "run" / "population").is_dir()
+
+
 @pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM to the launcher", "Ctrl-C"])
 def test_a_signal_to_accelerate_launch_ends_its_run(tmp_path, to_all):
     with Command(training(tmp_path, *APART), launcher=LAUNCHER) as command:
