@@ -6,8 +6,9 @@ Vector envs that reset in the same step store only references to the last observ
 reset. If an env writes all observations into one array, the stored observation becomes the first of the next episode.
 Copies are made at episode ends only, so other steps take no longer.
 
-The workers of an AsyncVectorEnv send exceptions without their traceback. The line of the env is added as a note. They
-also end at a Ctrl-C or SIGTERM to all processes of a run, although the run still needs them to stop in order.
+The workers of an AsyncVectorEnv send exceptions without their traceback, and some that the parent cannot read. The line
+of the env is added as a note, and those are replaced. Workers also end at a Ctrl-C or SIGTERM to all processes of a
+run, although the run still needs them to stop in order.
 
 An AsyncVectorEnv that has lost a worker would wait forever for it in `close`.
 """
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import gymnasium as gym
@@ -60,6 +62,7 @@ class CopyFinalObs(gym.Wrapper):
             return self.env.reset(seed=seed, options=options)
         except Exception as error:
             note_place(error)
+            _check_sendable(error)
             raise
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -68,10 +71,26 @@ class CopyFinalObs(gym.Wrapper):
             observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             note_place(error)
+            _check_sendable(error)
             raise
         if terminated or truncated:
             observation, info = deepcopy(observation), copy_info(info)
         return observation, reward, terminated, truncated, info
+
+
+def _check_sendable(error: Exception) -> None:
+    """Raise a RuntimeError with the message of an exception that cannot be sent to the parent process.
+
+    The parent makes another one of its type from it, which fails if the type needs more arguments, and waits forever
+    for one that cannot be pickled.
+    """
+    try:
+        ForkingPickler.dumps(error)
+        type(error)(deepcopy(error))  # makes it again, as unpickling does
+    except Exception:
+        substitute = RuntimeError(f"{type(error).__name__}: {error}")
+        substitute.__notes__ = error.__notes__
+        raise substitute from error
 
 
 def async_worker(*arguments: Any) -> None:

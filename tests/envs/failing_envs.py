@@ -1,6 +1,7 @@
 """Envs that fail, for the tests of worker processes. Workers import this file, so it imports little."""
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -56,6 +57,26 @@ class FailingEnv(gym.Env):
 
     def modules(self):
         return sorted(sys.modules), {name: value for name, value in os.environ.items() if name.endswith("_THREADS")}
+
+
+def decode_error():
+    return json.JSONDecodeError("no answer", "", 0)
+
+
+def error_with_lock():
+    error = ConnectionError("no answer")
+    error.lock = threading.Lock()
+    return error
+
+
+class RaisesAny(FailingEnv):
+    """Raises in each step what a function returns."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def step(self, action):
+        raise self.error()
 
 
 class BrokenAtReset(FailingEnv):

@@ -3,12 +3,14 @@
 import os
 import signal
 import sys
+from functools import partial
 
 import failing_envs
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from agilerl_like import EnvStepError
 from agilerl_like.agilerl.vector import DummyVecEnv
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
@@ -169,6 +171,18 @@ def test_a_signal_to_the_processes_of_a_run_does_not_reach_workers_of_async_envs
     env = failing()
     groups = [os.getpgid(process.pid) for process in env.processes]
     assert groups == [process.pid for process in env.processes]
+    assert closes(env)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's logger prints the worker's traceback
+@pytest.mark.parametrize("error", [failing_envs.decode_error, failing_envs.error_with_lock])
+def test_an_exception_that_cannot_be_sent_is_reported_with_its_type_message_and_line(error):
+    env = make_vect_envs(partial(failing_envs.RaisesAny, error), 3, backend="async")
+    adapter = VecEnvAdapter(env)
+    adapter.reset(SEEDS)
+    name = type(error()).__name__
+    with pytest.raises(EnvStepError, match=rf"failed with RuntimeError: {name}: no answer.* \(File .*failing_envs"):
+        adapter.step(np.zeros(3, int))
     assert closes(env)
 
 
