@@ -26,24 +26,28 @@ class EpisodeTracker:
         self._returns = array_backend.zeros(num_envs, dtype=np.float64)
         self._begun_by_others = array_backend.zeros(num_envs, dtype=np.bool_)
         """Envs whose running episode another member began."""
+        self._at_start = ~self._begun_by_others
+        """Envs in whose episode no step was taken."""
 
-    def update(self, rewards: Array, ended: Array, lost: Array) -> None:
-        """Add one step of each env, `[N]`; `ended` marks the episodes that it ended.
+    def update(self, rewards: Array, ended: Array, valid: Array) -> None:
+        """Add one step of each env, `[N]`; `ended` marks the episodes that it ended, `valid` the envs that took one.
 
-        Those of which `lost` is True as well do not count, because the env's worker process has died in their midst,
-        nor do those that began before a `discard`.
+        An episode that ended without a step in that env does not count, because the env's worker process has died in
+        its midst, nor does one that began before a `discard`.
         """
         self.running += rewards
+        self._at_start &= ~valid
         if self._backend.maybe_any(ended):
-            counted = ended & ~lost & ~self._begun_by_others
+            counted = ended & valid & ~self._begun_by_others
             self._counts += counted
             self._returns += self._backend.where(counted, self.running, 0.0)
             self.running = self._backend.where(~ended, self.running, 0.0)
             self._begun_by_others &= ~ended
+            self._at_start |= ended
 
     def discard(self, rows: slice) -> None:
         """Discard the finished and the running episodes of some envs, whose member was replaced."""
-        self._begun_by_others[rows] = True
+        self._begun_by_others[rows] = ~self._at_start[rows]
         self._counts[rows] = 0
         self._returns[rows] = 0.0
 

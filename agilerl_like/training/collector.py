@@ -380,7 +380,7 @@ class GroupCollector:
             transition = self.env.step_wait(group.place)
         with self.timer("act"):
             group.buffer.put_outcome(group.pending_step, self._without_opponents(group, transition))
-            group.episodes.update(transition.reward, transition.ended, transition.lost)  # 0 where not valid
+            group.episodes.update(transition.reward, transition.ended, transition.valid)  # 0 where not valid
             self.observations = self._merge(group, self.observations, self._by_member(self._encode(transition.obs)))
             if transition.action_mask is not None:
                 mask = self._by_member(torch.as_tensor(transition.action_mask))

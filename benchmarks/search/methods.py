@@ -204,20 +204,25 @@ def _ours(
     """Return the default search with a part of it changed or switched off."""
     make = _registered(selection, explorer, chosen, explored)
     needs = (("selection", selection), ("explorer", explorer))
-    return Method(what, lambda case: _sobol(make(case), case), needs, version=20)
+    return Method(what, lambda case: _sobol(make(case), case), needs, version=21)
 
 
 FOREIGN_EPISODES = "the training return of a member that took a slot contained the episodes that had begun there"
 """How `ours` before version 20 and `ipbt` before version 6 differ, for `also_counts`."""
+MISSING_EPISODES = (
+    "the training return of a member that took a slot lacked the first episode in envs whose episode had just ended"
+)
+"""How version 20 of `ours` and version 6 of `ipbt` differ, for `also_counts`."""
 
 METHODS = {
     "ours": Method(
-        'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=20, also_counts={
+        'evolution="auto"', _auto, (("selection", AUTO), ("explorer", AUTO)), version=21, also_counts={
             16: "no fresh members came in generations in which a clone of the best agent had just returned, although "
             f"no member earned more than a constant policy, and {FOREIGN_EPISODES}",
             17: "no constant policies were played in simple_spread, so that no fresh members could come there, a "
             "fresh member could replace a clone of the best agent in the generation of its return, where no member "
             f"earned more than a constant policy, and {FOREIGN_EPISODES}",
+            20: MISSING_EPISODES,
         },
     ),
     "ours_no_halving": _ours("ours: all members stay to the end", {"halve_at": ()}),
@@ -241,7 +246,7 @@ METHODS = {
     "ours_truncation": _ours("ours: truncation in place of the gate", selection="truncation"),
     "ours_drawn": Method(
         "ours: initial members drawn independently, not by Sobol", _registered(AUTO, AUTO),
-        (("selection", AUTO), ("explorer", AUTO)), version=20,
+        (("selection", AUTO), ("explorer", AUTO)), version=21,
     ),
     "pb2": Method(
         "a variant of PB2: truncation, this package's process without its rule for noise; a quarter of the clones take "
@@ -257,9 +262,10 @@ METHODS = {
     "ipbt": Method(
         "a variant of IPBT: restarts with doubled generations, gated selection, and PB2 on all rounds",
         _registered("ipbt", "pb2"),
-        (("selection", "ipbt"), ("explorer", "pb2")), version=6, also_counts={
+        (("selection", "ipbt"), ("explorer", "pb2")), version=7, also_counts={
             4: "members in doubt played further episodes in generations without a selection, too, and "
             f"{FOREIGN_EPISODES}",
+            6: MISSING_EPISODES,
         },
     ),
     "hyperband_tpe": Method(

@@ -539,7 +539,7 @@ def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
     halves = []
     for start in (0, 7):
         for step in transitions[start : start + 7]:
-            tracker.update(step.reward, step.ended, step.lost)
+            tracker.update(step.reward, step.ended, step.valid)
         halves.append(tracker.take())
     for single_env in single_envs:
         returns, total = [], 0.0
@@ -556,8 +556,8 @@ def test_the_tracker_sums_each_episode_once_and_skips_inserted_rows(mode):
 
 def test_an_episode_whose_worker_was_lost_does_not_count():
     tracker = EpisodeTracker(2, NumpyBackend())
-    ended, lost = np.array([True, True]), np.array([False, True])
-    tracker.update(np.array([1.0, 1.0]), ended, lost)
+    ended, valid = np.array([True, True]), np.array([True, False])
+    tracker.update(np.array([1.0, 1.0]), ended, valid)
     assert tracker.running.tolist() == [0.0, 0.0]
     counts, returns = tracker.take()
     assert (counts.tolist(), returns.tolist()) == ([1, 0], [1.0, 0.0])

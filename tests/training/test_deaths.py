@@ -34,6 +34,17 @@ def collector_of(team, env):
     return collector
 
 
+def test_a_successor_has_the_first_episode_of_an_env_whose_last_one_had_ended():
+    env = make_multi_agent_vect_envs(lives, 2, backend="sync")
+    teams = MultiAgentPopulation([team_of(env, num_envs=1, index=index) for index in range(2)])
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0, 1])
+    for _ in range(2):
+        collector.collect(STEPS)
+        assert collector.pop_scores() == [3.0 * STEPS] * 2
+        collector.reset_member(0)
+
+
 def credited(**more):
     """What each agent's own steps of the first episode are credited with, without discounting."""
     env = make_multi_agent_vect_envs(lives, 1, backend="sync")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import RewardWrapper
 from gymnasium.spaces import Box
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from paying_envs import Paid
 from small_runs import Records
@@ -266,6 +266,26 @@ def test_an_episode_that_another_member_began_is_not_one_of_its_successor():
     assert np.isnan(collector.scores()[0])
     assert collector.scores()[1] == 5.0
     collector.collect(5)
+    assert collector.pop_scores() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "after"),
+    [
+        (AutoresetMode.SAME_STEP, 5, 5),
+        (AutoresetMode.NEXT_STEP, 5, 6),  # the first step after the end only resets
+        (AutoresetMode.NEXT_STEP, 6, 5),
+        (AutoresetMode.DISABLED, 5, 5),
+    ],
+)
+def test_a_successor_has_the_first_episode_of_an_env_whose_last_one_had_ended(mode, before, after):
+    env = SyncVectorEnv([Paid, Paid], autoreset_mode=mode)
+    collector = Collector(members(2, env, num_envs=1), VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+    collector.reset([0, 1])
+    collector.collect(before)
+    assert collector.pop_scores() == [5.0, 5.0]
+    collector.reset_member(0)
+    collector.collect(after)
     assert collector.pop_scores() == [5.0, 5.0]
 
 

@@ -267,7 +267,7 @@ class MultiAgentStepSync:
             if step.next_state is not step.state:
                 self._check_state(step.next_state, self.env.group_rows[group])
             team_reward = np.sum([*step.reward.values()], axis=0)
-            self.episodes[group].update(self._own_reward(group, step, team_reward), step.ended, step.lost)
+            self.episodes[group].update(self._own_reward(group, step, team_reward), step.ended, step.acted)
             account = self._accounts[group]
             self._transitions[group] = account.moved(self._with_shared_rewards(step, team_reward, account))
             self._unread[group] = len(self.groups)
