@@ -63,8 +63,15 @@ class RolloutBuilder:
 
     def clear(self) -> None:
         """Discard all steps, which were not learned from; the next one continues the running episodes."""
-        self.empty()
+        self._discard()
         self._agent.learner.forget_random_steps()
+
+    def _discard(self) -> None:
+        """Remove all steps, and let the discounted returns of `normalize_reward`, which lack them, begin at 0."""
+        if self._steps:
+            learner = self._agent.learner
+            learner.return_statistics = learner.return_statistics.of_new_episodes()
+        self.empty()
 
     def empty(self) -> None:
         """Remove all steps, which were learned from; the next one continues the running episodes."""
@@ -110,7 +117,7 @@ class RolloutBuilder:
             ConfigurationError: the last observation of a truncated episode is missing.
         """
         if self._clears_at_next_step:
-            self.empty()
+            self._discard()
         action = as_numpy(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape

@@ -342,6 +342,30 @@ def test_discarded_steps_do_not_count_as_random_steps_of_the_next_rollout():
     assert agent.learner._random_steps_taken == 8
 
 
+@pytest.mark.parametrize("undone", [False, True])
+def test_normalised_rewards_do_not_continue_those_before_discarded_steps(undone):
+    agent = agent_of(normalize_reward=True)
+    builder = RolloutBuilder(agent, autoreset="Disabled")
+    add_steps(builder, agent, 16)
+    agent.learn(builder)
+    before = agent.learner.return_statistics
+    assert before.returns.all()
+    builder.clear()  # of no steps
+    assert torch.equal(agent.learner.return_statistics.returns, before.returns)
+    add_steps(builder, agent, 16)
+    if undone:
+        lr, agent.lr = agent.lr, 1e38
+        with pytest.raises(PopulationDivergedError):
+            agent.learn(builder)
+        agent.lr = lr
+        assert torch.equal(agent.learner.return_statistics.returns, before.returns)  # to repeat the update
+    else:
+        builder.clear()
+    add_steps(builder, agent, 1)
+    assert not agent.learner.return_statistics.returns.any()
+    assert torch.equal(agent.learner.return_statistics.moments, before.moments)
+
+
 def test_a_copy_of_an_agent_can_repeat_an_undone_update():
     agent = agent_of(random_steps=20)
     builder = RolloutBuilder(agent, autoreset="Disabled")
