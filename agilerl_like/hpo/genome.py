@@ -69,6 +69,12 @@ class Mutation:
         return f"{self.kind}.{self.operator}" if self.operator else self.kind
 
     @property
+    def changes_policy(self) -> bool:
+        """Whether it changes how a network acts: its weights or layers, or the standard deviation of its actions."""
+        is_of_network = self.kind in ("architecture", "parameters", "activation")
+        return is_of_network or any(name.startswith("action_std_") for name in self.details)
+
+    @property
     def label(self) -> str:
         """The mutation in a table; AgileRL calls it `mut`."""
         match self.kind:

@@ -175,6 +175,15 @@ class Collector:
             episodes.discard(slice(place * rows, (place + 1) * rows))
         self._seen[:, place] = 0.0
 
+    def discard_rollout(self, place: int) -> None:
+        """Discard the rollout of a member whose policy was changed in its midst; its episodes continue.
+
+        A replay is kept: algorithms that have one learn from the steps of any policy.
+        """
+        if not self.population.keeps_experience:
+            for group in self.groups.values():
+                group.discard_rollout(place)
+
     def scores(self) -> list[float]:
         """Return each member's mean return in training episodes since the last `pop_scores`; nan without any."""
         return self._mean_returns(self._sums([episodes.peek() for episodes in self._episodes]))
@@ -445,9 +454,13 @@ class GroupCollector:
 
     def reset_member(self, place: int) -> None:
         """Reset hidden state and running returns, and discard the rollout, of a member that was replaced."""
-        self._clear_running_returns([place])
         self.resize_hidden_states()
         self.state[place] = 0.0
+        self.discard_rollout(place)
+
+    def discard_rollout(self, place: int) -> None:
+        """Discard the rollout of a member, and the running returns that its steps would have continued."""
+        self._clear_running_returns([place])
         self._start_rollouts([place])
 
     def resize_hidden_states(self) -> None:

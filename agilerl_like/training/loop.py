@@ -533,6 +533,8 @@ class TrainingLoop(LoopEvaluation):
             for place, slot in enumerate(members.shard.slots):
                 if not offspring[slot].survives:
                     self.collector.reset_member(place)
+                elif any(change.changes_policy for change in offspring[slot].mutations):
+                    self.collector.discard_rollout(place)
             release_free_memory()
         self.fitness = [fitness[one.parent_slot] if one.start is None else math.nan for one in offspring]
         self.population.fitness = [self.fitness[slot] for slot in members.shard.slots]

@@ -36,6 +36,7 @@ from agilerl_like import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.hpo import Selection, SlotPlan
 from agilerl_like.reporting import Patience, Reporter
 from agilerl_like.reporting.summary import summary_facts
 from agilerl_like.seeding import Purpose, integers
@@ -131,6 +132,46 @@ def test_fitness_belongs_to_exactly_the_agents_that_are_returned():
 
 
 @pytest.mark.slow
+class AllSurvive(Selection):
+    def plan(self, view, rng):
+        return [SlotPlan(slot, slot, explore=False) for slot in range(len(view))]
+
+
+@pytest.mark.parametrize(
+    ("mutation", "ranges", "left"),
+    [
+        ({"parameters": 1}, RANGES, 0),
+        ({"architecture": 1}, RANGES, 0),
+        ({"activation": 1}, RANGES, 0),
+        ({"rl_hp": 1}, HyperparameterConfig(action_std_init=RLParameter(-1.0, 1.0, resample=1.0)), 0),
+        ({"rl_hp": 1}, HyperparameterConfig(lr=RLParameter(1e-4, 1e-2)), 4),
+        ({"no_mutation": 1}, RANGES, 4),
+    ],
+)
+def test_a_survivor_does_not_learn_from_steps_that_its_changed_policy_did_not_take(monkeypatch, mutation, ranges, left):
+    open_steps, evolve = [], TrainingLoop._evolve
+
+    def recorded(loop):
+        group = loop.collector.groups[""]
+        before = group.steps_since_update.tolist()
+        evolve(loop)
+        open_steps.append((before, group.steps_since_update.tolist()))
+
+    monkeypatch.setattr(TrainingLoop, "_evolve", recorded)
+    kinds = dict.fromkeys(("no_mutation", "architecture", "parameters", "activation", "rl_hp"), 0)
+    env = make_vect_envs("Pendulum-v1", num_envs=4, backend="sync")
+    run(
+        "Pendulum-v1",
+        population=population_of(env, 2, hp_config=ranges),
+        max_steps=160,
+        evo_steps=80,  # 20 steps of each env, of which a rollout has 16
+        eval_steps=1,
+        selection_strategy=AllSurvive(),
+        mutation=Mutations(**{**kinds, **mutation}, mutate_elite=True, mutate_survivors=True),
+    )
+    assert open_steps == [([4, 4], [left, left])]
+
+
 def test_births_form_a_lineage_without_gaps():
     population, _, memory = run(size=4, max_steps=1000)
     known = set()
