@@ -36,13 +36,14 @@ ROUNDING = 1e-4
 class HandMadeBatch:
     """Stands for a replay in an update from given experiences."""
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch, self.rows, self.observations = batch, batch.returns.shape[1], batch.observations
+    def __init__(self, batch: Batch, counted: Tensor) -> None:
+        self._batch, self._counted = batch, counted
+        self.rows, self.observations = batch.returns.shape[1], batch.observations
         self.steps, self.new_steps = 1, [1]
 
     def newest_observations(self, *_: Any) -> tuple[Tensor, Tensor]:
-        """Return the observations, of which the statistics learn."""
-        return self.observations, self._batch.weight
+        """Return the observations `[1, B, D]`, and 1 for those that the statistics count, `[1, B]`."""
+        return self.observations, self._counted
 
     def sample(self, *_: Any) -> Batch:
         """Return the batch."""
@@ -88,7 +89,8 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
 
         `experiences` has `obs`, `action`, `reward`, `next_obs` and `done`, a row for each transition, as AgileRL's
         replay samples them; `done` is 1 where the episode terminated, not at a time limit. `next_action_mask`
-        `[B, choices]` may be given. A `TransitionBuffer` samples them: `tutorials/hand_written_off_policy_loop.py`. The
+        `[B, choices]` may be given, and `is_new` `[B]`: running statistics of observations count the rows where it is
+        True, or without it all. A `TransitionBuffer` samples them: `tutorials/hand_written_off_policy_loop.py`. The
         setting `n_step` has no effect here: each transition is one step, so the value of its `next_obs` is discounted
         by `gamma`.
 
@@ -101,7 +103,8 @@ class OffPolicyAlgorithm(OffPolicyAttributes, PopulationConstructor, RLAlgorithm
         learner = self.learner
         batch = batch_of(learner, experiences, self.gamma)
         learner.learned_with_masks |= batch.next_masks is not None
-        update = cast(Any, self.group_class).make_update([learner], [0], HandMadeBatch(batch), 1)
+        replay = HandMadeBatch(batch, _counted(experiences, batch.weight))
+        update = cast(Any, self.group_class).make_update([learner], [0], replay, 1)
         loss = float(learn_or_restore(learner, update)["loss"][0])
         learner.recent_observations = batch.observations[0, :RECENT].cpu().clone()  # on which mutations are measured
         return loss
@@ -188,6 +191,17 @@ def batch_of(learner: Learner, experiences: Mapping[str, Any], gamma: float) -> 
         None if mask is None else torch.tensor(mask[None], device=device),
         torch.ones_like(reward),
     )
+
+
+def _counted(experiences: Mapping[str, Any], weight: Tensor) -> Tensor:
+    """Return 1 for the rows `[1, B]` that the statistics of observations count: those of `is_new`, or of `weight`."""
+    given = experiences.get("is_new", None)
+    if given is None:
+        return weight
+    is_new = np.asarray(_array(given), np.bool_).ravel()
+    if len(is_new) != weight.shape[1]:
+        raise ConfigurationError(f"experiences: is_new has {len(is_new)} flags; allowed are {weight.shape[1]}")
+    return torch.tensor(is_new[None], dtype=weight.dtype, device=weight.device)
 
 
 def _check_each(name: str, values: Any, legal: Any, allowed: str) -> None:

@@ -27,6 +27,9 @@ class TransitionBuffer:
 
     Samples follow from the agent's seed. `capacity=None` is the agent's `memory_size`, and for a table, which has no
     such setting, one step of all envs.
+
+    `is_new` of a sample is True in one row of each transition that no sample had before: the agent's running statistics
+    of observations count these alone, so each observation once. A buffer is thus of one agent.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class TransitionBuffer:
         self._ends, self._masks = EpisodeEnds(env, autoreset), ActionMasks(agent.action_space)
         self._generator = generator(agent.seed, Purpose.MANUAL, Purpose.MINIBATCHES, agent.index)
         self._rows: dict[str, Tree] = {}
+        self._is_new = np.zeros(0, np.bool_)  # which transitions no sample had
         self._next_masks: np.ndarray | None = None
         self.capacity = self._stored = self._newest = 0
         """The largest number of transitions; 0 before the first step."""
@@ -94,6 +98,7 @@ class TransitionBuffer:
             if self._next_masks is None:
                 self._next_masks = np.ones((self.capacity, mask.shape[1]), np.bool_)
             self._next_masks[places] = mask[kept]
+        self._is_new[places] = True
         self._stored += len(kept)
         return len(kept)
 
@@ -108,7 +113,12 @@ class TransitionBuffer:
             raise ConfigurationError(f"batch_size={size!r} must be a positive integer")
         if not len(self):
             raise ConfigurationError("the buffer is empty: call add(…) after every env.step before sample")
-        return self._at(self._generator.integers(len(self), size=size))
+        places = self._generator.integers(len(self), size=size)
+        first = np.unique(places, return_index=True)[1]
+        is_new = np.zeros(size, np.bool_)
+        is_new[first] = self._is_new[places[first]]
+        self._is_new[places] = False
+        return {**self._at(places), "is_new": is_new}
 
     def newest(self) -> dict[str, Any]:
         """Return the transitions of the last step, in the order of the envs: from these a table learns.
@@ -131,6 +141,7 @@ class TransitionBuffer:
         tree_map(parts.append, tuple(step.values()))
         each = sum(part[:1].nbytes for part in parts)
         check_memory(f"capacity={self.capacity}", self.capacity, each, "transitions")
+        self._is_new = np.zeros(self.capacity, np.bool_)
         self._rows = {
             name: tree_map(lambda part: np.zeros((self.capacity, *part.shape[1:]), part.dtype), part)
             for name, part in step.items()

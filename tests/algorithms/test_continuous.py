@@ -200,7 +200,7 @@ def test_the_loss_of_an_actor_that_took_no_step_is_not_a_number():
     member, found = agent(TD3, policy_delay=3), []
     batch = batch_of(member.learner, experiences(), 0.9)
     for _ in range(3):
-        update = member.group_class.make_update([member.learner], [0], HandMadeBatch(batch), 1)
+        update = member.group_class.make_update([member.learner], [0], HandMadeBatch(batch, batch.weight), 1)
         report = learn_or_restore(member.learner, update)
         found.append((math.isnan(report["actor_loss"][0]), bool(report["healthy"][0])))
     assert found == [(True, True), (True, True), (False, True)]

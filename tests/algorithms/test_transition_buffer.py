@@ -149,6 +149,27 @@ def test_a_continuous_agent_learns_from_samples():
     assert np.isfinite(agent.learn(buffer.sample(8)))
 
 
+@pytest.mark.parametrize("capacity", [100, 20])
+def test_running_statistics_count_each_observation_once_however_often_it_is_sampled(capacity):
+    agent = DQN(Box(-9, 9, (3,)), Discrete(2), num_envs=2, net_config=SMALL, normalize_observation=True, seed=1)
+    buffer, rng, seen = TransitionBuffer(agent, autoreset="Disabled", capacity=capacity), np.random.default_rng(0), []
+    for _ in range(3):
+        for _ in range(10):
+            obs = rng.normal(size=(2, 3)).astype(np.float32)
+            buffer.add(obs, np.zeros(2, int), [0.0, 0.0], [False, False], [False, False], obs)
+            seen += [*obs]
+        for _ in range(100):
+            agent.learn(buffer.sample(32))
+        norm = agent.network.observation_norm
+        assert norm.count.item() == len(seen)
+        np.testing.assert_allclose(norm.mean.flatten(), np.mean(seen, 0), atol=1e-5)
+    batch = {name: value for name, value in buffer.sample(32).items() if name != "is_new"}
+    agent.learn(batch)
+    assert agent.network.observation_norm.count.item() == len(seen) + 32
+    with pytest.raises(ConfigurationError, match="is_new has 1 flags; allowed are 32"):
+        agent.learn({**batch, "is_new": [True]})
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
