@@ -1,9 +1,10 @@
 """Schedules: a factor on a hyperparameter's own value that depends on a run's progress.
 
 Progress is the number of env steps at the start of an update's rollout over the run's `max_steps`: 0 for the first
-update, below 1 for the last. The hyperparameter itself stays the member's own, so evolution changes the scale and the
-schedule the course over time, and nothing has to be saved to resume. A schedule is a name ("linear"), a list of
-(progress, factor) points with straight lines between them, or any function of progress.
+update, below 1 for the last. Updates of OpenAIES wait for the ends of episodes, so theirs is the number before the last
+step of the envs. The hyperparameter itself stays the member's own, so evolution changes the scale and the schedule the
+course over time, and nothing has to be saved to resume. A schedule is a name ("linear"), a list of (progress, factor)
+points with straight lines between them, or any function of progress.
 """
 
 from __future__ import annotations
