@@ -190,8 +190,13 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         self._check_each_setting()
 
     def _check_each_setting(self) -> None:
+        """Raise ConfigurationError unless each setting is legal; store it as the constructor would, "5" as 5."""
+        checked = validated(self.config, self.settings())
+        for name, value in self.settings().items():
+            stored = getattr(checked, name)
+            if type(value) is not type(stored) or value != stored:
+                setattr(self, ATTRIBUTES.get(name, name), stored)
         settings = self.settings()
-        validated(self.config, settings)
         check_is_config(self.hp_config)
         for name, value in self._fixed.items():
             if settings[name] != value:

@@ -140,6 +140,27 @@ def test_values_that_load_would_refuse_are_refused_before_writing(make, name, gi
     assert not (tmp_path / "agent").exists()
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "given", "stored"),
+    [
+        (agent_of, "normalize_reward", "False", False),
+        (team_of, "batch_size", 32.0, 32),
+        (lambda: DQN(BOX, DISCRETE, seed=0), "double", "no", False),
+        (lambda: DQN(BOX, DISCRETE, seed=0), "memory_size", 5e4, 50_000),
+        (agent_of, "normalize_advantage", None, "none"),
+        (agent_of, "betas", ("0.8", 0.99), (0.8, 0.99)),
+        (agent_of, "optimizer_name", "sgd", "sgd"),
+        (agent_of, "reward_transform", abs, abs),
+    ],
+)
+def test_attributes_set_by_hand_become_what_the_constructor_would_store(make, name, given, stored):
+    agent = make()
+    setattr(agent, name, given)
+    agent.check()
+    found = getattr(agent, name)
+    assert (found, type(found)) == (stored, type(stored))
+
+
 def grow_by_hand(agent):
     agent.actor.head.add_node(layer=0, nodes=16)
 

@@ -402,6 +402,11 @@ def test_bad_arguments_are_named(arguments, message):
         train_off_policy(make(), **{"pop": population(), **RUN, **arguments})
 
 
+def test_settings_that_are_given_as_text_are_numbers_in_the_run():
+    pop, _ = train_off_policy(make(), pop=population(1), learning_delay="60", eps_start="0.9", eps_decay=0.99, **RUN)
+    assert (pop[0].learning_starts, pop[0].eps_start) == (60, 0.9)
+
+
 def test_settings_are_checked_for_the_envs_of_the_run():
     """Agents that are made without num_envs have another one until then."""
     env = make_vect_envs("CartPole-v1", num_envs=8, backend="sync")
