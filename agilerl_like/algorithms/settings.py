@@ -6,7 +6,7 @@ command line and the documentation all read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from enum import Enum
 from functools import cache
@@ -66,6 +66,8 @@ RewardTransform = Annotated[
     PlainValidator(check_reward_transform),
     PlainSerializer(reward_transform_to_json, when_used="json"),
 ]
+NO_FLAG = "input should be a number, not a flag"
+"""What an error states of a flag that pydantic accepts as a number."""
 DEFAULT_PRESET = "agilerl_like"
 """The preset of this package's own defaults."""
 
@@ -204,9 +206,25 @@ def validated(model: type[SettingsT], settings: dict[str, Any], *, named: str = 
         ConfigurationError: one message with every wrong field: its name, its value, and what is allowed.
     """
     try:
-        return _adapter(model).validate_python(settings)
+        found: Any = _adapter(model).validate_python(settings)
     except ValidationError as error:
         raise configuration_error(error, known=tuple(getattr(model, "__dataclass_fields__", ())), named=named) from None
+    flags = [f"{named or '.'.join(path)}={flag!r}: {NO_FLAG}" for path, flag in flags_as_numbers(settings, vars(found))]
+    if flags:
+        raise ConfigurationError("; ".join(flags))
+    return found
+
+
+def flags_as_numbers(given: Any, stored: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the flags that pydantic stored as numbers, because True == 1, and the keys that lead to them."""
+    if isinstance(given, bool) and type(stored) in (int, float):
+        yield path, given
+    elif isinstance(given, Mapping) and isinstance(stored, Mapping):
+        for name in (name for name in given if name in stored):
+            yield from flags_as_numbers(given[name], stored[name], (*path, str(name)))
+    elif isinstance(given, list | tuple) and isinstance(stored, list | tuple):
+        for place, (one, result) in enumerate(zip(given, stored, strict=False)):
+            yield from flags_as_numbers(one, result, (*path, str(place)))
 
 
 def check_values(config: type[Any], values: Mapping[str, Any]) -> None:
@@ -343,8 +361,8 @@ def with_types(config: type[Any], hp_config: HyperparameterConfig | None) -> Hyp
 def _converted(config: type[Any], name: str, value: Any) -> Any:
     """Return a value as a setting stores it: an int as a float, for example."""
     try:
-        stored = getattr(_adapter(config).validate_python({name: value}), name)
-    except ValidationError:
+        stored = getattr(validated(config, {name: value}), name)
+    except ConfigurationError:
         return value
     return stored.value if isinstance(stored, Enum) else stored
 

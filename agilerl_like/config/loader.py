@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from agilerl_like.algorithms.settings import NO_FLAG, flags_as_numbers
 from agilerl_like.config import yaml12
 from agilerl_like.config.error_messages import ErrorFormatter, Problem
 from agilerl_like.config.run_config import Config, config_class
@@ -168,21 +169,8 @@ class Draft:
 
     def _flags_in_place_of_numbers(self, config: Config, formatter: ErrorFormatter) -> Iterator[Problem]:
         """Flags that pydantic accepts as numbers, because True == 1."""
-        for path, flag in _flags_as_numbers(self.data, config.to_json()):
-            text = f"{'.'.join(path)}={flag!r}: input should be a number, not a flag"
-            yield Problem(text, formatter.location(path))
-
-
-def _flags_as_numbers(given: Any, validated: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, bool]]:
-    """Yield the flags that are numbers in the validated data, and the keys that lead to them."""
-    if isinstance(given, bool) and type(validated) in (int, float):
-        yield path, given
-    elif isinstance(given, Mapping) and isinstance(validated, Mapping):
-        for name in (name for name in given if name in validated):
-            yield from _flags_as_numbers(given[name], validated[name], (*path, str(name)))
-    elif isinstance(given, list | tuple) and isinstance(validated, list | tuple):
-        for place, (one, result) in enumerate(zip(given, validated, strict=False)):
-            yield from _flags_as_numbers(one, result, (*path, str(place)))
+        for path, flag in flags_as_numbers(self.data, config.to_json()):
+            yield Problem(f"{'.'.join(path)}={flag!r}: {NO_FLAG}", formatter.location(path))
 
 
 def split_options(arguments: Sequence[str]) -> Iterator[Option]:

@@ -97,6 +97,28 @@ def test_what_contradicts_is_one_error(settings, message):
         agent_of(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"clip_coef_vf": True}, "clip_coef_vf"),
+        ({"target_kl": True, "lr": 1e-3}, "target_kl"),
+        ({"batch_size": True}, "batch_size"),
+        ({"betas": (0.9, False)}, "betas.1"),
+        (choice_of(clip_coef_vf=[None, True]), "hp_config.clip_coef_vf.choices.1"),
+    ],
+)
+def test_a_flag_is_no_number(settings, name):
+    with pytest.raises(ConfigurationError, match=rf"^{name}=(True|False): input should be a number, not a flag$"):
+        agent_of(**settings)
+
+
+def test_a_flag_that_is_set_as_an_attribute_is_no_number():
+    agent = agent_of()
+    agent.target_kl = True
+    with pytest.raises(ConfigurationError, match=r"^target_kl=True: input should be a number, not a flag$"):
+        agent.check()
+
+
 def test_random_steps_need_finite_bounds():
     unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
     for settings in ({"random_steps": 4}, range_of(random_steps=(0, 4))):
