@@ -78,7 +78,17 @@ class StudyCallback(Callback):
         return {labels[name][0]: from_optuna(labels[name][1], value) for name, value in params.items()}
 
     def on_run_begin(self, run: RunContext) -> None:
-        """Begin, and discard what an abandoned attempt, or another run, has observed after `run.generation`."""
+        """Begin, and discard what an abandoned attempt, or another run, has observed after `run.generation`.
+
+        Raises:
+            ConfigurationError: `hp_config` has ranges that members lack, whose values no trial could have.
+        """
+        evolving = run.population[0].hp_config
+        if missing := [name for name in self.hp_config if name not in evolving]:
+            raise ConfigurationError(
+                f"hp_config of StudyCallback has {', '.join(missing)}, which members do not evolve; allowed are ranges "
+                f"of theirs: {', '.join(evolving) or 'none'}"
+            )
         for uid, observed in [*self._alive.items()]:
             for number in [number for number in observed.generations if number > run.generation]:
                 del observed.generations[number]

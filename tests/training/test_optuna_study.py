@@ -168,13 +168,25 @@ LR = HyperparameterConfig(lr=RLParameter(1e-5, 1e-2))
 def observe(callback, run_dir, *fitness, generation=0):
     """Begin a run after a generation, and give each further one the fitness of its members by uid."""
     record = SimpleNamespace(name="run", env="e", seed=1, run_dir=run_dir)
-    run = SimpleNamespace(record=record, generation=generation)
+    run = SimpleNamespace(record=record, generation=generation, population=[SimpleNamespace(hp_config=LR)])
     callback.on_run_begin(run)
     same = {"parent_uid": -1, "hyperparameters": {"lr": 1e-3}, "architecture": "", "mutation": ""}
     for number, by_uid in enumerate(fitness, generation + 1):
         members = [SimpleNamespace(uid=uid, fitness=score, **same) for uid, score in by_uid.items()]
         callback.on_generation(run, SimpleNamespace(generation=number, members=members))
     return run
+
+
+def test_ranges_that_members_lack_are_refused_before_anything_is_trained():
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
+    spaces = env.single_observation_space, env.single_action_space
+    callback = StudyCallback(optuna.create_study(direction="maximize"), RANGES)
+    for own, allowed in ((LR, "lr"), (None, "none")):
+        pop = PPO.population(2, *spaces, num_envs=2, learn_step=32, batch_size=32, seed=1, hp_config=own)
+        with pytest.raises(ConfigurationError, match=rf"hp_config of StudyCallback has .*gamma.* theirs: {allowed}$"):
+            train_on_policy(env, pop=pop, max_steps=64, evo_steps=64, verbose=False, callbacks=[callback])
+        assert pop[0].steps == [0]
+    env.close()
 
 
 def found_in(study):
