@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import re
 import threading
 import uuid
@@ -63,15 +64,16 @@ class TrackerReporter(Reporter):
     except for TensorBoard and W&B, which continue the same one; generations after the checkpoint are logged again.
 
     Raises:
-        ConfigurationError: the name is unknown, or the package is not installed.
+        ConfigurationError: the name is unknown, the package is not installed, or an option does not exist.
     """
 
-    def __init__(self, name: str, run_dir: Path | str | None = None, **options: Any):
+    def __init__(self, name: str, run_dir: Path | str | None = None, /, **options: Any):
         self._class = _tracker_class(name)
         self._is_registered = not isinstance(TRACKERS[name], Package)
         self._logging_dir = Path(run_dir or "runs").absolute()
         self._options = options
         self._tracker: Any = None
+        _check_options(name, self._class, self._positional(PROJECT), options)
 
     def start(self, run: RunRecord) -> None:
         """Open a run of the tracker and store the settings in it."""
@@ -88,11 +90,14 @@ class TrackerReporter(Reporter):
             self._tracker.finish()
             self._tracker = None
 
+    def _positional(self, project: str) -> tuple[str, ...]:
+        needs_folder = getattr(self._class, "requires_logging_directory", False)
+        return (project, str(self._logging_dir)) if needs_folder else (project,)
+
     def _open(self, project: str, **options: Any) -> None:
         if self._tracker is not None:  # the run restarted from a checkpoint because all members had diverged
             return
-        needs_folder = getattr(self._class, "requires_logging_directory", False)
-        self._tracker = self._class(*((project, str(self._logging_dir)) if needs_folder else (project,)), **options)
+        self._tracker = self._class(*self._positional(project), **options)
         self._tracker.main_process_only = False  # only the main process has reporters: Accelerate need not check
         self._tracker.start()
 
@@ -105,6 +110,8 @@ class TensorBoardReporter(TrackerReporter):
 
     def __init__(self, log_dir: Path | str, **options: Any):
         super().__init__("tensorboard", Path(log_dir).absolute().parent, **options)
+        if options:
+            _check_options("tensorboard", importlib.import_module("torch.utils.tensorboard").SummaryWriter, (), options)
         self._name = Path(log_dir).name
         self._excepthook = threading.excepthook
 
@@ -115,7 +122,7 @@ class TensorBoardReporter(TrackerReporter):
         """Log every finite number; of a resumed run, discard the steps that a killed process logged from here on."""
         if self._tracker is None:
             is_resumed = any((self._logging_dir / self._name).glob("*tfevents*"))
-            self._open(self._name, purge_step=record.env_steps if is_resumed else None, **self._options)
+            self._open(self._name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
             self._excepthook, threading.excepthook = threading.excepthook, self._report_thread
         super().generation(record)
 
@@ -152,6 +159,8 @@ class WandbReporter(TrackerReporter):
 
     def __init__(self, **wandb_kwargs: Any):
         super().__init__("wandb", **wandb_kwargs)
+        if wandb_kwargs:
+            _check_options("wandb", importlib.import_module("wandb").init, (), wandb_kwargs)
 
     def start(self, run: RunRecord) -> None:
         """Open a W&B run with the settings."""
@@ -248,6 +257,14 @@ def _tracker_class(name: str) -> Any:
 
     tracking.logger = PlainLogger(tracking.logger.logger, {})
     return tracking.LOGGER_TYPE_TO_CLASS[name]
+
+
+def _check_options(name: str, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError unless the function of a tracker takes its options; nothing is called."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise ConfigurationError(f"tracker={name!r}: {error}") from error
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -60,7 +61,7 @@ class _Logs:
         if self.tensorboard and log_dir is not None:
             with_options.append({"name": "tensorboard", "log_dir": os.fspath(log_dir)})
         if self.wb and wandb_kwargs:
-            with_options.append({"name": "wandb", **wandb_kwargs})
+            with_options.append({**wandb_kwargs, "name": "wandb"})  # which has no place for a name of the W&B run
         flags = {"tensorboard": bool(self.tensorboard) and log_dir is None, "wandb": bool(self.wb) and not wandb_kwargs}
         return {**flags, "trackers": [*with_options, *self.trackers]}
 
@@ -195,6 +196,12 @@ def train_on_policy(
         CallbackError: a callback raised an exception; the run was saved before.
     """
     _check_kinds(locals())
+    if tensorboard_log_dir is not None and not tensorboard:
+        warnings.warn(
+            f"tensorboard_log_dir={tensorboard_log_dir!r} has no effect without tensorboard=True", stacklevel=3
+        )
+    if wandb_kwargs and not wb:
+        warnings.warn(f"wandb_kwargs={wandb_kwargs!r:.100} has no effect without wb=True", stacklevel=3)
     if pop is None and resume is None:
         raise ConfigurationError("pop is missing: pass PPO.population(size=…, …)")
     if wb and wandb_api_key:

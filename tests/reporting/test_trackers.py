@@ -284,3 +284,36 @@ def test_a_registered_tracker_is_used_by_name_and_gets_the_name_of_the_run(monke
         {"algorithm.lr": 1e-3, "algorithm.sizes": "[64]", "seed": 1},
         [100.0, 100_000],
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"name": "tensorboard", "flush_sec": 10},
+            "tracker='tensorboard': got an unexpected keyword argument 'flush_s",
+        ),
+        ({"name": "wandb", "projct": "mine"}, "tracker='wandb': got an unexpected keyword argument 'projct'"),
+        ({"name": "file", "fil": "x"}, "tracker='file': missing a required argument: 'file'"),
+    ],
+)
+def test_options_that_a_tracker_does_not_take_are_refused_before_a_run_begins(given, message, monkeypatch, tmp_path):
+    wandb = SimpleNamespace(__spec__=Mock(), init=lambda *, project=None, entity=None: None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    mine = Registry("tracker")
+    for name, entry in {**TRACKERS, "file": FileTracker}.items():
+        mine.add(name, entry)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
+        tracker_reporter(given, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_options_that_the_run_provides_may_be_given(wandb_calls, tmp_path):
+    reporter = WandbReporter(name="mine", tags=["a"])
+    reporter.start(a_run())
+    assert (wandb_calls()[0][1]["name"], wandb_calls()[0][1]["tags"]) == ("mine", ["a"])
+    reporter = tracker_reporter({"name": "tensorboard", "purge_step": 0}, tmp_path)
+    reporter.generation(a_generation(a_member()))
+    reporter.close()
+    assert [*(tmp_path / "tensorboard").glob("*tfevents*")]

@@ -597,6 +597,19 @@ def test_wrong_arguments_are_named_before_anything_is_trained(kwargs, message):
     assert torch.equal(before, flat(population[0]))
 
 
+@pytest.mark.parametrize(
+    ("argument", "flag"), [({"tensorboard_log_dir": "logs"}, "tensorboard"), ({"wandb_kwargs": {"project": "x"}}, "wb")]
+)
+def test_options_of_a_tracker_that_is_off_give_a_warning(argument, flag):
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    wrong = {"pop": population_of(env), "max_steps": 0}  # the run ends before it begins
+    with (
+        pytest.warns(UserWarning, match=f"{next(iter(argument))}=.* has no effect without {flag}=True"),
+        pytest.raises(ConfigurationError, match="max_steps=0"),
+    ):
+        train_on_policy(env, **wrong, **argument)
+
+
 def test_a_batch_larger_than_the_rollout_is_refused_when_the_envs_are_known():
     env = make_vect_envs("Acrobot-v1", num_envs=4)
     with pytest.raises(ConfigurationError, match="the population was made for"):

@@ -347,7 +347,7 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
         "log_every": "update",
         "tensorboard": True,
         "wb": True,
-        "wandb_kwargs": {"project": "poles"},
+        "wandb_kwargs": {"project": "poles", "name": "first"},
         "trackers": ["mlflow", {"name": "trackio", "own": object()}],
         "callbacks": [Callback()],
         "eval_env": make_vect_envs("CartPole-v1", 2),
