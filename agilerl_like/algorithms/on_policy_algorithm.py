@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from inspect import signature
 
 import gymnasium
 
@@ -46,6 +47,7 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
 
     def check(self) -> None:
         super().check()
+        self._check_loss()
         self._check_combinations()
         settings = self.settings()
         if not self.bootstrap_truncated:
@@ -68,6 +70,18 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
                     raise ConfigurationError(
                         f"{name}=True cannot go with {own}; allowed is False{instead * (name == 'recurrent')}"
                     )
+
+    def _check_loss(self) -> None:
+        """Raise ConfigurationError unless the loss, which a subclass may define, can be called as an update does."""
+        try:
+            signature(self.loss).bind(None, None, None)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{type(self).__name__}.loss cannot be called with (evaluation, targets, coefs): {error}; allowed is a "
+                "@staticmethod of these three"
+            ) from error
+        except ValueError:  # a compiled function may have no signature
+            return
 
     def _check_random_steps(self, learner: PPOLearner) -> None:
         space, steps = learner.action_space, number_range(self.hp_config, "random_steps")

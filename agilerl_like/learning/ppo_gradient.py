@@ -14,7 +14,7 @@ from torch import Tensor
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import GradientSync
 from agilerl_like.learning.optimizer import clip_, copy_gradients_
-from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, PPOLoss, Targets
+from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, PPOLoss, Targets, check_loss
 from agilerl_like.learning.stacked_networks import StackedNetworks
 from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo, resize_hidden
@@ -119,6 +119,7 @@ def minibatch_gradient(
         with gradient.execution.autocast(targets.device):
             evaluation = PolicyEval(*gradient.stacked.over(_evaluate, *flat, starts, state))
         loss = gradient.loss(evaluation, Targets(*targets.unbind()), gradient.coefs)
+        check_loss(gradient.loss, loss, gradient.ones.shape)
         found = torch.autograd.grad(loss, gradient.parameters, gradient.ones, allow_unused=True)
     return found, [x.detach() for x in evaluation]
 

@@ -6,10 +6,12 @@ Members share no parameter, so the gradient of the summed loss is, for each memb
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from agilerl_like.errors import ConfigurationError
 
 
 class PolicyEval(NamedTuple):
@@ -99,6 +101,18 @@ def ppo_loss(evaluation: PolicyEval, targets: Targets, coefs: LossCoefs) -> Tens
     objective = torch.addcmul(surrogate, coefs.ent_coef, evaluation.entropy)
     objective = torch.addcmul(objective, coefs.vf_coef, squared_error, value=-0.5)
     return -(objective * targets.share).sum(-1)
+
+
+def check_loss(function: PPOLoss, loss: Any, shape: torch.Size) -> None:
+    """Raise ConfigurationError unless a loss, which may be a user's own, has this shape and a gradient."""
+    if not isinstance(loss, Tensor) or loss.shape != shape or not loss.requires_grad:
+        name = getattr(function, "__qualname__", repr(function))
+        found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.100}"
+        constant = ", which is constant" * (isinstance(loss, Tensor) and not loss.requires_grad)
+        raise ConfigurationError(
+            f"{name} returned {found}{constant}; allowed is a number for each member, shape {tuple(shape)}, that "
+            "depends on the evaluation: (cost * targets.share).sum(-1)"
+        )
 
 
 @torch.no_grad()

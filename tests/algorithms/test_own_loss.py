@@ -11,6 +11,7 @@ from small_runs import SMALL
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
 from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
@@ -75,6 +76,36 @@ def test_it_is_the_loss_of_all_epochs_also_of_members_that_continue_after_others
         assert agent.learner.updates == 2
         assert torch.equal(weights_of(agent), weights_of(initial))
         assert float(metrics[index]["loss"]) == pytest.approx(7)  # the shares of a minibatch sum to 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda evaluation, targets, coefs: ppo_loss(evaluation, targets, coefs).sum(), r"shape \(\)"),
+        (lambda evaluation, targets, coefs: evaluation.values * targets.share, r"shape \(1, 8\)"),
+        (lambda evaluation, targets, coefs: None, "None"),
+        (lambda evaluation, targets, coefs: targets.returns.sum(-1), r"shape \(1,\), which is constant"),
+    ],
+)
+def test_a_result_that_is_no_loss_is_named(wrong, found):
+    class Wrong(PPO):
+        algo = "Wrong"
+        loss = staticmethod(wrong)
+
+    message = rf"<lambda> returned {found}; allowed is a number for each member, shape \(1,\), that depends on the eval"
+    with pytest.raises(ConfigurationError, match=message):
+        learned(Wrong, 1)
+
+
+def test_a_loss_that_takes_other_arguments_is_refused_when_an_agent_is_made():
+    class Bound(PPO):
+        algo = "Bound"
+
+        def loss(evaluation, targets, coefs):  # noqa: N805  # the decorator is missing
+            return ppo_loss(evaluation, targets, coefs)
+
+    with pytest.raises(ConfigurationError, match=r"Bound\.loss cannot be called with .*; allowed is a @staticmethod"):
+        learned(Bound, 1)
 
 
 def test_a_team_has_one_too():
