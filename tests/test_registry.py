@@ -238,12 +238,14 @@ def test_exception_of_a_callback_is_one_line_with_the_command_to_resume(monkeypa
         ("[{path: x}]", "run.callbacks.0={'path': 'x'} lacks its name; allowed are counter"),
         ("[counter]", "run.callbacks='counter': missing a required argument: 'path'"),
         ("[{name: counter, file: x}]", "run.callbacks={'name': 'counter', 'file': 'x'}: missing a required argument"),
+        ("[nothing]", "run.callbacks='nothing' is None; allowed are subclasses of Callback, and functions that return"),
     ],
 )
 def test_errors_of_callbacks_name_the_setting(monkeypatch, tmp_path, capsys, callbacks, message):
     mine = Registry("callback")
     monkeypatch.setitem(registry._REGISTRIES, "callback", mine)
     register("callback", "counter", Counter)
+    register("callback", "nothing", lambda: None)
     (tmp_path / "run.yaml").write_text(SHORT_RUN)
     monkeypatch.chdir(tmp_path)
     assert main(["train", "run.yaml", "--run.callbacks", callbacks]) == 2

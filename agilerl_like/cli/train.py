@@ -423,6 +423,12 @@ def _run(
             setup = setup._replace(settings=config.to_json())
         list(_reporters(config, config.run.dir))  # reports a missing package before a folder is made
         own = [registered("callback").build("run.callbacks", given) for given in config.run.callbacks]
+        for given, made in zip(config.run.callbacks, own, strict=True):
+            if not isinstance(made, Callback):
+                raise ConfigurationError(
+                    f"run.callbacks={given!r} is {made!r:.100}; allowed are subclasses of Callback, and functions that "
+                    "return an instance of one"
+                )
         own += callbacks
         with contextlib.chdir(here):
             shown = find_folder() if process_group.is_main else None

@@ -193,12 +193,14 @@ class CallbackList(Callback):
     """Any number of callbacks as one.
 
     Raises:
-        ConfigurationError: a callback has a method whose name begins with `on_` and is none of `HOOKS`.
+        ConfigurationError: one is no `Callback`, or has a method whose name begins with `on_` and is none of `HOOKS`.
     """
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigurationError(f"callback={callback!r:.100}; allowed are instances of Callback")
             for name in dir(type(callback)):
                 if name.startswith("on_") and name not in HOOKS:
                     raise unknown_name(f"method of the callback {type(callback).__name__}", name, HOOKS)

@@ -144,6 +144,16 @@ def test_a_method_that_looks_like_an_event_and_is_none_is_refused_with_the_neare
         CallbackList([RecordingReporter(), Misnamed()])
 
 
+def test_what_is_no_callback_is_refused():
+    class Alone:
+        def on_generation(self, run, record):
+            pass
+
+    for wrong in (Alone(), None, RecordingReporter):
+        with pytest.raises(ConfigurationError, match=r"^callback=.*; allowed are instances of Callback"):
+            CallbackList([RecordingReporter(), wrong])
+
+
 def test_errors_in_on_run_begin_are_raised_at_once():
     class Misconfigured(Reporter):
         def start(self, run):
