@@ -68,8 +68,10 @@ def _name_and_kwargs(wrapper: Any, field: str) -> tuple[str, Mapping[str, Any]]:
         if not isinstance(wrapper.get("name"), str):
             raise ConfigurationError(f"{field}: {dict(wrapper)!r} has no name; allowed is {{'name': …, **kwargs}}")
         return wrapper["name"], {key: value for key, value in wrapper.items() if key != "name"}
-    if isinstance(wrapper, tuple) and len(wrapper) == 2 and isinstance(wrapper[0], str):
-        return wrapper[0], wrapper[1]
+    if isinstance(wrapper, tuple) and len(wrapper) == 2:
+        name, kwargs = wrapper
+        if isinstance(name, str) and isinstance(kwargs, Mapping):
+            return name, kwargs
     raise ConfigurationError(
         f"{field}: {wrapper!r}; allowed are a name, (name, kwargs), {{'name': …, **kwargs}} and a callable"
     )
@@ -108,14 +110,17 @@ def apply_wrapper(env: Any, wrapper: Wrapper, field: str = FIELD) -> Any:
     """Wrap a single env.
 
     Raises:
-        ConfigurationError: the wrapper does not suit the env.
+        ConfigurationError: the wrapper does not suit the env, or returns something else than an env.
     """
     try:
-        return resolve_wrapper(wrapper, field)(env)
+        made = resolve_wrapper(wrapper, field)(env)
     except ConfigurationError:
         raise
     except (TypeError, ValueError, AssertionError, gym.error.Error) as fault:
         raise ConfigurationError(f"{field}: {wrapper!r} cannot go around {env}: {fault}") from fault
+    if not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
+        raise ConfigurationError(f"{field}: {wrapper!r} returned {made!r:.100}; allowed is the wrapped env")
+    return made
 
 
 def require_same_spaces(bare: Any, wrapped: Any, wrapper: Wrapper) -> Any:

@@ -295,6 +295,10 @@ def test_signals_during_an_import_end_the_process(tmp_path, monkeypatch, error):
         make_vect_envs("own_of_a_test:make")
 
 
+def forgetful(env: gym.Env) -> None:
+    gym.wrappers.TimeLimit(env, 100)  # the return is missing
+
+
 def picky(level: int) -> gym.Env:
     if level < 4:
         raise ValueError(f"level={level} is too low")
@@ -335,6 +339,14 @@ def picky(level: int) -> gym.Env:
         (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipReward"]), "wrappers: 'ClipReward' cannot.*min_reward"),
         (lambda: make_vect_envs("CartPole-v1", wrappers=["ClipAction"]), "wrappers: 'ClipAction' cannot"),
         (lambda: make_vect_envs("CartPole-v1", wrappers=[("TimeLimit", {"steps": 3})]), "wrappers: .*'steps'"),
+        (
+            lambda: make_vect_envs("CartPole-v1", wrappers=[("TimeLimit", 100)]),
+            r"wrappers: \('TimeLimit', 100\); allowed",
+        ),
+        (
+            lambda: make_vect_envs("CartPole-v1", wrappers=[forgetful]),
+            "wrappers: .*forgetful.* returned None; allowed is",
+        ),
         (
             lambda: make_vect_envs("CartPole-v1", backend="vector", wrappers=["ClipReward"]),
             "'ClipReward' wraps single envs; allowed",
