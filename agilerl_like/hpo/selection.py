@@ -8,7 +8,7 @@ no tournament, is never a parent, and never survives.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from inspect import signature
@@ -439,17 +439,34 @@ def saved_form(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
-def check_removed(removed: Sequence[int], view: PopulationView, selection: Selection) -> None:
-    """Raise `ConfigurationError` unless the slots to remove are different ones, and enough members stay."""
+def check_slots(name: str, found: Any, size: int, *, different: bool = False) -> list[int]:
+    """Return the slots that a strategy's method, called `name`, has returned, which may be an array.
+
+    Raises:
+        ConfigurationError: they are not slots of a population of this size, or not `different` ones.
+    """
+    slots: list[Any] = [*found] if isinstance(found, Iterable) else [None]
+    is_legal = all(isinstance(its, int | np.integer) and not isinstance(its, bool) and 0 <= its < size for its in slots)
+    if not is_legal or (different and len({*slots}) < len(slots)):
+        raise ConfigurationError(
+            f"{name} returned {found!r:.100}; allowed is a list of {'different ' * different}slots from 0 to {size - 1}"
+        )
+    return slots
+
+
+def check_removed(removed: Any, view: PopulationView, selection: Selection) -> list[int]:
+    """Return the slots to remove.
+
+    Raises:
+        ConfigurationError: they are not different slots, or not enough members stay.
+    """
     name, size = type(selection).__name__, len(view)
-    if len({*removed}) < len(removed) or not all(0 <= slot < size for slot in removed):
+    slots = check_slots(f"{name}.removed", removed, size, different=True)
+    if size - len(slots) < view.least_members:
         raise ConfigurationError(
-            f"{name}.removed returned {[*removed]!r:.100}; allowed are different slots from 0 to {size - 1}"
+            f"{name}.removed leaves {size - len(slots)} of {size} members; allowed are at least {view.least_members}"
         )
-    if size - len(removed) < view.least_members:
-        raise ConfigurationError(
-            f"{name}.removed leaves {size - len(removed)} of {size} members; allowed are at least {view.least_members}"
-        )
+    return slots
 
 
 def check_slot_for_best(row: SlotForBest, view: PopulationView, selection: Selection) -> None:

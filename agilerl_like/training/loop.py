@@ -495,8 +495,7 @@ class TrainingLoop(LoopEvaluation):
         if selection is None or type(selection).removed is Selection.removed:
             return
         view = self._population_view(members.member_infos())
-        removed = [*selection.removed(view)]  # which may be an array
-        check_removed(removed, view, selection)
+        removed = check_removed(selection.removed(view), view, selection)
         if not removed or self._remake_envs is None:
             return
         kept = [slot for slot in range(members.size) if slot not in removed]

@@ -17,7 +17,7 @@ from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.signals import first_signal
 from agilerl_like.envs.factory import env_config_or_none
 from agilerl_like.hpo import PopulationView, Selection, Trial
-from agilerl_like.hpo.selection import BASELINE_GENERATION, saved_form
+from agilerl_like.hpo.selection import BASELINE_GENERATION, check_slots, saved_form
 from agilerl_like.reporting.records import MemberRecord
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.storage.validation import validate_record
@@ -184,7 +184,7 @@ class LoopEvaluation(LoopState):
         if not np.isfinite(fitness).any():
             return ()
         view = self._view_of(infos, fitness, SearchState(returns=list(returns)), train_returns)
-        doubtful = [*selection.in_doubt(view)]  # which may be an array
+        doubtful = check_slots(f"{type(selection).__name__}.in_doubt", selection.in_doubt(view), members.size)
         # a seed is played on each instance, on each kind of env, and from each side where those are apart
         played = episodes * (result.episodes / args.eval_loop)
         cost = sum(played * steps[slot] / max(1, np.isfinite(returns[slot]).sum()) for slot in doubtful)

@@ -206,8 +206,15 @@ def test_all_stay_where_they_keep_experience():
     ("slots", "message"),
     [
         ([0, 1, 2, 3], r"Wrong\.removed leaves 0 of 4 members; allowed are at least 1"),
-        ([0, 0], r"Wrong\.removed returned \[0, 0\]; allowed are different slots from 0 to 3"),
-        ([4], r"Wrong\.removed returned \[4\]; allowed are different slots from 0 to 3"),
+        ([0, 0], r"Wrong\.removed returned \[0, 0\]; allowed is a list of different slots from 0 to 3"),
+        ([4], r"Wrong\.removed returned \[4\]; allowed is a list of different slots from 0 to 3"),
+        (None, r"Wrong\.removed returned None; allowed is a list of different slots from 0 to 3"),
+        (2, r"Wrong\.removed returned 2; allowed is a list of different slots from 0 to 3"),
+        ([1.0], r"Wrong\.removed returned \[1\.0\]; allowed is a list of different slots from 0 to 3"),
+        (
+            np.array([True, False, False, True]),
+            r"Wrong\.removed returned array.*True.*; allowed is a list of different",
+        ),
     ],
 )
 def test_slots_that_cannot_leave_are_refused(slots, message):

@@ -415,6 +415,19 @@ def test_further_episodes_do_not_depend_on_the_number_of_processes(tmp_path):
     assert search_state(tmp_path / "two")["returns"] == search_state(tmp_path / "one")["returns"]
 
 
+@pytest.mark.parametrize("found", [None, [4], [-1], 2])
+def test_slots_in_doubt_that_do_not_exist_are_refused(found, tmp_path):
+    @dataclass(frozen=True)
+    class Wrong(GatedSelection):
+        def in_doubt(self, view):
+            return found
+
+    with pytest.raises(
+        ConfigurationError, match=r"Wrong\.in_doubt returned .*; allowed is a list of slots from 0 to 3"
+    ):
+        run(tmp_path / "run", 128, Wrong(), eval_share=100.0)
+
+
 class StopsSecondProcess(Drawn):
     """The 40th step of its four envs in a process sends SIGINT to it, unless it is the main process."""
 
