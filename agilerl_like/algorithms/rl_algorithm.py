@@ -218,9 +218,14 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         ignored.
 
         Raises:
-            ConfigurationError: `loop` is below 1, or the agent was made for other spaces.
+            ConfigurationError: `loop` is below 1, `env` is no env, or the agent was made for other spaces.
             EnvStepError: an observation or a reward is not finite.
         """
+        is_env = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
+        if isinstance(env, type) or not is_env or not hasattr(env, "observation_space"):
+            raise ConfigurationError(
+                f"env={env!r:.100}; allowed is an environment, such as gymnasium.make('CartPole-v1')"
+            )
         player = self
         if swap_channels and not self.swap_channels:
             player = self.clone()

@@ -682,6 +682,14 @@ def test_the_test_method_runs_exactly_loop_episodes():
             agent.test(env, **wrong)
 
 
+@pytest.mark.parametrize("wrong", ["CartPole-v1", None, gymnasium.envs.classic_control.CartPoleEnv, gymnasium.make])
+def test_a_test_needs_an_environment(wrong):
+    agent = agent_of()
+    with pytest.raises(ConfigurationError, match=r"^env=.*; allowed is an environment, such as gymnasium\.make"):
+        agent.test(wrong)
+    assert agent.fitness == []
+
+
 def test_agilerl_names_are_there():
     agent = agent_of(hp_config=HyperparameterConfig(lr=RLParameter(1e-5, 1e-2)), mut="mine")
     assert agent.mut == "mine"
