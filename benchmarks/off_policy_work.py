@@ -73,4 +73,7 @@ def parse_options(description: str) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=1, help="gradient steps of a member in one call")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.updates % options.at_once:
+        parser.error(f"--updates {options.updates}; allowed are multiples of --at-once {options.at_once}")
+    return options

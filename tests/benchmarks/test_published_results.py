@@ -50,3 +50,8 @@ def published(script):
 @pytest.mark.parametrize("script", DECODERS)
 def test_published_rows_are_those_of_the_script(script):
     assert all(run.result.headline for run in published(script))
+
+
+def test_off_policy_rows_count_whole_calls_of_each_member():
+    counted = [run.result for run in published("off_policy_speed")]
+    assert all(its.updates % (its.members * its.at_once) == 0 for its in counted)
