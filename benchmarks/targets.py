@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 TARGETS = {"CartPole-v1": 475.0, "LunarLander-v3": 200.0}
 BUDGETS = {"CartPole-v1": 2_000_000, "LunarLander-v3": 3_000_000}
-"""Env steps of all members after which a peer gives up."""
+"""Env steps of all members after which a side gives up."""
 EPISODES = 20
 """Fresh episodes that confirm a return."""
 TEST_SEED = 1_000_000

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from agilerl_like.config.bundled import find_config
 from benchmarks.agilerl_like_setup import train_bundled
 from benchmarks.harness import (
     Run,
@@ -30,14 +31,14 @@ from benchmarks.harness import (
     values,
 )
 from benchmarks.tables import markdown, median_and_range
-from benchmarks.targets import TARGETS, Reached
+from benchmarks.targets import BUDGETS, TARGETS, Reached
 from benchmarks.venvs import interpreter, is_ready
 
 OURS = "agilerl_like"
 SIDES = {OURS: OURS, "sb3": "Stable-Baselines3", "agilerl": "AgileRL"}
 CONFIGS = {  # the bundled cartpole begins with a learning rate that is bad on purpose
-    "CartPole-v1": ("cartpole", "--algorithm.lr", "1e-3", "--training.max-steps", "500_000"),
-    "LunarLander-v3": ("lunar_lander", "--environment.backend", "sync", "--training.max-steps", "1_000_000"),
+    "CartPole-v1": ("cartpole", "--algorithm.lr", "1e-3"),
+    "LunarLander-v3": ("lunar_lander", "--environment.backend", "sync"),
 }
 
 
@@ -48,11 +49,18 @@ class Case:
     env: str
 
 
+def options_for(env: str) -> tuple[str, list[str]]:
+    """Return the bundled configuration of our side and its options; all members together have the budget of a peer."""
+    name, *overrides = CONFIGS[env]
+    members = find_config(name).override(overrides).validate().population.size
+    budget = "--training.max-steps", str(BUDGETS[env] // members), "--training.target", str(TARGETS[env])
+    return name, [*overrides, *budget]
+
+
 def measure(case: Case, seed: int) -> Reached:
     """Train the bundled configuration in one process until its target is confirmed."""
-    name, *overrides = CONFIGS[case.env]
-    options = [*overrides, "--training.target", str(TARGETS[case.env]), "--seed", str(seed)]
-    run = train_bundled(name, options)
+    name, options = options_for(case.env)
+    run = train_bundled(name, [*options, "--seed", str(seed)])
     summary = run.result.summary
     return Reached(
         OURS,
