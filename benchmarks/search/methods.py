@@ -292,6 +292,11 @@ METHODS = {
         version=4,
     ),
     "ray_pbt": Method("Ray's rules of PBT", _ray_pbt),
-    "agilerl_rules": Method("AgileRL's rules and probabilities", _agilerl),
+    "agilerl_rules": Method(
+        "AgileRL's rules and probabilities; its factors apply to gamma and gae_lambda themselves, as there: from 0.84 "
+        "on growth leads to the upper end of their range, and shrinking gamma to its lower end, where the other "
+        "methods that multiply move 1 - gamma and 1 - gae_lambda",
+        _agilerl,
+    ),
     "tuned": Method("population without evolution at rl-zoo's values, whatever the start", _tuned),
 }  # fmt: skip

@@ -223,6 +223,10 @@ class AgileRLTournament(Selection):
 class AgileRLMutations(Mutations):
     """AgileRL's usual probabilities, and its step: one hyperparameter, times 0.8 or 1.2, integers truncated.
 
+    The factors apply to gamma and gae_lambda themselves, because AgileRL's ranges have no scale: in `benchmarks.search`
+    growth leads from 0.84 on to the upper end of their range, and shrinking gamma to its lower end. `RayExplore` and
+    the explorer "factors" multiply 1 - gamma and 1 - gae_lambda.
+
     Every member is mutated, the best included, as by default there. Batch sizes and rollout lengths are not rounded to
     powers of two, which this engine allows, too. Adam's moments are kept, where AgileRL restarts it after a change of
     the learning rate or of the architecture; architecture and weight noise are this package's operators.

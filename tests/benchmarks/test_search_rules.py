@@ -61,6 +61,15 @@ def test_agilerl_steps(low, high, dtype, value, draw, answer):
     assert type(moved) is type(answer)
 
 
+@pytest.mark.parametrize(("name", "value"), [("gamma", 0.84), ("gamma", 0.99), ("gae_lambda", 0.84)])
+def test_agilerl_grows_gamma_and_gae_lambda_to_the_end_of_their_range(name, value):
+    """The page of the benchmark states it, because the other methods that multiply move 1 - value."""
+    range_ = protocol.RANGES[name]
+    assert agilerl_step(value, range_, draw=0.9) == range_.max
+    if name == "gamma":
+        assert agilerl_step(value, range_, draw=0.1) == range_.min
+
+
 def _view(fitness):
     return PopulationView(np.array(fitness), range(len(fitness)), (), 1)
 
