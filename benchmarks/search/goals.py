@@ -85,9 +85,10 @@ def ranked(rows: Sequence[Row]) -> dict[str, stats.Scores]:
 
 
 def _has_enough(*its: Mapping[str, Sequence[float]], tasks: int = 1) -> bool:
-    """Return whether all sides have enough runs in enough common tasks."""
+    """Return whether all sides have enough runs in enough common tasks, and in the others two for an interval."""
     common = set.intersection(*(set(one) for one in its))
-    return sum(all(len(one[task]) >= SEEDS for one in its) for task in common) >= tasks
+    fewest = [min(len(one[task]) for one in its) for task in common]
+    return min(fewest, default=0) > 1 and sum(runs >= SEEDS for runs in fewest) >= tasks
 
 
 def _of(rows: Sequence[Row], *methods: str, by: Callable[[Row], float] = final_score) -> list[stats.Scores]:
@@ -96,9 +97,15 @@ def _of(rows: Sequence[Row], *methods: str, by: Callable[[Row], float] = final_s
     return stats.in_common(*(found.get(method, {}) for method in methods))
 
 
-def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> tuple[str, float, float]:
-    """Return a statistic with its interval as text, its value, and the interval's low end."""
-    value, (low, high) = statistic(*its), stats.bootstrap_interval(statistic, *its)
+def with_interval(statistic: Callable[..., float], *its: stats.Scores) -> tuple[str, float, float]:
+    """Return a statistic with its interval as text, its value, and the interval's low end.
+
+    Where a task has a single run on a side, which has no variance, there is no interval: its low end is then -inf.
+    """
+    value = statistic(*its)
+    if any(len(runs) < 2 for one in its for runs in one.values()):
+        return f"{value:.2f}", value, -math.inf
+    low, high = stats.bootstrap_interval(statistic, *its)
     return f"{value:.2f} ({low:.2f} to {high:.2f})", value, low
 
 
@@ -110,7 +117,7 @@ def _improvement(rows: Sequence[Row], rival: str, wanted: float, low_end: float,
     ours, theirs = _of(rows, OURS, rival)
     if not ours:
         return Goal(*goal)
-    shown, value, low = _with_interval(stats.probability_of_improvement, ours, theirs)
+    shown, value, low = with_interval(stats.probability_of_improvement, ours, theirs)
     is_met = value >= wanted and low > low_end
     return Goal(*goal, f"{shown}, {len(ours)} environments", is_met, _has_enough(ours, theirs, tasks=TASKS))
 
@@ -142,7 +149,7 @@ def _iqm_difference(goal: tuple[str, str], ours: stats.Scores, theirs: stats.Sco
     if not ours:
         return Goal(*goal)
     sides = stats.as_many_runs(ours, theirs)
-    shown, value, _ = _with_interval(lambda one, other: stats.iqm(one) - stats.iqm(other), *sides)
+    shown, value, _ = with_interval(lambda one, other: stats.iqm(one) - stats.iqm(other), *sides)
     is_decided = _has_enough(ours, theirs, tasks=TASKS)
     return Goal(*goal, f"{shown}, {len(ours)} environments", value >= wanted, is_decided)
 
@@ -227,11 +234,12 @@ def _ratios(
         def ratio(one: stats.Scores, other: stats.Scores, env: str = env) -> float:
             return float(np.mean(one[env]) / np.mean(other[env]))
 
-        text, value, low = _with_interval(ratio, *times)
-        shown.append(f"{env} {text}")
+        text, value, low = with_interval(ratio, *times)
         if min(len(ours), len(theirs)) < SEEDS:
+            shown.append(f"{env} {text} [{len(theirs)} against {len(ours)} runs]")
             undecided += 1
             continue
+        shown.append(f"{env} {text}")
         enough += 1
         reached += (value > wanted if seconds else value >= wanted) and low >= low_end
     is_missed = reached + undecided < 3 and (enough >= 3 or is_limited)
@@ -268,7 +276,7 @@ def _no_harm(rows: Sequence[Row]) -> Goal:
     if not ours:
         return Goal(*goal)
     sides = stats.as_many_runs(ours, theirs)
-    shown, value, low = _with_interval(lambda one, other: stats.iqm(one) / stats.iqm(other), *sides)
+    shown, value, low = with_interval(lambda one, other: stats.iqm(one) / stats.iqm(other), *sides)
     return Goal(*goal, shown, value >= 0.95 and low >= 0.9, _has_enough(ours, theirs, tasks=TASKS))
 
 

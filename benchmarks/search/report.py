@@ -230,11 +230,7 @@ def _section(
 
 
 def _with_interval(statistic: Callable[..., float], *its: stats.Scores) -> str:
-    value = statistic(*its)
-    if any(len(runs) < 2 for one in its for runs in one.values()):  # it would have no variance there
-        return f"{value:.2f}"
-    low, high = stats.bootstrap_interval(statistic, *its)
-    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+    return goals.with_interval(statistic, *its)[0]
 
 
 def _p_values(final: Mapping[str, stats.Scores]) -> dict[str, float]:

@@ -365,6 +365,34 @@ def test_goals_are_decided_by_enough_runs_alone(monkeypatch):
     assert line(9).endswith("| undecided: too few runs |")
 
 
+def test_a_single_run_of_the_rival_has_no_interval_and_decides_nothing(monkeypatch):
+    monkeypatch.setattr(stats, "REPETITIONS", 200)
+
+    def row(method, env, seed, seconds):
+        case = json.loads(Case(method, env, "S2", 1000 + seed, 800_000).key)
+        its = ENVS[env].target
+        return Row(case, "", its, 1.0, its, its, [(400_000, seconds, its)], 800_000, 1000, 100.0, 100.0, 0.1, 20, 4)
+
+    envs = protocol.TIERS["main"].envs
+    rows = [row("ours", env, seed, 10.0 + seed) for env in envs for seed in range(10)]
+    single = rows + [row("tpe_hyperband", env, 0, 29.0) for env in envs]
+    measured, reached = _cells(single, "S2: CPU seconds to the target on one machine")
+    assert measured.startswith("cartpole 2.00 [1 against 10 runs], acrobot 2.00 [1 against 10 runs], ")
+    assert reached == "undecided: too few runs"
+    better = "S2: better than TPE + Hyperband"
+    assert _cells(single, better) == ["0.50, 7 environments", "undecided: too few runs"]
+    most = rows + [
+        row("tpe_hyperband", env, seed, 29.0) for env in envs for seed in range(10 if env != "breakout" else 1)
+    ]
+    assert _cells(most, better) == ["0.50, 7 environments", "undecided: too few runs"]  # breakout has no interval
+    two = [*most, row("tpe_hyperband", "breakout", 1, 29.0)]
+    assert _cells(two, better) == ["0.50 (0.50 to 0.50), 7 environments", "**no**"]
+
+
+def _cells(rows, goal):
+    return next(line for line in goals.table(rows, {}) if goal in line).strip("| ").split(" | ")[2:]
+
+
 def test_the_rank_is_that_among_methods_with_five_runs_and_decided_by_all_methods(monkeypatch):
     monkeypatch.setattr(stats, "REPETITIONS", 50)
 
