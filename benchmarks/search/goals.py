@@ -44,8 +44,9 @@ ZOO = {
 }
 """Mean return and standard deviation of rl-zoo's tuned PPO, as its page of benchmarks has them."""
 OWN_CORE = 0.9
-"""Least share of a run's seconds that its processor worked for it, for a comparison of seconds. Other work beside a run
-lengthens its CPU seconds, too: those of TPE + Hyperband in LunarLander were 608 alone and 1,693 with a share of 0.5."""
+"""Least CPU seconds of a run's process for each second of its search, in a comparison of CPU seconds. Imports and tests
+count in the first alone, so a run that shared its core for some of the time may pass. Other work beside a run lengthens
+its CPU seconds, too: those of TPE + Hyperband in LunarLander were 608 alone and 1,693 with half of a core."""
 DROP = 0.05
 """Share of target minus random by which the test return of the best agent so far may fall between two tests."""
 
@@ -157,7 +158,7 @@ def _iqm_difference(goal: tuple[str, str], ours: stats.Scores, theirs: stats.Sco
 def _faster_in_seconds(rows: Sequence[Row]) -> Goal:
     """Compare mean CPU seconds to the target of runs on one machine; a run that misses it counts with all its seconds.
 
-    Runs that shared their core with other work are left out (`OWN_CORE`).
+    Runs that clearly shared their core with other work are left out (`OWN_CORE`).
     """
     goal = "S2: CPU seconds to the target on one machine, TPE + Hyperband against ours", "> 1 time on 3 environments"
     return _ratios(goal, rows, "tpe_hyperband", wanted=1.0, seconds=True)
@@ -253,7 +254,10 @@ def _steps_to_target(row: Row) -> float:
 
 
 def _cpu_seconds_to_target(row: Row) -> float:
-    """Return the CPU seconds to the target, as the same share of all as of the clock's; all if it was missed."""
+    """Return the CPU seconds to the target; all if it was missed.
+
+    They are the share of all, with imports and tests, that the seconds to the target have of those of the search.
+    """
     seconds = to_target(row, seconds=True)
     return row.cpu_seconds * (1.0 if seconds is None else seconds / row.seconds)
 

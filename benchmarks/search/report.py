@@ -397,7 +397,9 @@ def _costs(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
     return [
         "Medians; biases are means. Selection bias: the evaluation by which the agent was chosen minus its test "
         "return, in units of target minus random; confirmed: the same difference with the return on the fresh episodes "
-        "that the method paid for. CPU seconds are those of the run's process; the process in which Optuna or SMAC "
+        "that the method paid for. CPU seconds, also those of the goals, are those of the run's process with imports "
+        "and tests, which the seconds leave out; a test plays "
+        f"{TEST_EPISODES} episodes whenever another agent would be handed over. The process in which Optuna or SMAC "
         "decides is not counted.",
         "",
         *markdown(

@@ -70,7 +70,7 @@ class Row:
     evaluation_steps: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of this process, tests included; on a shared machine the steadier measure."""
+    """Of this process, with imports and tests, which `seconds` leaves out; on a shared machine the steadier measure."""
     evolve_seconds: float = 0.0
     acts: int = 0
     """Generations after which evolution acted."""
