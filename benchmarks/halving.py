@@ -3,9 +3,9 @@
 Members are drawn from the ranges of `benchmarks.search` (S2) and trained without evolution, on its tuning seeds and
 environments; their evaluations are the learning curves. A simulated search draws members from them. `AutoSelection`
 decides which start again, as other draws, which are removed, and which become clones. Those that stay continue along
-their curves, and clones along those of their parents, as if their other hyperparameters changed nothing. The result is
-the best agent on the way, by the mean of three evaluations in succession. In further searches all members begin as the
-draw that learns least.
+their curves, and clones along those of their parents, as if their other hyperparameters changed nothing. A member earns
+what a random policy does until it has come to its first evaluation. The result is the best agent on the way, by the
+mean of the last three evaluations. In further searches all members begin as the draw that learns least.
 
     python -m benchmarks.halving                    # simulates, and replaces the section of benchmarks/README.md
     python -m benchmarks.halving --record pendulum  # trains the draws again first, about 15 minutes
@@ -13,6 +13,7 @@ draw that learns least.
 
 import argparse
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -97,19 +98,36 @@ class Curves:
     standard_errors: list[list[float]]
 
     @cached_property
+    def means(self) -> np.ndarray:
+        """Mean returns after no evaluation, the first, and so on `[draws, 1 + T]`; after none, of a random policy."""
+        return np.pad(np.array(self.fitness), ((0, 0), (1, 0)), constant_values=ENVS[self.env].random)
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """The standard errors of `means`; 0 after no evaluation."""
+        return np.pad(np.array(self.standard_errors), ((0, 0), (1, 0)))
+
+    @cached_property
     def best_so_far(self) -> np.ndarray:
-        """The best mean of three evaluations in succession `[draws, T]`."""
-        padded = np.pad(np.array(self.fitness), ((0, 0), (1, 1)), mode="edge")
-        return np.maximum.accumulate((padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3, axis=1)
+        """The best mean of three evaluations in succession, each time up to the last one `[draws, 1 + T]`.
+
+        The first stands for those that are missing before it.
+        """
+        padded = np.pad(np.array(self.fitness), ((0, 0), (2, 0)), mode="edge")
+        smooth = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
+        return np.maximum.accumulate(np.concatenate([self.means[:, :1], smooth], axis=1), axis=1)
 
     @property
     def worst(self) -> int:
         """The draw that learns least."""
         return int(np.argmin(self.best_so_far[:, -1]))
 
-    def index(self, steps: float) -> int:
-        """Return the last evaluation at or before so many env steps, at least the first."""
-        return min(max(int(steps / self.steps[0]) - 1, 0), len(self.steps) - 1)
+    def evaluations(self, steps: float) -> int:
+        """Return how many evaluations lie at or before so many env steps.
+
+        Steps are rounded, because sums of shares of a budget are not exact.
+        """
+        return bisect_right(self.steps, round(steps))
 
 
 class _Member(NamedTuple):
@@ -160,7 +178,7 @@ def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int,
     uids, state, history, best = count(MEMBERS), {}, History(), -np.inf
     for generation in range(1, GENERATIONS + 1):
         members = [one._replace(steps=one.steps + MEMBERS * steps / GENERATIONS / len(members)) for one in members]
-        best = max(best, *(curves.best_so_far[one.draw, curves.index(one.steps)] for one in members))
+        best = max(best, *(curves.best_so_far[one.draw, curves.evaluations(one.steps)] for one in members))
         if selection is None:
             continue
         history = history.extended(_trial(curves, generation, one) for one in members)
@@ -179,7 +197,7 @@ def simulate(curves: Curves, selection: Selection | None, steps: int, seed: int,
 
 
 def _trial(curves: Curves, generation: int, member: _Member) -> Trial:
-    fitness = curves.fitness[member.draw][curves.index(member.steps)]
+    fitness = float(curves.means[member.draw, curves.evaluations(member.steps)])
     return Trial(generation, member.uid, NO_PARENT, {"draw": member.draw}, "", "", np.nan, fitness, 1)
 
 
@@ -189,7 +207,7 @@ def _view(
     """Return the view of a selection, with two returns for each member that have its mean and standard error."""
     returns = np.full((len(members), 2 * len(members)), np.nan)
     for slot, one in enumerate(members):
-        fitness, error = (its[one.draw][curves.index(one.steps)] for its in (curves.fitness, curves.standard_errors))
+        fitness, error = (its[one.draw, curves.evaluations(one.steps)] for its in (curves.means, curves.errors))
         returns[slot, 2 * slot : 2 * slot + 2] = fitness - error, fitness + error
     return PopulationView(
         np.nanmean(returns, axis=1),
