@@ -28,6 +28,7 @@ PROCESSES = {
     "envs/subproc/handle.py": "sends what its own run made to its own workers, over a pipe",
     "envs/subproc/worker.py": "receives it there",
     "envs/subproc/vec_env.py": "likewise",
+    "envs/gymnasium_vector_fixes.py": "tries whether gymnasium can send an exception from a worker, and sends none",
     "distributed/launcher.py": "sends what its own run was given to the processes that it starts",
 }
 VERIFIED = {

@@ -221,8 +221,9 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
             ConfigurationError: `loop` is below 1, `env` is no env, or the agent was made for other spaces.
             EnvStepError: an observation or a reward is not finite.
         """
-        is_env = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
-        if isinstance(env, type) or not is_env or not hasattr(env, "observation_space"):
+        has_methods = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
+        has_space = hasattr(env, "observation_space") or hasattr(env, "single_observation_space")
+        if isinstance(env, type) or not has_methods or not has_space:
             raise ConfigurationError(
                 f"env={env!r:.100}; allowed is an environment, such as gymnasium.make('CartPole-v1')"
             )
