@@ -232,8 +232,12 @@ class SharedFolder(RunFile):
             path.rmdir()
 
 
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig", errors="replace")  # some editors write a byte-order mark
+
+
 def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         return file.readline(10_000)
 
 
@@ -296,7 +300,7 @@ def run_folder_reporters(run_dir: Path, *, updates: bool, report: bool = True) -
 
 def not_in_file(config: Path) -> list[str]:
     """Return the notes in the head of a run's configuration on what it cannot hold."""
-    head = _head(config.read_text(encoding="utf-8", errors="replace"))
+    head = _head(_text(config))
     return [line.removeprefix(f"# {NOT_IN_FILE}") for line in head if line.startswith(f"# {NOT_IN_FILE}")]
 
 
@@ -324,7 +328,7 @@ class ConfigReporter(Reporter):
         text = ""
         try:
             if check_regular(self.path):
-                text = self.path.read_text(encoding="utf-8", errors="replace")
+                text = _text(self.path)
                 if _without_head(text) == self._settings:
                     return
                 if text.startswith(HEADER) and not self._replaces:

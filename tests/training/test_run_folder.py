@@ -12,6 +12,7 @@ import pytest
 
 from agilerl_like import PPO, ConfigurationError, Run, make_vect_envs, train_on_policy
 from agilerl_like.cli import main
+from agilerl_like.config import load
 from agilerl_like.errors import CheckpointError, EnvStepError
 from agilerl_like.reporting import Callback, read_metrics
 from agilerl_like.reporting.console import ConsoleReporter
@@ -19,7 +20,7 @@ from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.checkpoint_manager import CheckpointManager
-from agilerl_like.training.run_folder import check_output_paths, check_unused, prepare_folder
+from agilerl_like.training.run_folder import check_output_paths, check_unused, not_in_file, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
@@ -501,3 +502,16 @@ def test_the_configuration_records_its_provenance(file, tmp_path):
     assert head[0] == "# agilerl-like train config.yaml --run.name ANOTHER repeats this run"
     for word in ("UTC by: ", "python 3.", "torch ", "gymnasium ", "agilerl-like ", "torch threads: 1"):
         assert any(word in line for line in head[1:]), word
+
+
+@pytest.mark.parametrize("notes", [(), ("# not in this file: callbacks: 1 of the script's own",)])
+def test_a_configuration_that_an_editor_saved_with_a_byte_order_mark_is_resumed(file, tmp_path, capsys, notes):
+    assert main(["train", file]) == 0
+    config = tmp_path / "runs" / "mine" / "config.yaml"
+    first, *rest = config.read_text(encoding="utf-8").splitlines()
+    config.write_text("\n".join((first, *notes, *rest, "")), encoding="utf-8-sig")
+    assert len(not_in_file(config)) == len(notes)
+    check_unused(config.parent, overwrite=True)
+    assert main(["resume", "runs/mine", "--training.max-steps", "96"]) == 0
+    assert load(config).training.max_steps == 96
+    assert ("could not hold: callbacks: 1" in capsys.readouterr().err) == bool(notes)
