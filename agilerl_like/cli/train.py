@@ -75,6 +75,7 @@ from agilerl_like.training.run_folder import (
     RunFolderExistsError,
     check_links,
     check_unused,
+    is_search,
     not_in_file,
     run_folder_reporters,
 )
@@ -321,8 +322,8 @@ def resume(arguments: Sequence[str]) -> int:
                 f"continues with all of it: train_on_policy(…, resume={folder!r})"
             )
         code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
-        is_search = process_group.is_main and all((Path(folder) / name).exists() for name in (FOUND, BEST))
-    if is_search:
+        has_found = process_group.is_main and is_search(Path(folder)) and (Path(folder) / BEST).exists()
+    if has_found:
         write_found(Run.open(folder), config, Path(folder) / FOUND, quiet=quiet)
     return code
 

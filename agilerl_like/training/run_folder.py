@@ -40,7 +40,7 @@ from agilerl_like.training.training_arguments import OutputPaths
 
 EVENTS = "tensorboard"
 FOUND = "found.yaml"
-"""A search writes what it has found to this file in the folder of its run, by which `resume` recognises a search."""
+"""A search writes what it has found to this file in the folder of its run."""
 FOUND_HEAD, SEARCH_HEAD = "Found by `agilerl-like tune`", "The search has not ended"
 """First words of the comment at the beginning of `FOUND` after the search, and until then."""
 HEADER = "# agilerl-like "
@@ -118,13 +118,23 @@ def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
     try:
         remove_marker(folder)
         existing = {name: RUN_FILES[name] for name in _existing_files(folder)}
-        if existing and FOUND_FILE.is_written_by_run(folder / FOUND):
+        if existing and is_search(folder):
             existing = {FOUND: FOUND_FILE, **existing}  # first: without the others it would not be removed later
         for name, entry in existing.items():
             entry.remove(folder / name)
             sync_folder(folder)
     except OSError as error:
         raise CheckpointError(f"path={str(folder)!r}: an earlier run could not be removed ({error})") from error
+
+
+def is_search(folder: Path) -> bool:
+    """Whether a folder has the run of a search, and the file of what it has found.
+
+    The file may also be a copy beside the run that trains it; that run has `mutation: null`, which no search has.
+    """
+    config = folder / CONFIG
+    settings = _text(config).splitlines() if config.is_file() else []
+    return FOUND_FILE.is_written_by_run(folder / FOUND) and "mutation: null" not in settings
 
 
 def _check_target(folder: Path, *, overwrite: bool) -> None:

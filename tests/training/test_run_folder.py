@@ -172,6 +172,18 @@ def test_a_copy_of_what_a_search_has_found_does_not_mark_a_folder_and_stays(tmp_
         assert (tmp_path / "found.yaml").exists()
 
 
+def test_a_copy_of_what_a_search_has_found_stays_where_it_was_trained(file, tmp_path):
+    """The run of a search has mutations; a configuration that a search has found has none."""
+    folder, text = tmp_path / "runs" / "mine", f"# Found by `agilerl-like tune`: member 3\n{YAML}mutation: null\n"
+    folder.mkdir(parents=True)
+    (folder / "found.yaml").write_text(text)
+    assert main(["train", "runs/mine/found.yaml"]) == 0
+    assert main(["resume", "runs/mine", "--training.max-steps", "96"]) == 0
+    assert (folder / "found.yaml").read_text() == text
+    assert main(["train", "runs/mine/found.yaml", "--run.overwrite", "true"]) == 0
+    assert (folder / "found.yaml").read_text() == text
+
+
 def test_overwrite_removes_stored_folders_that_a_killed_writer_left(earlier):
     (earlier / "best").rename(earlier / ".best.old-1")
     (earlier / ".best.tmp-1").mkdir()
