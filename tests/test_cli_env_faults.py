@@ -134,6 +134,17 @@ def test_in_a_constructor_nothing_was_trained(run, capsys, at, backend):
     )
 
 
+def test_a_run_that_fails_before_it_replaces_an_earlier_one_names_no_command_for_it(run, capsys, tmp_path):
+    assert run("spoils", 10**9) == 0
+    rows = (tmp_path / "runs/one/metrics.csv").read_bytes()
+    assert run("opens", 8, "Unlicensed", "--run.overwrite", "true") == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert "RuntimeError: no licence" in line
+    assert "; nothing was trained, with environment.kwargs=" in line
+    assert "agilerl-like resume" not in line
+    assert (tmp_path / "runs/one/metrics.csv").read_bytes() == rows
+
+
 SINGLE = ("--population.size", "1", "--selection.tournament_size", "1", "--environment.num-envs", "1")
 """Options of a run that trains in the env that the command makes."""
 

@@ -58,6 +58,7 @@ from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.estimates import best_so_far
 from agilerl_like.reporting.importance import hyperparameter_effects
 from agilerl_like.reporting.plot import plot_run
+from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.report import write_report
 from agilerl_like.reporting.run_history import CONFIG, RunHistory, read_history
 from agilerl_like.reporting.trackers import TRACKERS, TensorBoardReporter, WandbReporter, tracker_reporter
@@ -438,13 +439,16 @@ def _run(
         run_dir = None if shown is None else here / shown
         stack.callback(remove_if_empty, run_dir)
         plan = setup.plan(name="" if run_dir is None else run_dir.name, resume=command)
+        beginning = Beginning()
         try:
             result = train_population(
                 setup.env_setup,
                 setup.population,
                 replace(plan, layout=choice.line, log_every=config.run.log_every),
                 output_paths=OutputPaths(run_dir=run_dir, overwrite=config.run.overwrite),
-                callbacks=CallbackList([] if run_dir is None else [*_reporters(config, run_dir, quiet=quiet), *own]),
+                callbacks=CallbackList(
+                    [] if run_dir is None else [beginning, *_reporters(config, run_dir, quiet=quiet), *own]
+                ),
                 process_group=process_group,
                 processes=processes,
                 resume=resume,
@@ -454,12 +458,21 @@ def _run(
                 write_line(f"{end}; to continue it needs {' and '.join(map(BEYOND.__getitem__, end.limits))}")
             return ExitCode.DONE
         except (EnvStepError, PopulationDivergedError, CallbackError) as error:
-            if isinstance(error, EnvStepError) and run_dir is not None and not (run_dir / CONFIG).is_file():
+            if isinstance(error, EnvStepError) and run_dir is not None and not (resume or beginning.is_reached):
                 raise
             return write_error(type(error)(f"{error}; {_continuation(run_dir, command)}"), ExitCode.TEMPFAIL)
     if run_dir is not None:
         _after_run(config, result, run_dir, command, quiet=quiet)
     return _exit_code(result)
+
+
+class Beginning(Reporter):
+    """Whether a run has begun. Files in its folder do not show it, which may be those of a run that it replaces."""
+
+    is_reached = False
+
+    def start(self, run: RunRecord) -> None:
+        self.is_reached = True
 
 
 def _after_run(config: Config, result: RunResult, run_dir: Path, command: str, *, quiet: bool) -> None:
