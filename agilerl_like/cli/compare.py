@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import printable, write_line, write_table
+from agilerl_like.cli.output import write_line, write_table
 from agilerl_like.cli.runs import HEAD, open_together, row
 from agilerl_like.errors import ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
@@ -54,7 +54,9 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
     ends = [float(one.per_generation("time/total_timesteps")[-1]) for one in records]
     shortest = min(ends)
     if math.isfinite(shortest):
-        write_line(f"\nbest fitness so far at equal training steps (up to {printable(_end(records, names, ends))})")
+        write_line(
+            f"\nbest fitness so far at equal training steps (up to {formatting.printable(_end(records, names, ends))})"
+        )
         at = [shortest * (n + 1) / POINTS for n in range(POINTS)]
         best = [best_at(one, at) for one in records]
         best_of = {its: np.array([one for one, of in zip(best, methods, strict=True) if of == its]) for its in methods}
@@ -66,9 +68,9 @@ def compare(runs: Positional[tuple[Path, ...]], /) -> int:
             if any(1 < len(its) < FEW for its in best_of.values()):
                 write_line(NOTE_ON_FEW)
             if "" not in best_of and (alone := [its for its, values in best_of.items() if len(values) == 1]):
-                write_line(f"without a mean, because of one run each: {printable('; '.join(alone))}")
+                write_line(f"without a mean, because of one run each: {formatting.printable('; '.join(alone))}")
         else:
-            write_line(f"no mean over the runs, because {printable(reason)}")
+            write_line(f"no mean over the runs, because {formatting.printable(reason)}")
     _write_found(opened, names)
     _write_differences(opened, names)
     return ExitCode.DONE

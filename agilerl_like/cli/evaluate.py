@@ -14,7 +14,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.cli.output import checked_seed, printable, write_line, write_note
+from agilerl_like.cli.output import checked_seed, write_line, write_note
 from agilerl_like.cli.players import config_file_of, config_of, players_of
 from agilerl_like.envs.multi_agent.scripted import random_moves
 from agilerl_like.errors import ConfigurationError, EnvStepError, ExitCode
@@ -109,7 +109,7 @@ def evaluate(
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
         replace_file(file_of_rows, text.getvalue().encode())
-        write_line(printable(str(out)))
+        write_line(formatting.printable(str(out)))
     if is_zero_sum:
         write_note(
             "the returns of all agents add up to 0 in every episode, whatever the team does; --opponent random or "

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.reporting.formatting import printable
 
 PROGRAM = "agilerl-like"
 
@@ -22,14 +23,6 @@ class PipedConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def printable(text: str) -> str:
-    """Return a text with an escape in place of each character that is not printable, newlines too.
-
-    Names in the files of a run folder, and those of folders, may have sequences that control a terminal.
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def write_line(text: str) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import printable, write_line
+from agilerl_like.cli.output import write_line
 from agilerl_like.cli.runs import open_together
 from agilerl_like.errors import ConfigurationError, ExitCode
+from agilerl_like.reporting.formatting import printable
 from agilerl_like.reporting.importance import effects_lines, hyperparameter_effects, operator_lines
 from agilerl_like.reporting.report import REPORT, write_report
 from agilerl_like.reporting.run_history import RunHistory

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from agilerl_like.cli.output import printable, write_line, write_note, write_table
+from agilerl_like.cli.output import write_line, write_note, write_table
 from agilerl_like.errors import CheckpointError, ConfigurationError, ExitCode
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.estimates import best_with_error
@@ -36,7 +36,7 @@ def runs(folder: Positional[Path] = Path("runs"), /) -> int:
     """
     rows = [row(run, folder) for run in find_runs(folder)]
     if not rows:
-        write_line(f"no runs in {printable(str(folder))}")
+        write_line(f"no runs in {formatting.printable(str(folder))}")
     else:
         write_table(HEAD, rows)
     return ExitCode.DONE

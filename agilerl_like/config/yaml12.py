@@ -140,7 +140,11 @@ def _bytes_of(path: Path | str, *, follow_links: bool) -> bytes:
 
 def parse_value(text: str, where: str) -> ParsedYaml:
     """Parse one value; ConfigurationError if it is not YAML."""
-    if len(text.encode()) > MAX_BYTES:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:  # an argument of the command in another encoding
+        raise ConfigurationError(f"{where}={text[:40]!r} is not UTF-8 text; allowed is a value in YAML") from error
+    if size > MAX_BYTES:
         raise ConfigurationError(f"{where}={text[:40]!r}… is too long; {LIMITS}")
     return _parse(text, f"{where}={text if len(text) < 200 else f'{text[:200]}…'!r}")
 

@@ -1,4 +1,4 @@
-"""Numbers, durations and mutations as short text, without digits that are only noise."""
+"""Numbers, durations and mutations as short text, without digits that are only noise; and printable text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from typing import Any
 from agilerl_like.hpo.schedules import SCHEDULED
 
 _SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def printable(text: str) -> str:
+    """Return a text with an escape in place of each character that is not printable, newlines too.
+
+    Commands, and names of folders and in their files, may have sequences that control a terminal and make YAML
+    unreadable, and bytes that are not UTF-8.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def hyperparameter(value: Any, *, scientific: bool = False) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from agilerl_like.reporting.callback import Reporter
+from agilerl_like.reporting.formatting import printable
 from agilerl_like.reporting.records import GenerationRecord, RunRecord, SummaryRecord, plain_data
 from agilerl_like.reporting.run_history import BROKEN_OFF, RUN_DOCUMENT, run_document
 from agilerl_like.storage.durable_io import make_folder, replace_file
@@ -31,7 +32,7 @@ def provenance(event: str) -> list[str]:
     """Return lines with the event ("begun", "changed"), its date, the command, the versions and the machine."""
     versions = [f"{name} {found}" for name, found in package_versions(PACKAGES).items()]
     return [
-        f"{event} {_now()} by: {' '.join(_command().split())}",
+        f"{event} {_now()} by: {_command()}",
         f"with python {platform.python_version()}, {', '.join(versions)}",
         f"on {platform.platform()}, torch threads: {torch.get_num_threads()}",
     ]
@@ -130,7 +131,7 @@ def _now() -> str:
 
 
 def _command() -> str:
-    return shlex.join(sys.argv) if sys.argv[:1] != [""] else "an interactive session"
+    return printable(shlex.join(sys.argv)) if sys.argv[:1] != [""] else "an interactive session"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

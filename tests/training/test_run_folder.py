@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -527,3 +528,20 @@ def test_a_configuration_that_an_editor_saved_with_a_byte_order_mark_is_resumed(
     assert main(["resume", "runs/mine", "--training.max-steps", "96"]) == 0
     assert load(config).training.max_steps == 96
     assert ("could not hold: callbacks: 1" in capsys.readouterr().err) == bool(notes)
+
+
+def test_a_command_with_other_than_printable_text_is_escaped_in_the_files_of_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "\x1b[1m", "caf\udce9", "two\nlines"])
+    folder = tmp_path / "mine"
+    script(run_dir=folder)
+    shown = r"train.py '\x1b[1m' 'caf\udce9' 'two\nlines'"
+    assert f"UTC by: {shown}\n" in (folder / "config.yaml").read_text(encoding="utf-8")
+    assert load(folder / "config.yaml").training.max_steps == 64
+    assert run_document(folder / "run.json")["command"] == shown
+    assert (folder / "report.html").is_file()
+
+
+def test_a_value_that_is_not_utf_8_is_refused(file, tmp_path, capsys):
+    assert main(["train", file, "--run.dir", "caf\udce9"]) == 2
+    assert r"run.dir='caf\udce9' is not UTF-8 text; allowed is" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [file]
