@@ -535,12 +535,19 @@ class TestResume:
 
 class TestEval:
     def test_eval_writes_seed_and_return_of_each_episode(self, run, tmp_path, capsys):
-        assert main(["eval", str(run), "--episodes", "3", "--seed", "1", "--out", str(tmp_path / "returns.csv")]) == 0
-        head, *rows = csv.reader((tmp_path / "returns.csv").read_text().splitlines())
+        out = tmp_path / "new" / "returns.csv"
+        assert main(["eval", str(run), "--episodes", "3", "--seed", "1", "--out", str(out)]) == 0
+        head, *rows = csv.reader(out.read_text().splitlines())
         assert head == ["generation", "member", "seed", "return", "length"]
         assert [row[0] for row in rows] == ["", "", ""]
         assert len({row[2] for row in rows}) == 3
         assert f"mean return {sum(float(row[3]) for row in rows) / 3:.2f}" in capsys.readouterr().out
+
+    def test_eval_plays_no_episode_whose_row_has_no_folder(self, run, file, capsys):
+        assert main(["eval", str(run), "--episodes", "1", "--out", f"{file}/new/returns.csv"]) == 74
+        out, error = capsys.readouterr()
+        assert "mean return" not in out
+        assert "Not a directory" in error
 
     def test_eval_runs_the_given_number_of_episodes_in_the_env_of_the_run(self, run, capsys):
         assert main(["eval", str(run), "--episodes", "70", "--seed", "1"]) == 0

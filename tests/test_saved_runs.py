@@ -646,7 +646,7 @@ class TestCommands:
         assert not (tmp_path / "f.mp4").exists()
 
     def test_report_of_two_runs(self, runs, tmp_path, capsys):
-        target = tmp_path / "both.html"
+        target = tmp_path / "new" / "both.html"
         assert main(["report", str(runs / "s3"), str(runs / "s4"), "--out", str(target)]) == 0
         assert "Runs side by side" in target.read_text(encoding="utf-8")
         assert (runs / "s3" / "report.html").exists()  # written at the end of the run
@@ -655,9 +655,9 @@ class TestCommands:
         pytest.importorskip("matplotlib", reason="an extra")
         monkeypatch.chdir(tmp_path)
         assert main(["plot", str(runs / "s3"), str(runs / "s4")]) == 0
-        assert main(["plot", str(runs / "s3"), str(runs / "s4"), "--out", "paper.pdf"]) == 0
-        assert capsys.readouterr().out.split() == ["runs.png", "paper.pdf"]
-        assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+        assert main(["plot", str(runs / "s3"), str(runs / "s4"), "--out", "new/paper.pdf"]) == 0
+        assert capsys.readouterr().out.split() == ["runs.png", "new/paper.pdf"]
+        assert (tmp_path / "new/paper.pdf").read_bytes().startswith(b"%PDF")
         assert main(["plot"]) == 2
         assert "runs are missing" in capsys.readouterr().err
 

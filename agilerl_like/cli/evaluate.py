@@ -27,7 +27,7 @@ from agilerl_like.reporting import formatting
 from agilerl_like.resources import check_memory
 from agilerl_like.saved_runs.run import eval_steps_of
 from agilerl_like.seeding import fresh_seed
-from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.durable_io import make_folder, replace_file
 
 RANDOM = "random"
 COLUMNS = ("generation", "member", "seed", "return", "length")
@@ -88,6 +88,8 @@ def evaluate(
     config = config_of(run, env, agent, trust=trust)
     file = config_file_of(run)
     max_steps = None if file is None else eval_steps_of(file)
+    if file_of_rows is not None:
+        make_folder(file_of_rows.parent)  # before the episodes, whose rows would be lost otherwise
     env_setup = config.env_setup(num_envs=1)
     with contextlib.closing(env_setup.env):
         check_spaces(env_setup, agent, name=config.environment.id)

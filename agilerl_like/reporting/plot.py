@@ -29,7 +29,7 @@ from agilerl_like.reporting.charts import (
 from agilerl_like.reporting.estimates import best_so_far, pooled_by_method, why_not_comparable
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
-from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.durable_io import make_folder, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +82,7 @@ def _save(drawing: Figure, target: Path) -> Path:
         raise ConfigurationError(f"file={str(target)!r}; allowed is a name that ends in {', '.join(_FORMATS)}")
     picture = io.BytesIO()
     drawing.savefig(picture, dpi=130, format=target.suffix[1:])
+    make_folder(target.absolute().parent)
     replace_file(target, picture.getvalue())
     return target
 

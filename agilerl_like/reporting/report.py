@@ -34,7 +34,7 @@ from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import TIMED_PHASES, SummaryRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
 from agilerl_like.reporting.vega_scripts import vega_scripts
-from agilerl_like.storage.durable_io import replace_file
+from agilerl_like.storage.durable_io import make_folder, replace_file
 
 REPORT = "report.html"
 PAGE = Path(__file__).parent / "page"
@@ -49,7 +49,9 @@ NARROWEST = 5
 
 def write_report(runs: Sequence[RunHistory], target: Path, methods: Sequence[str] = ()) -> Path:
     """Write the report of one run or several to a file, and return its path; `methods` as in `report_html`."""
-    replace_file(target, report_html(runs, methods).encode())
+    page = report_html(runs, methods).encode()
+    make_folder(target.absolute().parent)
+    replace_file(target, page)
     return target
 
 
