@@ -1,5 +1,7 @@
 """`agilerl-like tune`: the ranges that it searches, the budget, and the configuration that it writes."""
 
+import csv
+import json
 import os
 import signal
 from dataclasses import replace
@@ -183,18 +185,40 @@ def test_what_was_found_can_be_trained(tmp_path, capsys):
     assert out.read_text().startswith("# Found by `agilerl-like tune`: member ")
 
 
-def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_learn(tmp_path, capsys, monkeypatch):
+def small_run(folder):
+    """Return a run of three generations in a folder, and its configuration."""
     sections = {
         "environment": {"id": "CartPole-v1", "num_envs": 8},
         "algorithm": {"name": "DQN", "learn_step": 8, "learning_starts": 40},
         "population": {"size": 2},
         "training": {"max_steps": 48, "evo_steps": 16, "eval_loop": 1, "eval_steps": 20},
-        "run": {"dir": str(tmp_path), "name": "run", "processes": 1, "plot": False, "report": False},
+        "run": {"dir": str(folder), "name": "run", "processes": 1, "plot": False, "report": False},
         "seed": 1,
     }
     config = Draft(sections).validate()
     assert train_config(config, quiet=True) == 0
-    run, file = Run.open(tmp_path / "run"), tmp_path / "found.yaml"
+    return Run.open(folder / "run"), config
+
+
+def test_what_a_search_that_broke_off_has_found_is_described_by_its_checkpoint(tmp_path):
+    """Here a generation was recorded after it, with another best agent."""
+    run, config = small_run(tmp_path)
+    before = found.found_yaml(run, config)
+    document = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**document, "outcome": "broken off"}))
+    rows = list(csv.DictReader((run.folder / "metrics.csv").read_text().splitlines()))
+    best = {"ever": 1234.5, "ever_standard_error": "nan", "ever_uid": 99, "ever_generation": 4}
+    later = {**rows[-1], "generation": 4, "uid": 99, **{f"population/best_{name}": its for name, its in best.items()}}
+    with (run.folder / "metrics.csv").open("a") as file:
+        csv.DictWriter(file, rows[0], lineterminator="\n").writerow(later)
+    broken_off = Run.open(run.folder)
+    assert broken_off.records.rows[broken_off.records.best_row]["uid"] == 99
+    assert found.found_yaml(broken_off, config) == before
+
+
+def test_what_was_found_before_anything_was_learned_is_trained_until_it_can_learn(tmp_path, capsys, monkeypatch):
+    run, config = small_run(tmp_path)
+    file = tmp_path / "found.yaml"
     file.write_text(found.found_yaml(run, config))
     assert (run.best().steps[-1], load(file).training.max_steps) == (16, 48)
     assert "# population: 4 seeds, of which the best is kept; mutation: null" in file.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
@@ -17,12 +17,35 @@ from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import LR_SCHEDULE, schedules_to_json
 from agilerl_like.reporting import formatting
 from agilerl_like.saved_runs import Run
+from agilerl_like.saved_runs.run import changes_in
 from agilerl_like.storage.durable_io import replace_file
 from agilerl_like.training.run_folder import FOUND_HEAD
 from agilerl_like.yaml_writer import to_yaml
 
 SEEDS = 4
 """Members of the configuration that is written: independent seeds, of which the best is kept."""
+
+
+class Best(NamedTuple):
+    """What the records of a run contain about the agent in `best/`."""
+
+    uid: int
+    generation: int
+    fitness: float
+    is_confirmed: bool
+    """Whether the fitness is that of fresh episodes."""
+    changes: int
+    """Changes of hyperparameters and architecture in its lineage."""
+
+
+def best_of(run: Run) -> Best:
+    """Return the records of a run's best agent; of a run that broke off, those of the checkpoint that it is from."""
+    saved, rows = run.saved_best, run.records
+    if saved is not None:
+        its = saved.record
+        return Best(its.uid, its.generation, its.fitness, its.is_confirmed, changes_in(saved.ancestry))
+    own, fitness = rows.rows[rows.best_row], rows.rows[-1]["population/best_ever"]
+    return Best(int(own["uid"]), int(own["generation"]), fitness, rows.best_is_confirmed, run.num_changes)
 
 
 def write_found(run: Run, config: Config, path: Path, *, quiet: bool = False) -> None:
@@ -51,12 +74,11 @@ def found_yaml(run: Run, config: Config) -> str:
     It trains for as many env steps as a member of the whole search: an agent that was the best after few steps owes
     that to its initial weights, too, and new seeds need more.
     """
-    best, rows, data = run.best(), run.records, config.to_json()
+    best, record, data = run.best(), best_of(run), config.to_json()
     defaults = config.algorithm_class.config()
     given = {name: its for name, its in data["algorithm"].items() if name != "preset"}  # whose values are among them
     differs = {name: its for name, its in given.items() if its != getattr(defaults, name, None)}
     network = _without_blends(to_builtin(best.architecture.to_config()))
-    last, own = rows.rows[-1], rows.rows[rows.best_row]
     kept = ("max_steps", "evo_steps", "eval_loop", "eval_steps", "fitness", "opponents")
     training = {name: data["training"][name] for name in kept if name in data["training"]}
     training["max_steps"] = max(training["max_steps"], best.steps[-1])
@@ -75,12 +97,12 @@ def found_yaml(run: Run, config: Config) -> str:
             found["algorithm"].pop(unused.name, None)
     if not config.algorithm_class.group_class.has_networks:
         del found["network"]
-    fitness = formatting.fitness(last["population/best_ever"])
-    changes, command = formatting.number_of(run.num_changes, "time"), _replay(run, config)
+    fitness = formatting.fitness(record.fitness)
+    changes, command = formatting.number_of(record.changes, "time"), _replay(run, config)
     lines = [
-        f"{FOUND_HEAD}: member {own['uid']:.0f}, generation {own['generation']:.0f}, "
+        f"{FOUND_HEAD}: member {record.uid}, generation {record.generation}, "
         f"{'mean return' if run.fitness_is_mean_return else 'fitness'} {fitness}"
-        f"{' on fresh episodes' if rows.best_is_confirmed else ', not yet on fresh episodes'}.",
+        f"{' on fresh episodes' if record.is_confirmed else ', not yet on fresh episodes'}.",
         f"Its lineage changed {changes}; these are its last values."
         f"{f' `{command}` trains with all of them in turn.' * bool(command)}",
     ]
@@ -104,8 +126,7 @@ def _replay(run: Run, config: Config) -> str:
 
 def _has_improved(run: Run) -> bool:
     """Whether the best agent is of a later generation than the first, or there was one alone."""
-    rows = run.records
-    return rows.rows[rows.best_row]["generation"] > 1 or rows.rows[-1]["generation"] <= 1
+    return best_of(run).generation > 1 or run.generations() <= 1
 
 
 def _schedules(config: Config, found: Mapping[str, Any] = FrozenMapping()) -> dict[str, Any]:

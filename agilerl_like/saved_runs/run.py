@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -199,8 +199,7 @@ class Run:
     @property
     def num_changes(self) -> int:
         """How many records of the best agent's lineage after the first change hyperparameters or architecture."""
-        kinds = {"rl_hp", "architecture", "activation"}
-        return sum(any(change["kind"] in kinds for change in birth.mutations) for birth in self.ancestry()[1:])
+        return changes_in(self.ancestry())
 
     def best(self) -> EvolvableAlgorithm:
         """Load the best agent."""
@@ -283,6 +282,12 @@ class Run:
     def __repr__(self) -> str:
         state = " (running)" if self.is_running else ""
         return f"Run({str(self.display_path)!r}){state}"
+
+
+def changes_in(ancestry: Sequence[OffspringRecord]) -> int:
+    """Return how many records of a lineage after the first change hyperparameters or architecture."""
+    kinds = {"rl_hp", "architecture", "activation"}
+    return sum(any(change["kind"] in kinds for change in birth.mutations) for birth in ancestry[1:])
 
 
 def environment_config(file: Path, *, trust: bool = False) -> Config:
