@@ -86,22 +86,25 @@ class EvolutionStrategyLearner(Learner):
     def sigma(self) -> float:
         """The standard deviation of the next perturbations."""
 
+    @property
+    def trial_key(self) -> tuple[int, ...]:
+        """What the present policies follow from, beside sigma: the stream of perturbations, and the mutations."""
+        return self.index, self.draws, self.updates, self.variations
+
     @abstractmethod
     def offsets(self, sigma: float) -> Tensor:
         """Return what is added to the weights in each env of the member, `[envs, N]` on the host."""
 
 
 class _Trial(NamedTuple):
-    """What the current policies of a member depend on: a change begins another trial."""
+    """What the current policies of a member depend on.
 
-    learner: EvolutionStrategyLearner
-    updates: int
-    variations: int
+    Another key begins another trial. A copy of the learner that differs in hyperparameters continues it, and so do its
+    episodes; another sigma counts from the next trial on.
+    """
+
+    key: tuple[int, ...]
     sigma: float
-
-    def is_of(self, learner: EvolutionStrategyLearner) -> bool:
-        """Return whether the policies are still those that a learner tries."""
-        return (self.learner, self.updates, self.variations) == (learner, learner.updates, learner.variations)
 
 
 class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
@@ -164,8 +167,8 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
             self._perturbed, self._owner = [PerturbedNetworks(learner, envs) for learner in computing], cohort
         for place, learner in enumerate(self):
             trial = self._trials[place]
-            if trial is None or not trial.is_of(learner):
-                self._trials[place] = trial = _Trial(learner, learner.updates, learner.variations, learner.sigma)
+            if trial is None or trial.key != learner.trial_key:
+                self._trials[place] = trial = _Trial(learner.trial_key, learner.sigma)
                 self.returns.restart(place)
             elif not is_new:
                 continue

@@ -14,7 +14,7 @@ from agilerl_like.algorithms.population import Population
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export.numpy_policy import load_numpy_policy
-from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations, RLParameter
+from agilerl_like.hpo import HyperparameterConfig, Mutation, Mutations, Offspring, RLParameter
 from agilerl_like.learning.perturbations import ReturnsUpdate, antithetic_pairs
 from agilerl_like.training.collector import Collector, PhaseTimer
 
@@ -201,6 +201,31 @@ def test_an_offspring_begins_with_policies_of_its_own():
     pop.set_members([pop[0], pop[0].clone(index=2)])
     acting(pop, observations)
     assert group.returns.counts.tolist() == [[1.0] * 6, [0.0] * 6]
+
+
+@pytest.mark.parametrize("changed", [{"lr": 0.02}, {"sigma": 0.1}])
+def test_a_survivor_with_another_hyperparameter_continues_its_trial(changed):
+    reports, members = [], []
+    for change in ({}, changed):
+        pop = Population([cartpole(0, learn_step=6 * 100, episodes=1_000)])
+        env = make_vect_envs("CartPole-v1", num_envs=6, backend="torch")
+        collector = Collector(pop, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
+        collector.reset([0])
+        collector.collect(96)
+        if change:
+            genome = pop[0].genome.replace(hyperparameters=change)
+            pop.evolve([Offspring(1, 0, 0, 0, 0, genome, (Mutation("rl_hp", details=change),))])
+        collector.collect(4)
+        reports.append(collector.learn()[0])
+        members.append(pop[0])
+        env.close()
+    # the pole has fallen within 96 steps; the last 4 steps alone would give 4 at most
+    assert float(reports[0]["return_mean"]) > 4
+    for name in ("return_mean", "return_max", "return_std"):
+        assert torch.equal(reports[0][name], reports[1][name])
+    assert torch.equal(reports[0]["grad_norm"], reports[1]["grad_norm"])  # of the perturbations that acted
+    assert torch.equal(flat(members[0]), flat(members[1])) == ("lr" not in changed)
+    assert {name: getattr(members[1], name) for name in changed} == changed
 
 
 @pytest.mark.parametrize("operator", ["add_latent_node", "encoder.add_node", "head.add_node"])
