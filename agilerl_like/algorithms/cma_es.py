@@ -67,7 +67,7 @@ class CMAESLearner(EvolutionStrategyLearner):
     def sigma(self) -> float:
         return self.search.sigma
 
-    def offsets(self, sigma: float) -> Tensor:
+    def offsets(self, sigma: float, instances: int = 1) -> Tensor:
         return torch.from_numpy(self.search.offsets(self.perturbation_seed)).float()
 
     def mutate(self, change: Mutation) -> Mutation:
@@ -131,6 +131,7 @@ class CMAESGroup(EvolutionStrategyGroup[CMAESLearner]):
             data.returns,
             data.observations,
             data.counts,
+            data.instances,
             searches=[learner.search for learner in learners],
             seeds=[learner.perturbation_seed for learner in learners],
             sigmas=sigmas,

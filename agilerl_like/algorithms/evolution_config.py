@@ -55,8 +55,8 @@ class OpenAIESConfig(EvolutionConfig):
     """Decay of the mean of gradients (in rmsprop and sgd: momentum), and of the mean of their squares; None: those of
     the optimizer, which are (0.9, 0.999), for rmsprop (0, 0.99), for sgd (0, 0) (value)."""
     shaping: Shaping = "ranks"
-    """What a policy's return counts for: its rank among those of the member, from -0.5 to 0.5; or standardized: its
-    difference from their mean, over their standard deviation."""
+    """What a policy's return counts for: its rank among those of the member on the same instance, from -0.5 to 0.5; or
+    standardized: its difference from their mean, over their standard deviation."""
     schedules: ScheduleOfLR = FrozenMapping()
     """A factor on lr that depends on the run's progress: {lr: linear}, cosine, or points [[progress, factor], ...]
     joined by lines; in Python any function of progress, too."""

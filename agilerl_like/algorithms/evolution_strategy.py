@@ -22,6 +22,7 @@ from agilerl_like.algorithms.learner_base import RECENT, WEIGHT_BYTES
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.episode_returns import EpisodeReturns
@@ -92,8 +93,11 @@ class EvolutionStrategyLearner(Learner):
         return self.index, self.draws, self.updates, self.variations
 
     @abstractmethod
-    def offsets(self, sigma: float) -> Tensor:
-        """Return what is added to the weights in each env of the member, `[envs, N]` on the host."""
+    def offsets(self, sigma: float, instances: int = 1) -> Tensor:
+        """Return what is added to the weights in each env of the member, `[envs, N]` on the host.
+
+        Env r plays instance r % `instances`.
+        """
 
 
 class _Trial(NamedTuple):
@@ -120,6 +124,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         self._perturbed: list[PerturbedNetworks] = []
         self._owner: Any = None  # the cohort whose networks they are copies of
         self._returns: EpisodeReturns | None = None
+        self._instances = 1  # env r of a member plays instance r % this number
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_trials": [], "_perturbed": [], "_owner": None, "_returns": None}
@@ -172,7 +177,7 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
                 self.returns.restart(place)
             elif not is_new:
                 continue
-            offsets = learner.offsets(trial.sigma)[self.columns].to(self.device)
+            offsets = learner.offsets(trial.sigma, self._instances)[self.columns].to(self.device)
             its, at = (self._perturbed[place], 0) if self.is_per_member else (self._perturbed[0], place)
             its.set_offsets(at, offsets)
 
@@ -182,6 +187,8 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> EpisodeReturns:
         first = self[0]
+        self._instances = num_instances(env.env)
+        first.host.check_instances(self._instances)
         self._trials = [None] * len(self)
         self._returns = EpisodeReturns(
             len(self),
@@ -225,7 +232,8 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
         sigmas = [
             learner.sigma if trial is None else trial.sigma for trial, learner in zip(trials, learners, strict=True)
         ]
-        update = self.make_update(learners, ReturnsUpdate(returns, observations, counts), sigmas)
+        data = ReturnsUpdate(returns, observations, counts, self._instances)
+        update = self.make_update(learners, data, sigmas)
         metrics = self.cohort.learn(at, update).cpu()
         has_masks = bool(self.gradient_sync.all_reduce_(torch.tensor([float(experience.has_masks)])))
         for place, learner in zip(at, learners, strict=True):
@@ -287,6 +295,14 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
             raise ConfigurationError(
                 f"num_envs={self.num_envs} is too few for {self.algo}, which compares the policies in a member's envs; "
                 f"allowed are {self.fewest_envs} and more"
+            )
+
+    def check_instances(self, instances: int) -> None:
+        """Raise ConfigurationError unless each instance of an env is played by policies that can be compared."""
+        if self.num_envs < 2 * instances:
+            raise ConfigurationError(
+                f"num_envs={self.num_envs} is too few for {self.algo} with {instances} instances, which compares the "
+                f"policies that play the same instance; allowed are {2 * instances} and more"
             )
 
     def _check_memory(self) -> None:

@@ -41,8 +41,9 @@ class OpenAIESLearner(EvolutionStrategyLearner):
     def sigma(self) -> float:
         return self.host.sigma
 
-    def offsets(self, sigma: float) -> Tensor:
-        return antithetic_pairs(self.perturbation_seed, self.algorithm.num_envs // 2, self.parameter_count).mul_(sigma)
+    def offsets(self, sigma: float, instances: int = 1) -> Tensor:
+        pairs, size = self.algorithm.num_envs // 2, self.parameter_count
+        return antithetic_pairs(self.perturbation_seed, pairs, size, instances).mul_(sigma)
 
 
 class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):
@@ -63,6 +64,7 @@ class OpenAIESGroup(EvolutionStrategyGroup[OpenAIESLearner]):
             data.returns,
             data.observations,
             data.counts,
+            data.instances,
             seeds=[learner.perturbation_seed for learner in learners],
             sigma=numbers(sigmas),
             lr=numbers([learner.lr for learner in learners]),
@@ -151,4 +153,11 @@ class OpenAIES(EvolutionStrategy[OpenAIESLearner]):
         if self.num_envs % 2:
             raise ConfigurationError(
                 f"num_envs={self.num_envs} is odd, but perturbations come in pairs; allowed are even numbers"
+            )
+
+    def check_instances(self, instances: int) -> None:
+        if self.num_envs % (2 * instances):
+            raise ConfigurationError(
+                f"num_envs={self.num_envs} with {instances} instances is no multiple of {2 * instances}, but both "
+                f"perturbations of a pair play the same instance; allowed are multiples of {2 * instances}"
             )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.learning.perturbations import RETURN_METRICS, ReturnsUpdate
+from agilerl_like.learning.perturbations import RETURN_METRICS, ReturnsUpdate, centred_ranks, within_instances
 from agilerl_like.learning.stacked_networks import StackedNetworks
 
 MOST_WEIGHTS = 2_000
@@ -68,15 +68,24 @@ class CovarianceSearch:
         """Samples in a generation."""
         return self._cma.population_size
 
+    @property
+    def generation(self) -> int:
+        """Generations that were learned from."""
+        return self._cma.generation
+
     def offsets(self, seed: int) -> np.ndarray:
         """Return the differences of this generation's samples from the mean, `[rows, N]`."""
         normal = np.random.Generator(np.random.Philox(seed)).standard_normal((self.rows, self._cma.dim))
         return self._cma._sigma * (normal * self._cma._D) @ self._cma._B.T
 
-    def learn(self, seed: int, returns: np.ndarray) -> None:
-        """Move mean, covariance and step size by the returns `[rows]` of this generation's samples."""
+    def learn(self, seed: int, scores: np.ndarray, first: int = 0) -> None:
+        """Move mean, covariance and step size by the scores `[rows]` of this generation's samples.
+
+        Of samples with equal scores the earlier ones count more; their order begins with number `first`.
+        """
         samples = self._cma.mean + self.offsets(seed)
-        self._cma.tell([(sample, -float(its)) for sample, its in zip(samples, returns, strict=True)])
+        order = np.roll(np.arange(self.rows), -first)
+        self._cma.tell([(samples[row], -float(scores[row])) for row in order])
         self._decompose()
 
     def _decompose(self) -> None:
@@ -138,11 +147,14 @@ class CovarianceUpdate(ReturnsUpdate):
         return replace(super().of_members(members), **lists)
 
     def take_step(self, stacked: StackedNetworks) -> Mapping[str, Tensor]:
+        scores = within_instances(centred_ranks, self.returns, self.instances).cpu().numpy()
+        are_finite = torch.isfinite(self.returns).all(1).tolist()
         for here, stack in stacked.parts:
             for row in range(here.start, here.stop):
-                search, returns = self.searches[row], self.returns[row].cpu().numpy()
-                if search.sigma == self.sigmas[row] and np.isfinite(returns).all():
-                    search.learn(self.seeds[row], returns)
+                search = self.searches[row]
+                if search.sigma == self.sigmas[row] and are_finite[row]:
+                    # instances have equal ranks; each in turn has the samples that count more among equal ones
+                    search.learn(self.seeds[row], scores[row], first=search.generation % self.instances)
                 weights = torch.from_numpy(search.weights).to(stacked.flat)
                 stacked.flat[row].index_copy_(0, stack.param_indices(row - here.start), weights)
         return {"sigma": torch.tensor([search.sigma for search in self.searches], device=stacked.flat.device)}

@@ -7,7 +7,7 @@ travel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
@@ -36,10 +36,15 @@ UpdateT = TypeVar("UpdateT", bound="ReturnsUpdate")
 # -- the estimate
 
 
-def antithetic_pairs(seed: int, pairs: int, size: int) -> Tensor:
-    """Return perturbations `[2 pairs, size]` of standard deviation 1: row 2k + 1 is minus row 2k."""
+def antithetic_pairs(seed: int, pairs: int, size: int, instances: int = 1) -> Tensor:
+    """Return perturbations `[2 pairs, size]` of standard deviation 1, in pairs of opposites.
+
+    Row r plays instance r % `instances`. Each set of rows for all instances is followed by the set of its opposites, so
+    that both rows of a pair play the same instance.
+    """
     normal = torch.randn(pairs, size, generator=torch.Generator().manual_seed(seed))
-    return torch.stack([normal, -normal], 1).flatten(0, 1)
+    sets = normal.unflatten(0, (-1, instances))
+    return torch.stack([sets, -sets], 1).flatten(0, 2)
 
 
 def centred_ranks(returns: Tensor) -> Tensor:
@@ -60,6 +65,15 @@ def standardized(returns: Tensor) -> Tensor:
 
 
 SHAPINGS = {"ranks": centred_ranks, "standardized": standardized}
+
+
+def within_instances(shaping: Callable[[Tensor], Tensor], returns: Tensor, instances: int) -> Tensor:
+    """Return what returns `[…, E]`, of which number r is from instance r % `instances`, count for.
+
+    Those from one instance are compared with each other alone, because instances may differ by more than policies do.
+    """
+    by_instance = returns.unflatten(-1, (-1, instances)).transpose(-1, -2)
+    return shaping(by_instance).transpose(-1, -2).flatten(-2)
 
 
 def estimated_gradient(utilities: Tensor, perturbations: Tensor, sigma: float | Tensor) -> Tensor:
@@ -121,6 +135,8 @@ class ReturnsUpdate:
     """Rows `[Q, 2, size]` with the mean and variance of the observations, for running statistics."""
     counts: Tensor
     """How many observations each row stands for, `[Q, 2]`."""
+    instances: int = 1
+    """Number r of the returns is from instance r % `instances`."""
 
     def of_members(self: UpdateT, members: Tensor) -> UpdateT:
         """Return the update of some members, in this order."""
@@ -176,12 +192,18 @@ class GradientUpdate(ReturnsUpdate):
         return replace(super().of_members(members), **tensors, **lists)
 
     def take_step(self, stacked: StackedNetworks) -> Mapping[str, Tensor]:
-        utilities = torch.stack([SHAPINGS[name](its) for name, its in zip(self.shaping, self.returns, strict=True)])
+        utilities = torch.stack(
+            [
+                within_instances(SHAPINGS[name], its, self.instances)
+                for name, its in zip(self.shaping, self.returns, strict=True)
+            ]
+        )
         loss_gradient = torch.zeros_like(stacked.flat)
+        pairs = self.returns.shape[1] // 2
         for here, stack in stacked.parts:
             for row in range(here.start, here.stop):
                 own = stack.param_indices(row - here.start)
-                perturbations = antithetic_pairs(self.seeds[row], self.returns.shape[1] // 2, len(own)).to(own.device)
+                perturbations = antithetic_pairs(self.seeds[row], pairs, len(own), self.instances).to(own.device)
                 estimate = estimated_gradient(utilities[row], perturbations, self.sigma[row])
                 loss_gradient[row].index_copy_(0, own, -estimate)
         epsilon = stacked.optimizer.epsilon

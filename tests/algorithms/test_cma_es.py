@@ -14,6 +14,7 @@ from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import Mutation
 from agilerl_like.learning.covariance_search import CovarianceSearch
+from agilerl_like.learning.perturbations import ReturnsUpdate
 from agilerl_like.training.collector import Collector, PhaseTimer
 
 OBS, ACTIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
@@ -87,6 +88,30 @@ def test_an_update_is_the_package_s():
     search.learn(learner.perturbation_seed, returns)
     np.testing.assert_allclose(search._cma.mean, theirs.mean, atol=1e-6)
     assert search.sigma == pytest.approx(theirs._sigma, rel=1e-6)
+
+
+def learned(one, other):
+    """The weights after one update from the returns of samples on one instance and on another, which alternate."""
+    pop = Population([agent(num_envs=8)])
+    returns = torch.tensor([one, other]).T.reshape(1, 8)
+    data = ReturnsUpdate(returns, torch.zeros(1, 2, 4), torch.zeros(1, 2), instances=2)
+    pop.learners.cohort.learn([0], pop.learners.make_update([*pop.learners], data, [pop[0].sigma]))
+    return flat(pop[0])
+
+
+def test_samples_are_compared_within_their_instance():
+    found = learned([1.0, 4.0, 2.0, 6.0], [3.0, 8.0, 5.0, 7.0])
+    assert torch.equal(found, learned([1.0, 4.0, 2.0, 6.0], [1_003.0, 1_008.0, 1_005.0, 1_007.0]))
+    other = learned([6.0, 2.0, 4.0, 1.0], [1_003.0, 1_008.0, 1_005.0, 1_007.0])
+    assert not torch.allclose(found, other, atol=1e-3)  # although every return on the other instance is higher
+
+
+def test_equal_scores_count_in_the_order_of_the_samples():
+    searches = [CovarianceSearch(np.zeros(3, np.float32), 0.5, 4, given_sigma=0.5) for _ in range(2)]
+    searches[0].learn(1, np.zeros(4), first=1)
+    searches[1].learn(1, np.array([0.0, 3.0, 2.0, 1.0]))
+    assert np.array_equal(searches[0].weights, searches[1].weights)
+    assert [search.generation for search in searches] == [1, 1]
 
 
 def test_copies_and_files_continue_to_the_bit(tmp_path):

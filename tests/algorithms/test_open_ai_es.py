@@ -1,6 +1,7 @@
 """OpenAIES: how perturbed policies act, members together and alone, copies, files, mutations, errors."""
 
 import copy
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -59,7 +60,7 @@ def acting(pop, observations):
     """Let a population act in training mode, as the collector does."""
     group = pop.learners
     if group._returns is None:
-        group.make_buffer(None, pop[0].num_envs, None)
+        group.make_buffer(SimpleNamespace(env=None), pop[0].num_envs, None)
     state = group.initial_hidden_state.repeat(len(pop), pop[0].num_envs, 1, 1, 1)
     return group.act(observations, state, None, group.next_noise(pop[0].num_envs))[0]
 

@@ -16,6 +16,7 @@ from agilerl_like.learning.perturbations import (
     centred_ranks,
     estimated_gradient,
     standardized,
+    within_instances,
 )
 
 SMALL = {
@@ -34,6 +35,13 @@ def test_pairs_are_opposite_and_drawn_from_their_seed_alone():
     many = antithetic_pairs(1, 500, 200)
     assert abs(float(many.std()) - 1) < 0.02
     assert not torch.equal(many[0], many[2])
+
+
+def test_both_of_a_pair_play_the_same_instance():
+    rows = antithetic_pairs(5, 4, 3, instances=2)  # instances 0 1 0 1 0 1 0 1
+    for one, other in ((0, 2), (1, 3), (4, 6), (5, 7)):
+        assert torch.equal(rows[one], -rows[other])
+    assert torch.equal(rows[[0, 1, 4, 5]], antithetic_pairs(5, 4, 3)[::2])  # the same draws as of one instance
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,16 @@ def test_standardized_returns():
 def test_standardized_returns_do_not_depend_on_the_unit_of_rewards(scale):
     returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
     torch.testing.assert_close(standardized(scale * returns), standardized(returns))
+
+
+def test_returns_are_compared_within_their_instance():
+    returns = torch.tensor([10.0, 100.0, 9.0, 90.0])  # 10 and 9 of one instance, 100 and 90 of the other
+    assert within_instances(centred_ranks, returns, 2).tolist() == [0.5, 0.5, -0.5, -0.5]
+    # means 9.5 and 95, standard deviations 0.5 and 5
+    assert within_instances(standardized, returns, 2).tolist() == [1.0, 1.0, -1.0, -1.0]
+    many = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    for shaping in (centred_ranks, standardized):
+        assert torch.equal(within_instances(shaping, many, 1), shaping(many))
 
 
 def test_the_gradient_of_a_quadratic():
@@ -134,6 +152,18 @@ def test_a_step_is_that_of_torch(optimizer):
         theirs.step()
     for ours, expected in zip(agent.network.parameters(), before, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_compares_policies_within_their_instance():
+    agent = member()
+    before = torch.cat([x.detach().flatten().clone() for x in agent.network.parameters()])
+    without_decay = {"optimizer": "sgd", "weight_decay": torch.tensor([0.0])}
+    report = agent.learner.cohort.learn([0], update_of(agent, [10.0, 100.0, 9.0, 90.0], instances=2, **without_decay))
+    after = torch.cat([x.detach().flatten() for x in agent.network.parameters()])
+    first, second = antithetic_pairs(7, 2, agent.parameter_count)[::2]
+    # the ranks 0.5 and -0.5 of both opposite pairs, over 4 envs and sigma 0.5; lr is 0.1
+    torch.testing.assert_close(after - before, 0.1 * (first + second) / (4 * 0.5), rtol=1e-4, atol=1e-6)
+    assert float(report["return_mean"]) == 52.25  # of the returns themselves
 
 
 def test_statistics_of_observations_follow_from_two_rows():

@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+from paying_envs import Paid
 from small_runs import StopAfter
 
 from agilerl_like import CMAES, Mutations, OpenAIES, TournamentSelection, make_vect_envs, train_on_policy
@@ -117,6 +118,38 @@ def test_replicas_that_exchange_returns_learn_as_one_process(kind):
         measured, other = (replica[place].learner.recent_observations for replica in replicas)
         assert torch.equal(measured, other)  # or a mutation would change each replica in another way
         torch.testing.assert_close(measured, agent.learner.recent_observations)
+
+
+def paid(kind, envs, pays):
+    env = make_vect_envs(Paid, num_envs=envs, backend="sync", instances=[{"pay": pay} for pay in pays])
+    pop = kind.population(1, env.single_observation_space, env.single_action_space, num_envs=envs, seed=1)
+    return env, pop
+
+
+@pytest.mark.parametrize("shaping", ["ranks", "standardized"])
+def test_an_instance_that_pays_more_moves_no_weights(shaping):
+    env, pop = paid(OpenAIES, 8, [1.0, 1_000.0])
+    pop[0].shaping = shaping
+    before = torch.cat([x.detach().flatten().clone() for x in pop[0].network.parameters()])
+    collected(pop, env, 24)
+    assert pop[0].learner.updates > 1
+    # all policies earn 5 on one instance, and 5000 on the other
+    assert torch.equal(before, torch.cat([x.detach().flatten() for x in pop[0].network.parameters()]))
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "envs", "instances", "message"),
+    [
+        (OpenAIES, 6, 2, r"num_envs=6 with 2 instances is no multiple of 4, .* allowed are multiples of 4"),
+        (CMAES, 4, 4, r"num_envs=4 is too few for CMAES with 4 instances, .* allowed are 8 and more"),
+    ],
+)
+def test_policies_that_no_other_is_compared_with_are_refused(kind, envs, instances, message):
+    env, pop = paid(kind, envs, range(instances))
+    with pytest.raises(ConfigurationError, match=message):
+        collected(pop, env, 8)
+    env.close()
 
 
 def test_envs_in_worker_processes_give_the_same():
