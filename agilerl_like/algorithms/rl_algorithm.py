@@ -242,6 +242,8 @@ class RLAlgorithm(EvolvableAlgorithm, Generic[LearnerT]):
         return self.fitness[-1]
 
     def _check_env(self, env: Any) -> None:
+        if self.learner.rollout_encoding.is_asymmetric:
+            env.keep_critic_observation()
         spaces = env.single_observation_space, env.single_action_space
         check_spaces_match(
             f"env={env_name_of(env.env)!r}",

@@ -100,10 +100,13 @@ def is_source(env: EvaluationEnv) -> TypeGuard[EnvSource]:
 def check_spaces(setup: EnvSetup, agent: EvolvableAlgorithm, *, name: str = "") -> None:
     """Raise ConfigurationError unless an agent was made for the spaces of an env, which messages call `name`.
 
-    Bounds of observations may differ as in `check_spaces_match`; those of a team may not.
+    Bounds of observations may differ as in `check_spaces_match`; those of a team may not. Of an env of tensors that
+    observes {"policy": …, "critic": …} the policy's entry counts, unless the agent's critic reads the other.
     """
     is_team, (learner, *_) = isinstance(agent, IPPO), agent.learners.values()
     observation_space, action_space = setup.spaces
+    if not is_team and not learner.rollout_encoding.is_asymmetric:
+        observation_space = setup.adapt(setup.env).single_observation_space
     check_spaces_match(
         f"env={(name or env_name_of(setup.vec_env))!r}",
         (_as_one(observation_space), _as_one(action_space)),

@@ -10,7 +10,15 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from training.tensor_envs import Beads
 
-from agilerl_like import PPO, ConfigurationError, Population, make_vect_envs, train_on_policy
+from agilerl_like import (
+    PPO,
+    ConfigurationError,
+    Population,
+    evaluate,
+    export_trajectories,
+    make_vect_envs,
+    train_on_policy,
+)
 from agilerl_like.config import Config, build
 from agilerl_like.envs import PROBES, VecEnvAdapter
 from agilerl_like.envs.array_backend import NumpyBackend, TorchBackend
@@ -297,6 +305,28 @@ def test_a_critic_that_observes_the_same_learns_the_same(xp, kind):
     its = {name.replace("norm.critic.", "norm."): x for name, x in asymmetric.items() if "norm.critic." in name}
     assert its
     assert all(torch.equal(tensor, plain[name]) for name, tensor in its.items())
+
+
+@pytest.mark.parametrize("critic", ["critic", "policy"])
+def test_an_env_of_tensors_with_an_entry_for_the_critic_serves_training_and_evaluation(critic, tmp_path):
+    env = Beads(8, torch, policy_key=True)
+    whole = env.single_observation_space
+    population = PPO.population(
+        2,
+        whole if critic == "critic" else whole["policy"],
+        env.single_action_space,
+        seed=0,
+        num_envs=4,
+        learn_step=32,
+        batch_size=16,
+        critic_observation=critic,
+    )
+    found, fitness = train_on_policy(env, pop=population, eval_env=env, max_steps=128, **QUIET)
+    assert np.isfinite(fitness).all()
+    for sampling in ("greedy", "sample"):
+        assert np.isfinite(evaluate(found.best, env, 2, 1, sampling).returns).all()
+    assert np.isfinite(found.best.test(env, loop=2))
+    assert export_trajectories(found.best, env, tmp_path / "t.npz", steps=20).is_file()
 
 
 @pytest.mark.slow
