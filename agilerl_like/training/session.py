@@ -31,9 +31,9 @@ from agilerl_like.distributed.process_group import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import close_quietly, env_name_of
+from agilerl_like.envs.env_ids import TIME_LIMIT
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
 from agilerl_like.envs.multi_agent.packed_env import time_limit
-from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
@@ -159,17 +159,19 @@ def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList, *, until_end: 
 def longest_episode(env: Any) -> int | None:
     """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown.
 
-    A vector env of single envs has no spec of its own: its limit is that of its first env, whatever the backend.
+    A vector env of single envs has no spec of its own: its limit is that of its first env, whatever the backend. The
+    spec of a native vector env has the limit of its id; one that replaces it is among the spec's arguments.
     """
     core = getattr(env, "unwrapped", env)
-    if isinstance(core, SubprocVectorEnv):
-        return core.max_episode_steps
     if isinstance(core, SyncVectorEnv):
         return time_limit(core.envs[0])
     if isinstance(core, AsyncVectorEnv):
         with contextlib.closing(core.env_fns[0]()) as single:
             return time_limit(single)
-    return getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    if isinstance(limit := getattr(core, TIME_LIMIT, None), int):
+        return limit
+    spec = getattr(env, "spec", None)
+    return getattr(spec, "kwargs", {}).get(TIME_LIMIT, getattr(spec, TIME_LIMIT, None))
 
 
 def check_processes(processes: int, num_members: int | None, num_envs: int) -> None:

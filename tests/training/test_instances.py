@@ -220,11 +220,30 @@ def test_selection_sees_training_returns_only_where_fitness_is_the_same_measure(
     assert len(Seen.views) > 1
 
 
-@pytest.mark.parametrize("backend", ["sync", "workers", "async"])
-def test_the_time_limit_of_an_env_is_known_with_every_backend(backend):
-    env = make_vect_envs("Acrobot-v1", num_envs=2, backend=backend, max_episode_steps=7)
+@pytest.mark.parametrize(
+    ("env_id", "backend"),
+    [
+        *(("Acrobot-v1", backend) for backend in ("sync", "workers", "async")),
+        *(("CartPole-v1", backend) for backend in ("vector", "torch")),
+    ],
+)
+def test_the_time_limit_of_an_env_is_known_with_every_backend(env_id, backend):
+    env = make_vect_envs(env_id, num_envs=2, backend=backend, max_episode_steps=7)
     assert longest_episode(env) == 7
     env.close()
+
+
+def test_the_time_limit_of_another_native_vector_env_is_that_of_its_spec(monkeypatch):
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="vector", max_episode_steps=7)
+    monkeypatch.delattr(env, "max_episode_steps")
+    assert longest_episode(env) == 7
+    monkeypatch.delitem(env.spec.kwargs, "max_episode_steps")
+    assert longest_episode(env) == 500
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers", "async"])
+def test_an_env_without_a_time_limit_has_none_with_every_backend(backend):
     endless = make_vect_envs(Paid, num_envs=2, backend=backend)
     assert longest_episode(endless) is None
     endless.close()
@@ -245,6 +264,14 @@ def test_selection_sees_training_returns_where_evaluation_is_cut_at_the_time_lim
     trained(env, members(2, env), eval_loop=2, eval_steps=5, selection_strategy=Seen())
     env.close()
     assert {view.train_returns is not None for view in Seen.views} == {True}
+
+
+def test_selection_sees_no_training_returns_where_evaluation_is_cut_before_a_given_time_limit():
+    env = make_vect_envs("CartPole-v1", num_envs=2, backend="vector", max_episode_steps=2000)
+    Seen.views.clear()
+    trained(env, members(2, env), eval_loop=2, eval_steps=500, selection_strategy=Seen())
+    env.close()
+    assert {view.train_returns for view in Seen.views} == {None}
 
 
 def test_a_member_that_is_better_on_one_instance_ranks_first_only_under_the_mean():
