@@ -27,6 +27,9 @@ from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 BUILT_FROM_ENV_FNS = (SyncVectorEnv, AsyncVectorEnv, SubprocVectorEnv)
 """Vector envs that are made from one function per row."""
 
+OF_SINGLE_ENVS = ("sync", "async", "workers")
+"""Backends by which rows are copies of one single env, or of the instances in turn."""
+
 WRAPPED = ("env", "aec_env")
 """Attributes that have the env inside a wrapper."""
 
@@ -37,14 +40,15 @@ DEPTH = 8
 def num_distinct_envs(env: Any) -> int:
     """Return how many distinct envs the rows of a vector env, or of a team's, repeat in order; 1 if all are equal.
 
-    The result is stored on the env, because computing it makes each of its envs once, and may reset them.
+    The result is stored on the env, because computing it makes each of its envs once, and may reset them. A factory of
+    vector envs may return any rows, so those are compared as those of a user's vector env.
     """
-    core = getattr(env, "vector", env)
-    core = getattr(core, "unwrapped", core)
-    if not isinstance(core, BUILT_FROM_ENV_FNS) or env_config_inside(core) is not None:
+    core, config = _core(env), env_config_inside(_core(env))
+    has_copies = config is not None and config.backend in OF_SINGLE_ENVS
+    if has_copies or not isinstance(core, BUILT_FROM_ENV_FNS):
         return 1
     if not hasattr(core, "num_distinct_envs"):
-        set_num_distinct_envs(core, 1 if _are_equal(core) else core.num_envs)
+        set_num_distinct_envs(core, _count_distinct(core))
     return cast(Any, core).num_distinct_envs
 
 
@@ -64,8 +68,8 @@ def env_config_inside(env: Any) -> Any:
 
 
 def set_num_distinct_envs(env: VectorEnv, count: int) -> None:
-    """Store on a vector env how many distinct envs its rows repeat."""
-    cast(Any, env).num_distinct_envs = count
+    """Store on a vector env, inside its wrappers, how many distinct envs its rows repeat."""
+    _core(env).num_distinct_envs = count
 
 
 def num_episodes(count: int, env: Any, envs: int) -> int:
@@ -79,32 +83,42 @@ def round_up_to_sets(count: int, num_distinct: int) -> int:
     return -(-count // num_distinct) * num_distinct
 
 
-def _are_equal(vector_env: Any) -> bool:
-    """Return whether new envs of all rows are equal, or equal after a reset with one seed.
+def _core(env: Any) -> Any:
+    """Return the vector env inside the wrappers of one, or of a team's."""
+    vector = getattr(env, "vector", env)
+    return getattr(vector, "unwrapped", vector)
+
+
+def _count_distinct(vector_env: Any) -> int:
+    """Return how many envs the rows repeat in order: new envs of these rows are equal, or after a reset with one seed.
 
     Envs that are no new ones, but the rows' own, stay open, and are not reset.
     """
     distinct = {id(function): function for function in vector_env.env_fns}  # not by value: some cannot be hashed
     if len(distinct) == 1:
-        return True
-    envs = [function() for function in distinct.values()]
+        return 1
+    made = {number: function() for number, function in distinct.items()}
+    rows = [made[id(function)] for function in vector_env.env_fns]
     live = {id(_chain(env)[-1]) for env in getattr(vector_env, "envs", ())}
-    new = [env for env in envs if id(_chain(env)[-1]) not in live]
+    new = [env for env in made.values() if id(_chain(env)[-1]) not in live]
     try:
-        if _have_equal_layers(envs):
-            return True
-        if len(new) < len(envs):
-            return False
+        count = _period(rows)
+        if count == 1 or len(new) < len(made):
+            return count
         for env in new:  # some have random numbers until then
             env.reset(seed=0)
-        return _have_equal_layers(envs)
+        return min(count, _period(rows))
     finally:
         for env in new:
             env.close()
 
 
-def _have_equal_layers(envs: Sequence[gym.Env]) -> bool:
-    return all(equal_values(_layers(envs[0]), _layers(env)) for env in envs[1:])
+def _period(rows: Sequence[gym.Env]) -> int:
+    """Return the smallest divisor of the number of rows by which each row equals the one that many rows before."""
+    layers = [_layers(env) for env in rows]
+    divisors = (width for width in range(1, len(rows)) if len(rows) % width == 0)
+    repeats = (all(map(equal_values, layers, layers[width:])) and width for width in divisors)
+    return next(filter(None, repeats), len(rows))
 
 
 def _chain(env: Any) -> list[Any]:

@@ -29,6 +29,7 @@ class BaseEnvConfig:
     """Base class of `VecEnvConfig`, for modules that it imports: an env's `env_config` may also be its own."""
 
     env: Any
+    backend: str
     env_kwargs: Mapping[str, Any]
 
 

@@ -21,7 +21,13 @@ from gymnasium.vector.utils import batch_space
 
 from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
-from agilerl_like.envs.distinct_envs import env_config_inside, equal_values, num_distinct_envs, set_num_distinct_envs
+from agilerl_like.envs.distinct_envs import (
+    OF_SINGLE_ENVS,
+    env_config_inside,
+    equal_values,
+    num_distinct_envs,
+    set_num_distinct_envs,
+)
 from agilerl_like.envs.env_errors import BaseEnvConfig, env_errors, env_name_of_config
 from agilerl_like.envs.env_ids import (
     TIME_LIMIT,
@@ -240,7 +246,7 @@ class VecEnvConfig(BaseEnvConfig):
         return ("workers" if pays else "sync"), reason
 
     def _build(self) -> VectorEnv:
-        if self.backend in ("sync", "async", "workers"):
+        if self.backend in OF_SINGLE_ENVS:
             # gymnasium's checker examines the first steps only, but costs time in all: one env of each instance has it
             count, picklable = self._num_instances, self.backend == "workers"
             env_fns = [self._env_fn(row, checked=row < count, picklable=picklable) for row in range(self.num_envs)]
@@ -511,7 +517,9 @@ def with_num_envs(
         choice = getattr(env, "backend_choice", None)
         if backend is None and env_config.backend in ("sync", "workers") and isinstance(choice, BackendChoice):
             backend = choice.requested
-        return replace(env_config, training=env_config.training and training).make(num_envs, backend)
+        made = replace(env_config, training=env_config.training and training).make(num_envs, backend)
+        set_num_distinct_envs(made, num_distinct_envs(env))
+        return made
     if type(env) in _BUILT_FROM_ENV_FNS:  # a subclass may have another constructor
         given = cast(Any, env).env_fns
         env_fns = [given[row % env.num_envs] for row in range(first, first + num_envs)]

@@ -17,6 +17,7 @@ import numpy as np
 
 from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
+from agilerl_like.envs.distinct_envs import OF_SINGLE_ENVS
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.env_ids import resolve_source
 from agilerl_like.envs.factory import VecEnvConfig, env_config_of
@@ -37,8 +38,6 @@ MIN_HEIGHT = 160
 """Pixels of a frame; smaller ones, such as MinAtar's 10 x 10, are enlarged by a whole factor."""
 FPS = 30
 """Frames a second where the env's metadata have none."""
-OF_SINGLE_ENVS = ("sync", "async", "workers")
-"""Backends whose vector envs have the metadata of a single env."""
 RENDERED = "an id and envs of make_vect_envs(…) or make_multi_agent_vect_envs(…)"
 """Envs that can be made again with a rendering mode."""
 HEADLESS = "the environment variable MUJOCO_GL=egl"

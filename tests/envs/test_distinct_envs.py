@@ -64,6 +64,8 @@ def scaled(by):
         ([thunk("CartPole-v1", row, 5) for row in range(3)], 1),
         ([thunk("CartPole-v1", row, 9) for row in range(3)], 3),
         ([partial(Level, level) for level in range(3)], 3),
+        ([partial(Level, level) for level in (0, 1, 0, 1)], 2),
+        ([partial(Level, level) for level in (0, 1, 0)], 3),
         ([partial(Level, walls=walls) for walls in ((0, 1), (1, 0))], 2),
         ([partial(Level, task=Task(goal)) for goal in (1, 1)], 1),
         ([partial(Level, task=Task(goal)) for goal in (1, 2)], 2),

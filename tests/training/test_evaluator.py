@@ -12,7 +12,7 @@ import pytest
 import steady_teams
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 from small_runs import Records
 
 from agilerl_like import (
@@ -140,12 +140,25 @@ def test_a_training_wrapper_that_changes_a_space_is_refused(env_id, wrapper, spa
 
 
 def unlike():
-    return SyncVectorEnv([partial(Fixed, pays) for pays in (1.0, 2.0, 3.0)])
+    return in_turn(3, 3)
 
 
+def in_turn(kinds, num_envs):
+    return SyncVectorEnv([partial(Fixed, 1.0 + row % kinds) for row in range(num_envs)])
+
+
+def unlike_by_factory():
+    return make_vect_envs(partial(in_turn, 3), 3, backend="vector")
+
+
+def unlike_in_a_wrapper_by_factory():
+    return make_vect_envs(lambda num_envs: VectorWrapper(in_turn(3, num_envs)), 3, backend="vector")
+
+
+@pytest.mark.parametrize("make", [unlike, unlike_by_factory, unlike_in_a_wrapper_by_factory])
 @pytest.mark.parametrize("eval_loop", range(1, 8))
-def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop):
-    env, records = unlike(), Records()
+def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop, make):
+    env, records = make(), Records()
     _, fitness = train_on_policy(
         env,
         pop=population_of(env),
