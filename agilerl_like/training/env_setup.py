@@ -162,6 +162,7 @@ class SingleAgentEnvSetup(EnvSetup):
         except ConfigurationError:
             if parts > 1 or self.env.num_envs % members:
                 raise
+            check_shared_env("env", self.env, members)
             return self.env
 
     def make_eval_env(self, num_envs: int) -> gymnasium.vector.VectorEnv:
@@ -227,6 +228,20 @@ def check_whole_sets(env: Any, envs: int) -> None:
     if envs % count:
         raise ConfigurationError(
             f"{envs} envs of each member on a process; allowed with {count} instances are multiples of {count}"
+        )
+
+
+def check_shared_env(name: str, env: Any, members: int) -> None:
+    """Raise ConfigurationError unless all members that share an env have the same envs in its rows.
+
+    `name` is the argument that the env was given as.
+    """
+    distinct, envs = num_distinct_envs(env), env.num_envs // members
+    if envs % distinct:
+        raise ConfigurationError(
+            f"{name}={env} has {distinct} environments with different attributes, and each of {members} members "
+            f"has {envs} of its rows, so members would have different ones; allowed are rows that repeat them for each "
+            "member, or make_vect_envs(lambda num_envs: …, backend='vector'), which makes an env for each use"
         )
 
 

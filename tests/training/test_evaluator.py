@@ -172,6 +172,21 @@ def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop, make):
     assert [member.episodes for member in records.members] == [3 * -(-eval_loop // 3)] * 2
 
 
+def test_members_that_share_an_env_have_equal_rows():
+    settings = {"max_steps": 30, "evo_steps": 30, "eval_loop": 1, "verbose": False}
+    few = VectorWrapper(in_turn(4, 4))
+    with pytest.raises(ConfigurationError, match=r"^env=.* has 4 environments .*, and each of 2 members has 2 of its"):
+        train_on_policy(few, pop=population_of(few), eval_env=few, **settings)
+    env = make_vect_envs(Fixed, 2, backend="sync")
+    with pytest.raises(
+        ConfigurationError, match=r"^eval_env=.* has 4 environments .*allowed are rows that repeat them"
+    ):
+        train_on_policy(env, pop=population_of(env), eval_env=few, **settings)
+    twice = VectorWrapper(in_turn(4, 8))
+    _, fitness = train_on_policy(twice, pop=population_of(twice), eval_env=twice, **settings)
+    assert fitness == [12.5, 12.5]  # the mean of 5, 10, 15 and 20
+
+
 class Generous(steady_teams.Steady):
     """Pays each agent nine in its only step."""
 
