@@ -227,6 +227,9 @@ class TestRefusing:
     def test_multi_agent_backends(self, read):
         said = refusal(read, "environment: {id: a, backend: envpool}\nalgorithm: {name: IPPO}")
         assert "environment.backend='envpool' is unknown; allowed are: auto, sync, workers" in said
+        said = refusal(read, "environment: {id: a, autoreset: NextStep}\nalgorithm: {name: IPPO}")
+        assert "environment.autoreset='NextStep'" in said
+        assert "SameStep" in said
 
     def test_all_problems_are_reported_at_once(self, read):
         said = refusal(

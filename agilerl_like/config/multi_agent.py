@@ -70,6 +70,8 @@ class MultiAgentEnvironmentConfig(EnvironmentConfig, frozen=True):
     backend: MultiAgentBackend = "auto"
     """How they are stepped: in this process (sync), or in a few processes with many envs each (workers); auto: the
     faster."""
+    autoreset: Literal["SameStep"] = "SameStep"
+    """For single agents; teams allow SameStep."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Wrappers of each env: import paths, or {name: ..., its arguments}."""
     training_wrappers: tuple[str | dict[str, Any], ...] = ()

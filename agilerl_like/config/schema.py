@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast, get_type_
 
 import pydantic.dataclasses
 import torch
+from gymnasium.vector import AutoresetMode
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -116,6 +117,9 @@ class EnvironmentConfig(Section, frozen=True):
     """Processes of the workers backend; none: one for each core."""
     step_timeout: Positive = VecEnvConfig.step_timeout
     """Seconds that an env may take for a step or a reset before its worker is restarted."""
+    autoreset: Literal["SameStep", "NextStep", "Disabled"] = VecEnvConfig.autoreset.value
+    """Start of the next episode with sync, async and workers: in the step that ends one (SameStep), in the step after
+    it (NextStep), or by a reset of the rows that ended (Disabled)."""
     wrappers: tuple[str | dict[str, Any], ...] = ()
     """Wrappers of each env: names from gymnasium.wrappers, import paths, or {name: ..., its arguments}."""
     training_wrappers: tuple[str | dict[str, Any], ...] = ()
@@ -147,6 +151,7 @@ class EnvironmentConfig(Section, frozen=True):
             env_kwargs=self.kwargs,
             num_workers=self.num_workers,
             step_timeout=self.step_timeout,
+            autoreset=AutoresetMode(self.autoreset),
             training_wrappers=self.training_wrappers,
             **self._differences,
         )

@@ -391,8 +391,8 @@ def _environment_of(env_setup: EnvSetup, device: torch.device) -> tuple[dict[str
         own = torch.device(cast(Any, env_config.env_kwargs).get(DEVICE, "cpu"))
         if (own.type, own.index or 0) != (device.type, device.index or 0):  # else it is that of the run
             section["kwargs"] = {**section["kwargs"], DEVICE: str(own)}
-    more = {name: getattr(env_config, name) for name in ("num_workers", "step_timeout")}
-    changed = {name: value for name, value in more.items() if value != getattr(VecEnvConfig, name)}
+    more = {name: getattr(env_config, name) for name in ("num_workers", "step_timeout", "autoreset")}
+    changed = {name: _plain(value) for name, value in more.items() if value != getattr(VecEnvConfig, name)}
     return {**section, "num_envs": vector.num_envs, "backend": _backend_of(vector), **changed}, []
 
 

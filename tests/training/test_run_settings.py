@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from duel_envs import Duel
+from gymnasium.vector import AutoresetMode
 
 from agilerl_like import (
     IPPO,
@@ -354,13 +355,15 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
     }
 
     def make():
-        return make_vect_envs("CartPole-v1", 2, backend="workers", num_workers=1, step_timeout=9.0)
+        stepped = {"num_workers": 1, "step_timeout": 9.0, "autoreset": "NextStep"}
+        return make_vect_envs("CartPole-v1", 2, backend="workers", **stepped)
 
     with pytest.raises(Begun):
         script(folder, make=make, options=options)
     (tmp_path / "config.yaml").write_text(to_yaml(seen["settings"]))
     found = load(tmp_path / "config.yaml")
     assert (found.environment.num_workers, found.environment.step_timeout) == (1, 9.0)
+    assert found.environment.env_config.autoreset is AutoresetMode.NEXT_STEP
     assert (found.run.log_every, found.run.device) == ("update", "cpu")
     assert (found.run.tensorboard, found.run.wandb) == (True, False)
     assert found.run.trackers == ({"name": "wandb", "project": "poles"}, "mlflow")
