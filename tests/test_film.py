@@ -211,11 +211,11 @@ def test_a_frame_without_colors_is_one_error(tmp_path, monkeypatch, frame, shown
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_factory_of_vector_envs_cannot_be_rendered(tmp_path):
-    env = make_vect_envs(lambda num_envs: SyncVectorEnv([Fading] * num_envs), 2, backend="vector")
-    with pytest.raises(
-        ConfigurationError, match=r"cannot be rendered, because its factory makes vector envs .*allowed"
-    ):
+@pytest.mark.parametrize("backend", ["vector", "torch"])
+def test_a_factory_of_vector_envs_cannot_be_rendered(tmp_path, backend):
+    env = make_vect_envs(lambda num_envs: SyncVectorEnv([Fading] * num_envs), 2, backend=backend)
+    because = rf"cannot be rendered, because its factory makes vector envs \(backend='{backend}'\); allowed"
+    with pytest.raises(ConfigurationError, match=because):
         record_film(choosing(0), env, tmp_path / "f.mp4")
 
 

@@ -58,7 +58,8 @@ def record_film(
 
     An episode of T steps has T + 1 frames. All agents play the same seed; the tile of a finished episode keeps its last
     frame. `env` is as in `evaluate`, but is made again with `render_mode="rgb_array"`; of one whose backend is "torch",
-    "gymnax" or "envpool", gymnasium's single env is filmed, whose episodes of a seed are others than in `evaluate`.
+    "gymnax" or "envpool", gymnasium's single env is filmed, whose episodes of a seed are others than in `evaluate`; an
+    env of your own factory of vector envs, of tensors for example, has no single env and is refused.
     `max_steps` is the number of env steps after which the film ends if an episode does not. `fps` are the frames per
     second; None: those of the env's metadata, or 30.
 
@@ -94,10 +95,10 @@ def _rendered_env(
             stack.callback(setup.env.close)
         check_spaces(setup, agent)
         given = env_config_of(setup.vec_env, "be rendered", RENDERED)
-        if given.backend == "vector" and callable(resolve_source(given.env)):
+        if given.backend in ("vector", "torch") and callable(resolve_source(given.env)):
             raise ConfigurationError(
                 f"env={env_name_of(setup.vec_env)} cannot be rendered, because its factory makes vector envs "
-                "(backend='vector'); allowed are an id and a factory of single envs"
+                f"(backend={given.backend!r}); allowed are an id and a factory of single envs"
             )
         config, metadata = given.single_env_config(), dict(setup.vec_env.metadata)
         if given.backend not in OF_SINGLE_ENVS:  # vector envs of other kinds may have other modes, or none
