@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
@@ -162,7 +163,7 @@ class SingleAgentEnvSetup(EnvSetup):
         except ConfigurationError:
             if parts > 1 or self.env.num_envs % members:
                 raise
-            check_shared_env("env", self.env, members)
+            warn_of_unequal_shares("env", self.env, members)
             return self.env
 
     def make_eval_env(self, num_envs: int) -> gymnasium.vector.VectorEnv:
@@ -231,17 +232,19 @@ def check_whole_sets(env: Any, envs: int) -> None:
         )
 
 
-def check_shared_env(name: str, env: Any, members: int) -> None:
-    """Raise ConfigurationError unless all members that share an env have the same envs in its rows.
+def warn_of_unequal_shares(name: str, env: Any, members: int) -> None:
+    """Warn if members that share an env have rows of it that differ; `name` is the argument that it was given as.
 
-    `name` is the argument that the env was given as.
+    It is no error, because attributes may differ that are not part of the task: a seed, a port, the video of one row.
     """
     distinct, envs = num_distinct_envs(env), env.num_envs // members
     if envs % distinct:
-        raise ConfigurationError(
+        warnings.warn(
             f"{name}={env} has {distinct} environments with different attributes, and each of {members} members "
-            f"has {envs} of its rows, so members would have different ones; allowed are rows that repeat them for each "
-            "member, or make_vect_envs(lambda num_envs: …, backend='vector'), which makes an env for each use"
+            f"has {envs} of its rows: if these are different tasks, the fitness of members cannot be compared; let the "
+            "rows repeat them for each member, or use make_vect_envs(lambda num_envs: …, backend='vector'), which "
+            "makes an env for each use",
+            stacklevel=2,
         )
 
 

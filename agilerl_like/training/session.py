@@ -53,7 +53,7 @@ from agilerl_like.training.checkpoint_manager import (
     newest_checkpoint,
     take_experience,
 )
-from agilerl_like.training.env_setup import EnvSetup, check_separate, check_shared_env
+from agilerl_like.training.env_setup import EnvSetup, check_separate, warn_of_unequal_shares
 from agilerl_like.training.evaluator import Evaluator
 from agilerl_like.training.loop import RunResult, TrainingLoop
 from agilerl_like.training.run_folder import (
@@ -488,7 +488,7 @@ class ProcessRun:
                     f"eval_env={env} has num_envs={env.num_envs}, which cannot be divided among {num_members} members; "
                     f"allowed are multiples of {num_members}, or an env that can be made again ({error})"
                 ) from error
-            check_shared_env("eval_env", env, num_members)
+            warn_of_unequal_shares("eval_env", env, num_members)
             return env
         stack.callback(close_quietly, env)
         return env

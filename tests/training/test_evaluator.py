@@ -172,15 +172,14 @@ def test_equal_members_have_equal_fitness_in_distinct_envs(eval_loop, make):
     assert [member.episodes for member in records.members] == [3 * -(-eval_loop // 3)] * 2
 
 
-def test_members_that_share_an_env_have_equal_rows():
+def test_a_warning_names_an_env_of_which_members_share_unequal_rows():
     settings = {"max_steps": 30, "evo_steps": 30, "eval_loop": 1, "verbose": False}
     few = VectorWrapper(in_turn(4, 4))
-    with pytest.raises(ConfigurationError, match=r"^env=.* has 4 environments .*, and each of 2 members has 2 of its"):
+    with pytest.warns(UserWarning, match=r"has 4 environments .*, and each of 2 members has 2 of its") as warned:
         train_on_policy(few, pop=population_of(few), eval_env=few, **settings)
+    assert [str(one.message).split("=")[0] for one in warned] == ["env", "eval_env"]
     env = make_vect_envs(Fixed, 2, backend="sync")
-    with pytest.raises(
-        ConfigurationError, match=r"^eval_env=.* has 4 environments .*allowed are rows that repeat them"
-    ):
+    with pytest.warns(UserWarning, match=r"^eval_env=.* has 4 environments .*let the rows repeat them for each member"):
         train_on_policy(env, pop=population_of(env), eval_env=few, **settings)
     twice = VectorWrapper(in_turn(4, 8))
     _, fitness = train_on_policy(twice, pop=population_of(twice), eval_env=twice, **settings)
