@@ -108,7 +108,9 @@ class PPOLearner(Learner):
             x = self.normalize(obs)
             sequence_info = self._one_step(hidden_state, len(x))
             mask = self._mask(action_mask, len(x))
-            outputs, values = self.network.evaluate(x, sequence_info)
+            with self.execution.autocast(self.device):  # as in the update, which compares the log-probabilities
+                outputs, values = self.network.evaluate(x, sequence_info)
+                after = self.network.step(x, sequence_info.state)[1] if self.recurrent else None
             noise = self.next_noise(len(x)) if self.algorithm.training else None
             if noise is not None and self._draws_uniformly():
                 self._random_steps_taken += len(x) // self.num_agents if envs is None else envs
@@ -125,7 +127,7 @@ class PPOLearner(Learner):
             value = self.network.environment_value(values)
             arrays = log_prob.cpu().numpy(), entropy.cpu().numpy(), value.cpu().numpy()
             result = self.distribution.unbounded(raw), *arrays
-            return (*result, self._named(self.network.step(x, sequence_info.state)[1])) if self.recurrent else result
+            return result if after is None else (*result, self._named(after))
 
     def _draws_uniformly(self) -> bool:
         """Return whether the next step's actions are uniformly random; it is not one of a rollout that was undone."""
@@ -142,7 +144,8 @@ class PPOLearner(Learner):
         """
         x = self.normalize(obs)
         sequence_info = self._one_step(hidden_state, len(x))
-        outputs, values = self.network.evaluate(x, sequence_info)
+        with self.execution.autocast(self.device):
+            outputs, values = self.network.evaluate(x, sequence_info)
         raw = self.raw_actions("actions", actions, len(x))
         log_prob, entropy = self.distribution.evaluate(outputs, raw, self._mask(action_mask, len(x)))
         return log_prob, entropy, self.network.environment_value(values)
@@ -150,7 +153,8 @@ class PPOLearner(Learner):
     def value(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the critic's value `[B]` of observations."""
         x = self.normalize(obs)
-        return self.network.value(x, self._one_step(hidden_state, len(x)))
+        with self.execution.autocast(self.device):
+            return self.network.value(x, self._one_step(hidden_state, len(x)))
 
     # -- learning
 

@@ -263,6 +263,38 @@ def test_the_first_update_by_hand_compares_probabilities_of_normalised_observati
     assert [float(report["clip_fraction"][0]) for report in reports] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_the_first_update_compares_probabilities_of_equal_precision(recurrent):
+    """The narrow policy makes the ratio sensitive to the rounding of its mean."""
+    agent = agent_of(
+        gymnasium.spaces.Box(-1.0, 1.0, (6,)), net_config={"head_config": {"output_vanish": False}},
+        recurrent=recurrent, precision="bfloat16", normalize_observation=False, action_std_init=-3.0, update_epochs=1,
+        batch_size=32,
+    )  # fmt: skip
+    reports, learn = [], agent.learner.cohort.learn
+    agent.learner.cohort.learn = lambda *given: reports.append(learn(*given)) or reports[-1]
+    builder = RolloutBuilder(agent, autoreset="Disabled")
+    add_bfloat16_steps(builder, agent)
+    agent.learn(builder)
+    assert float(reports[0]["approx_kl"][0]) == pytest.approx(0.0, abs=1e-5)
+
+
+def add_bfloat16_steps(builder, agent):
+    """Add a rollout of random observations, and check the types of what a loop receives."""
+    rng, state = np.random.default_rng(0), None
+    for _ in range(16):
+        obs, nothing = rng.normal(size=(2, 4)), np.zeros(2, np.bool_)
+        action, log_prob, entropy, value, *after = agent.get_action(obs, hidden_state=state)
+        assert {found.dtype for found in (action, log_prob, entropy, value)} == {np.dtype(np.float32)}
+        again, _, its_value = agent.evaluate_actions(obs, action, state)
+        np.testing.assert_allclose(again.detach().numpy(), log_prob, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(its_value.detach().numpy(), value)
+        builder.add(
+            obs, action, rng.normal(size=2), nothing, nothing, obs, log_prob=log_prob, value=value, hidden_state=state
+        )
+        state = after[0] if after else None
+
+
 def test_learn_needs_experience_of_the_right_shape():
     agent = agent_of()
     good = experiences_of(agent)
