@@ -17,7 +17,7 @@ from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.rollout_builder import RolloutBuilder
+from agilerl_like.algorithms.rollout_builder import LastObservations, RolloutBuilder, with_limits
 from agilerl_like.algorithms.settings import largest, number_range
 from agilerl_like.envs.spaces import mask_size
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
@@ -185,8 +185,12 @@ class PPOLearner(Learner):
         action_masks: Sequence[Any] | None = None,
         hidden_state: Mapping[str, Tensor] | None = None,
         acting: Sequence[Any] | None = None,
+        last_observations: Sequence[LastObservations] = (),
     ) -> float:
-        """Do one PPO update as `PPO.learn` describes; `undone_on_error` restores what an error leaves."""
+        """Do one PPO update as `PPO.learn` describes; `undone_on_error` restores what an error leaves.
+
+        `last_observations` of the episodes that time limits cut, an entry for each step, may stand beside the tuple.
+        """
         size = mask_size(self.action_space)
         if isinstance(experiences, RolloutBuilder):
             _refuse_beside_builder(action_masks, hidden_state, acting)
@@ -201,6 +205,7 @@ class PPOLearner(Learner):
                 mask_size=size,
                 acting=acting,
             )
+            rollout = with_limits(rollout, last_observations, self.encode)
         rollout, learns = self._marked_random_steps(learned_rewards([self], rollout)), self.learns
         report = self.cohort.learn([self.row], update_of([self], rollout, precomputed))
         if learns and not bool(report["healthy"][0]):

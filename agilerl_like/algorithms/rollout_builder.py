@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -19,6 +19,8 @@ from agilerl_like.learning.advantages import Precomputed
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 
 Encode = Callable[[Any], Tensor]
+LastObservations = tuple[np.ndarray, Any]
+"""Rows `[K]` whose episode a time limit cut in a step, and their last observations `[K, …]`, not read if K is 0."""
 
 
 class _Step(NamedTuple):
@@ -33,8 +35,7 @@ class _Step(NamedTuple):
     log_prob: np.ndarray | None
     value: np.ndarray | None
     mask: np.ndarray | None
-    final: tuple[np.ndarray, Any]
-    """Rows that were truncated and not terminated, and their last observations."""
+    final: LastObservations
 
 
 class RolloutBuilder:
@@ -179,12 +180,12 @@ class RolloutBuilder:
             mask_size=mask_size,
             acting=None if all(step.acting.all() for step in steps) else [step.acting for step in steps],
         )
-        rollout = _with_limits(rollout, [step.final for step in steps], encode)
+        rollout = with_limits(rollout, [step.final for step in steps], encode)
         return rollout, precomputed if known else None
 
 
-def _with_limits(rollout: Rollout, final: list[tuple[np.ndarray, Any]], encode: Encode) -> Rollout:
-    """Return a rollout whose truncated steps, given by rows and last observations, are not terminations."""
+def with_limits(rollout: Rollout, final: Sequence[LastObservations], encode: Encode) -> Rollout:
+    """Return a rollout whose truncated steps, of which `final` has the last observations, are not terminations."""
     places = [(time, rows, last) for time, (rows, last) in enumerate(final) if len(rows)]
     if not places:
         return rollout

@@ -13,7 +13,7 @@ from tiny_team import Meeting
 from torch import nn
 
 import agilerl_like
-from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter
+from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter, RolloutBuilder
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
 from agilerl_like.agilerl.components.data import Transition
 from agilerl_like.agilerl.components.replay_buffer import ReplayBuffer
@@ -64,24 +64,66 @@ def agent_of(**settings):
     return PPO(BOX, DISCRETE, **{"seed": 0, "net_config": SMALL, "learn_step": 16, "batch_size": 8, **settings})
 
 
-def vector_of(mode, count=2):
-    return SyncVectorEnv([Limited] * count, autoreset_mode=mode)
+def vector_of(mode, count=2, kind=Limited):
+    return SyncVectorEnv([kind] * count, autoreset_mode=mode)
 
 
-def test_a_time_limit_is_bootstrapped():
-    agent = agent_of(gamma=0.5)
-    value = float(agent.value_of(np.zeros((1, 3), np.float32))[0])
-    scores, *_ = collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
-    rewards = agent.rollout_buffer.get()["rewards"].reshape(4, 2)
-    np.testing.assert_allclose(rewards[:, 0], [1.0, 1.0 + 0.5 * value, 1.0, 1.0 + 0.5 * value], rtol=1e-5)
-    assert scores == [2.0] * 4  # without what was added
+class Offset(Limited):
+    """Observes 100 plus noise, so that observations without normalisation have other values; pays up to 1."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        return self.seen(), super().reset(seed=seed)[1]
+
+    def step(self, action):
+        _, _, *ends = super().step(action)
+        return self.seen(), self.rng.random(), *ends
+
+    def seen(self):
+        return self.rng.normal(100.0, 1.0, 3).astype(np.float32)
+
+
+def built_rollout(agent, env, steps):
+    """The steps that `collect_rollouts` takes in a new env."""
+    builder, (obs, _) = RolloutBuilder(agent, env), env.reset()
+    for _ in range(steps):
+        action, log_prob, _, value = agent.get_action(obs)
+        reached, reward, terminated, truncated, infos = env.step(action)
+        builder.add(obs, action, reward, terminated, truncated, reached, infos, log_prob=log_prob, value=value)
+        obs = reached
+    return builder
 
 
 @pytest.mark.filterwarnings("ignore:bootstrap_truncated=False")
-def test_a_time_limit_is_a_termination_for_agents_that_treat_it_so():
-    agent = agent_of(bootstrap_truncated=False)
-    collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
-    assert agent.rollout_buffer.get()["rewards"].tolist() == [1.0] * 8
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"normalize_observation": False},
+        {"reward_clip": 0.5},
+        {"normalize_reward": True},
+        {"reward_transform": {"scale": 0.1}},
+        {"bootstrap_truncated": False},
+    ],
+    ids=str,
+)
+def test_a_time_limit_is_bootstrapped_as_by_a_rollout_builder(settings, mode):
+    """Also in the first rollout, whose own statistics normalise all of its observations."""
+    collected, built = (agent_of(num_envs=2, **settings) for _ in range(2))
+    for _ in range(2):
+        collect_rollouts(collected, vector_of(mode, kind=Offset), n_steps=8)
+        collected.learn()
+        agilerl_like.PPO.learn(built, built_rollout(built, vector_of(mode, kind=Offset), 8))
+        torch.testing.assert_close(collected.learner.cohort.stacked.flat, built.learner.cohort.stacked.flat)
+
+
+def test_a_rollout_has_the_rewards_of_the_environment():
+    agent = agent_of()
+    scores, *_ = collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP, kind=Offset), n_steps=4)
+    assert sum(scores) == pytest.approx(agent.rollout_buffer.get()["rewards"].sum())
 
 
 @pytest.mark.parametrize("missing", [{}, {"pop": None}, {"pop": []}], ids=str)
@@ -130,13 +172,6 @@ def test_an_agent_from_another_process_is_of_the_same_class():
     agent = agent_of()
     received = deserialize(SerializedAgent(*agent.to_documents()), agent.device, UnsavedState.of(agent))
     assert type(received) is PPO
-
-
-@pytest.mark.parametrize("name", ["reward_clip", "normalize_reward", "reward_transform"])
-def test_settings_that_would_change_what_a_time_limit_adds_are_refused(name):
-    agent = agent_of(**{name: {"reward_clip": 5.0, "normalize_reward": True, "reward_transform": {"scale": 0.1}}[name]})
-    with pytest.raises(ConfigurationError, match=rf"{name}=.*collect_rollouts allows only {name}=(None|False)"):
-        collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=4)
 
 
 def test_saved_agents_have_the_names_that_agilerl_gives_them(tmp_path):
@@ -287,6 +322,18 @@ def test_the_buffer_keeps_the_hidden_state_that_a_loop_overwrites():
     kept = agent.rollout_buffer.content().hidden_state
     assert [*kept] == [*state]
     assert not any(its.any() for its in kept.values())
+
+
+def test_the_buffer_keeps_last_observations_that_a_loop_overwrites():
+    buffer, reached = RolloutBuffer(1, BOX, DISCRETE, 2), np.ones((2, 3), np.float32)
+    numbers = np.zeros(2)
+    buffer.add(reached, numbers, numbers, [0, 1], numbers, numbers, reached, truncated=[False, True])
+    reached[:] = 5.0
+    content = buffer.content()
+    (rows, last), after = content.last_observations[0], content.experiences[6]
+    assert (rows.tolist(), last.tolist(), after.tolist()) == ([1], [[1.0] * 3], [[1.0] * 3] * 2)
+    with pytest.raises(ConfigurationError, match="truncated is True and next_obs=None; allowed are the last"):
+        buffer.add(reached, numbers, numbers, [0, 1], numbers, numbers, truncated=[False, True])
 
 
 def test_a_buffer_of_one_environment_takes_observations_without_its_axis():

@@ -24,6 +24,7 @@ from agilerl_like.agilerl.networks.base import StochasticActor, ValueNetwork
 from agilerl_like.algorithms import ppo
 from agilerl_like.algorithms.agilerl_experiences import NAMES
 from agilerl_like.algorithms.evaluation import EpisodeCallback
+from agilerl_like.algorithms.ppo_learner import undone_on_error
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import Genome, HyperparameterConfig, Mutation
@@ -182,7 +183,11 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
         first = self._unnamed(content.hidden_state)
         if self.recurrent and first is None:
             first = super().get_initial_hidden_state(self.num_envs)
-        return super().learn(content.experiences, content.action_masks, first, content.acting)
+        self.check_settings()
+        with undone_on_error([self.learner]):
+            return self.learner.learn(
+                content.experiences, content.action_masks, first, content.acting, content.last_observations
+            )
 
     # -- hidden states, by AgileRL's names
 
@@ -204,11 +209,6 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
         """As `agilerl_like.PPO.predict`; hidden states are `[layers, envs, units]` by AgileRL's names."""
         action, after = super().predict(obs, self._unnamed(state, "state"), episode_start, deterministic, action_masks)
         return action, self._renamed(after) if self.recurrent else after
-
-    def value_of(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
-        """The critic's value of observations, as an array `[envs]`."""
-        with torch.no_grad():
-            return self.learner.value(obs, self._unnamed(hidden_state)).cpu().numpy()
 
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Any = None, action_mask: Any = None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.algorithms.agilerl_experiences import Experiences, copied_state
+from agilerl_like.algorithms.rollout_builder import LastObservations
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     episode_start: np.ndarray
     action_mask: np.ndarray | None
     acting: np.ndarray
+    last_observations: LastObservations
 
 
 class Content(NamedTuple):
@@ -49,6 +51,7 @@ class Content(NamedTuple):
     acting: list[np.ndarray]
     hidden_state: Mapping[str, Tensor] | None
     """What the recurrent network was given at the first step."""
+    last_observations: list[LastObservations]
 
 
 class RolloutBuffer:
@@ -76,6 +79,7 @@ class RolloutBuffer:
     ) -> None:
         self.capacity, self.num_envs, self.device = capacity, num_envs, device
         self.observation_space, self.action_space = observation_space, action_space
+        self._encoder = ObservationEncoder(observation_space)
         self.gamma, self.gae_lambda = gamma, gae_lambda if use_gae else 1.0
         self.recurrent = recurrent
         self.source: VecEnvAdapter | None = None
@@ -128,26 +132,40 @@ class RolloutBuffer:
         action_mask: Any = None,
         *,
         acting: Any = None,
+        truncated: Any = False,
     ) -> None:
         """Add one step of all envs.
 
         `done`: this step ended an episode; `episode_start`: it began one; left out, it follows from the
         step before. `next_obs` is what the step led to, and is needed of the last step alone. `acting` is False where
-        the env ignored the action.
+        the env ignored the action. `truncated` is True where a time limit ended the episode, and `next_obs` has its
+        last observation: `learn` bootstraps its value, unless the agent has `bootstrap_truncated=False`. Where it is
+        False, an end is a termination.
+
+        Raises:
+            ConfigurationError: `truncated` is True, and `next_obs` is missing.
         """
         flags = np.ones(self.num_envs, np.bool_) if acting is None else np.asarray(acting, np.bool_)
         starts = self._ended if episode_start is None else self._numbers(episode_start)
         numbers = (self._numbers(reward), self._numbers(done), self._numbers(value), self._numbers(log_prob))
         mask = None if action_mask is None else np.array(action_mask)
-        copied, taken = tree_map(lambda part: np.array(_host(part)), obs), np.array(_host(action))
+        seen, taken = self._copied(obs), np.array(_host(action))
         if self.num_envs == 1:  # whose axis observation and action may lack
-            is_single = ObservationEncoder(self.observation_space).as_batch(copied)[1]
-            copied = tree_map(lambda part: part[None], copied) if is_single else copied
             taken = taken[None] if taken.ndim == len(self.action_space.shape or ()) else taken
-        self._rows.append(Row(copied, taken, *numbers, starts, mask, flags))
+        reached = None if next_obs is None else self._copied(next_obs)
+        cut = np.flatnonzero(self._numbers(truncated))
+        if len(cut) and reached is None:
+            raise ConfigurationError("truncated is True and next_obs=None; allowed are the last observations")
+        last = tree_map(lambda part: part[cut], reached) if len(cut) else None
+        self._rows.append(Row(seen, taken, *numbers, starts, mask, flags, (cut, last)))
         if len(self._rows) == 1:
             self._first_state = copied_state(hidden_state)
-        self._next_obs, self._ended = next_obs, numbers[1]
+        self._next_obs, self._ended = reached, numbers[1]
+
+    def _copied(self, obs: Any) -> Any:
+        """Return a copy of observations `[E, …]`, which a loop may overwrite, also where one env lacks its axis."""
+        copied = tree_map(lambda part: np.array(_host(part)), obs)
+        return self._encoder.as_batch(copied)[0] if self.num_envs == 1 else copied
 
     def _numbers(self, values: Any) -> np.ndarray:
         return np.array(np.broadcast_to(np.asarray(_host(values), np.float32).reshape(-1), self.num_envs))
@@ -168,7 +186,8 @@ class RolloutBuffer:
         some_masked = any(row.action_mask is not None for row in rows)
         masks = [self._mask_of(row) for row in rows] if some_masked else None
         experiences: Any = (*columns, starts, values, self._next_obs, rows[-1].done)
-        return Content(experiences, masks, [row.acting for row in rows], self._first_state)
+        last_observations = [row.last_observations for row in rows]
+        return Content(experiences, masks, [row.acting for row in rows], self._first_state, last_observations)
 
     def _check_filled(self, use: str) -> None:
         if not self._rows:

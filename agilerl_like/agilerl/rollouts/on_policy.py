@@ -1,8 +1,8 @@
 """`collect_rollouts`: one rollout of an agent into its buffer, for loops by hand of AgileRL 2.3 and later.
 
-A time limit is bootstrapped, unless the agent has `bootstrap_truncated=False`: the value of the true last observation
-is added to the reward of the step that was cut, which gives the same advantages. A row in which the env ignores the
-action (next-step autoreset) is not learned from.
+A time limit is bootstrapped, unless the agent has `bootstrap_truncated=False`: the buffer holds the true last
+observation, whose value `learn` computes. A row in which the env ignores the action (next-step autoreset) is not
+learned from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from agilerl_like.agilerl.vector.dummy_vec_env import DummyVecEnv
 from agilerl_like.agilerl.wrappers.agent import bare
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.envs.vec_adapter import Transition, VecEnvAdapter
-from agilerl_like.errors import ConfigurationError
 
 __getattr__ = absent_from(__name__)
 
@@ -48,17 +47,8 @@ def collect_rollouts(
 
     Without `last_obs` new episodes begin; with the last four results of the call before they are continued. The scores
     of episodes that ended are appended to the agent's `scores`.
-
-    Raises:
-        ConfigurationError: the agent changes rewards in training (reward_transform, normalize_reward, reward_clip).
     """
     player: PPO = bare(agent)
-    for name in ("reward_transform", "normalize_reward", "reward_clip"):
-        if value := getattr(player, name):
-            raise ConfigurationError(
-                f"{name}={value!r:.100} would also change the value that is added where a time limit cuts an episode; "
-                f"collect_rollouts allows only {name}={None if value is not True else False}, and train_on_policy all"
-            )
     steps = _source(player, env, fresh=last_obs is None)
     player.num_envs = steps.num_envs
     buffer = player.rollout_buffer
@@ -81,15 +71,16 @@ def collect_rollouts(
         buffer.add(
             obs,
             action,
-            _bootstrapped(player, step, reached),
+            step.reward,
             step.ended,
             value,
             log_prob,
-            next_obs=step.obs,
+            next_obs=step.next_obs,
             hidden_state=state,
             episode_start=done,
             action_mask=mask,
             acting=step.valid,
+            truncated=step.truncated & ~step.terminated,
         )
         scores += step.reward
         completed += scores[step.ended].tolist()
@@ -115,13 +106,6 @@ def _source(player: PPO, env: Any, *, fresh: bool) -> VecEnvAdapter:
 def _in_bounds(player: PPO, action: np.ndarray) -> np.ndarray:
     space = player.action_space
     return np.clip(action, space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else action
-
-
-def _bootstrapped(player: PPO, step: Transition, state: Any) -> np.ndarray:
-    cut = step.truncated & ~step.terminated
-    if not cut.any() or not player.bootstrap_truncated:
-        return step.reward
-    return step.reward + np.where(cut, player.gamma * player.value_of(step.next_obs, state), 0.0)
 
 
 def _kept(state: Any, step: Transition, mode: AutoresetMode | None) -> Any:
