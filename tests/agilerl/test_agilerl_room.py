@@ -15,7 +15,7 @@ from torch import nn
 import agilerl_like
 from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter, RolloutBuilder
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
-from agilerl_like.agilerl.components.data import Transition
+from agilerl_like.agilerl.components.data import Transition, observation_of
 from agilerl_like.agilerl.components.replay_buffer import ReplayBuffer
 from agilerl_like.agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl_like.agilerl.hpo.mutation import Mutations
@@ -749,14 +749,41 @@ def test_a_replay_holds_the_last_of_more_rows_than_places():
         (gymnasium.spaces.Discrete(5), np.array([3, 0])),
         (gymnasium.spaces.MultiDiscrete([5, 2]), np.array([[3, 1], [0, 0]])),
         (gymnasium.spaces.Dict({"card": gymnasium.spaces.Discrete(5)}), {"card": np.array([3, 0])}),
+        (gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Discrete(5)]), (np.ones((2, 3), np.float32), np.array([3, 0]))),
+        (
+            gymnasium.spaces.Dict(hand=gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(5)] * 3)),
+            {"hand": (np.array([3, 0]), np.array([1, 4]), np.array([2, 2]))},
+        ),
     ],
-    ids=["Discrete", "MultiDiscrete", "Dict"],
+    ids=["Discrete", "MultiDiscrete", "Dict", "Tuple", "Tuple in a Dict"],
 )
 def test_dqn_learns_from_whole_numbers_in_a_replay(space, obs):
     agent, memory = DQN(space, gymnasium.spaces.Discrete(2), seed=0), ReplayBuffer(8)
     action, reward, done = agent.get_action(obs), np.ones(2), np.zeros(2)
     memory.add(Transition(obs, action, obs, reward, done).to_tensordict())
     assert np.isfinite(agent.learn(memory.sample(2)))
+
+
+def test_parts_of_a_tuple_are_stored_by_the_names_of_agilerl():
+    space = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(40)] * 11)
+    obs, zeros = tuple(np.arange(place, place + 2) for place in range(11)), np.zeros(2)
+    rows = Transition(obs, zeros, obs, zeros, zeros).to_tensordict()
+    assert [*rows["obs"].keys()] == [f"tuple_obs_{place}" for place in range(11)]
+    restored = observation_of(space, rows["obs"])
+    assert [part.tolist() for part in restored] == [part.tolist() for part in obs]
+
+
+def test_dictionaries_with_such_names_stay_dictionaries():
+    named = {"tuple_obs_0": np.zeros(2)}
+    assert observation_of(gymnasium.spaces.Dict(tuple_obs_0=gymnasium.spaces.Discrete(2)), named) == named
+
+
+def test_the_dimensions_of_a_state_are_those_of_all_its_parts():
+    image, gear = gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8), gymnasium.spaces.Discrete(4)
+    assert PPO.get_state_dim(BOX) == (3,)
+    assert PPO.get_state_dim(gymnasium.spaces.Dict(camera=image, gear=gear)) == {"camera": (3, 16, 16), "gear": (4,)}
+    nested = gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Dict(gear=gear)])
+    assert PPO.get_state_dim(nested) == ((3,), {"gear": (4,)})
 
 
 def test_dqn_has_no_double_estimates_by_default_as_in_agilerl():

@@ -11,6 +11,8 @@ import torch
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.agilerl.algorithms.core.base import EvolvableAlgorithm, default_ranges, settings_from, wrapped
+from agilerl_like.agilerl.components.data import observation_of
+from agilerl_like.agilerl.components.replay_buffer import OBSERVATIONS
 from agilerl_like.agilerl.wrappers.agent import RSNorm
 from agilerl_like.algorithms import dqn
 from agilerl_like.algorithms.evaluation import EpisodeCallback
@@ -75,6 +77,14 @@ class DQN(EvolvableAlgorithm, dqn.DQN, same_algorithm=True):
         for agent in agents if resume_from_checkpoint is not None else ():
             agent.load_checkpoint(resume_from_checkpoint or "")
         return wrapped(agents, wrapper_cls, wrapper_kwargs)
+
+    def learn(self, experiences: Mapping[str, Any]) -> float:
+        """As `agilerl_like.DQN.learn`; observations that are tuples may have the names of `Transition`."""
+        if isinstance(experiences, Mapping):
+            experiences = dict(experiences.items())
+            for name in {*OBSERVATIONS} & {*experiences}:
+                experiences[name] = observation_of(self.observation_space, experiences[name])
+        return super().learn(experiences)
 
     def test(  # pyright: ignore[reportIncompatibleMethodOverride]  # AgileRL's order
         self,

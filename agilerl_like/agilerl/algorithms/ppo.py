@@ -253,7 +253,11 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
 
     @staticmethod
     def get_state_dim(observation_space: gymnasium.Space) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # static there
-        """The shape that networks see of a space."""
+        """The shape that networks see of a space: of a Dict those of its entries by name, of a Tuple those in it."""
+        if isinstance(observation_space, gymnasium.spaces.Dict):
+            return {name: PPO.get_state_dim(part) for name, part in observation_space.spaces.items()}
+        if isinstance(observation_space, gymnasium.spaces.Tuple):
+            return tuple(map(PPO.get_state_dim, observation_space.spaces))
         return ObservationEncoder(observation_space).leaves[0].shape
 
     @staticmethod

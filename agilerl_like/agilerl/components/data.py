@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -13,6 +14,9 @@ from torch import Tensor
 from agilerl_like.agilerl.absent import absent_from
 
 __getattr__ = absent_from(__name__)
+
+PART = "tuple_obs_"
+"""Begins the names of the parts of an observation that is a tuple, as AgileRL stores them; their places follow."""
 
 
 class Transition:
@@ -48,7 +52,23 @@ def transition_to_tensordict(transition: Transition) -> TensorDict:
 
 def _observation(data: Any) -> Any:
     """Return an observation as tensors; those of whole numbers, as of a Discrete space, keep their type."""
+    if isinstance(data, tuple):
+        data = {f"{PART}{place}": part for place, part in enumerate(data)}
     if isinstance(data, Mapping):
         return TensorDict({name: _observation(part) for name, part in data.items()})
     tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def observation_of(space: gymnasium.Space, stored: Any) -> Any:
+    """Return a stored observation as an env of this space has it: with tuples in place of their names."""
+    if not isinstance(stored, Mapping):
+        return stored
+    entries = dict(stored.items())
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: observation_of(space[name], part) for name, part in entries.items() if name in space.spaces}
+    parts = [*space] if isinstance(space, gymnasium.spaces.Tuple) else []
+    names = [f"{PART}{place}" for place in range(len(parts))]
+    if {*entries} != {*names}:
+        return stored
+    return tuple(observation_of(part, entries[name]) for part, name in zip(parts, names, strict=True))
