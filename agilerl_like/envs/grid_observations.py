@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from gymnasium.utils import RecordConstructorArgs
 
-from agilerl_like.envs.spaces import channel_layout
+from agilerl_like.envs.image_layout import channel_layout
 from agilerl_like.errors import ConfigurationError
 
 View = Literal["partial", "full"]

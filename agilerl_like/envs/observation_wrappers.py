@@ -21,7 +21,8 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.spaces import utils as space_utils
 from gymnasium.utils import RecordConstructorArgs
 
-from agilerl_like.envs.spaces import MAX_SPAN, channel_layout
+from agilerl_like.envs.image_layout import channel_layout
+from agilerl_like.envs.spaces import MAX_SPAN
 from agilerl_like.errors import ConfigurationError, EnvStepError, unknown_name
 
 

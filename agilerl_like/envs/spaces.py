@@ -22,6 +22,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import Tensor
 
+from agilerl_like.envs.image_layout import channel_layout
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
@@ -49,9 +50,6 @@ IMAGE_SIDE = 8
 
 Path = tuple[str | int, ...]
 Kind = Literal["vector", "image", "categories"]
-Layout = Literal["first", "last", "ambiguous"]
-MAX_COLOR_CHANNELS = 4
-"""Of a picture on a screen: red, green, blue, alpha."""
 
 
 OF_AN_ENV = (
@@ -445,20 +443,6 @@ class ObservationEncoder:
 def _contiguous(array: Any) -> Any:
     """Return the array with rows contiguous in memory; concatenated columns of a transposed array are not."""
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.contiguous()
-
-
-def channel_layout(shape: tuple[int, ...]) -> Layout:
-    """Return which axis of an image of three or four axes has the channels, as its shape shows.
-
-    In a square image it is the one axis of another length; otherwise it is the first or last axis if that is the
-    smallest, the last one only with at most four channels. Anything else is ambiguous.
-    """
-    first, *between, last = shape
-    if len(shape) == 3 and len({*shape}) == 2 and between[0] > 1 and first != last:
-        return "last" if first == between[0] else "first"
-    if last < min(first, *between) and last <= MAX_COLOR_CHANNELS:
-        return "last"
-    return "first" if first < min(last, *between) else "ambiguous"
 
 
 def ambiguous_images(space: Space) -> list[tuple[str, tuple[int, ...]]]:

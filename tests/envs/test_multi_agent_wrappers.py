@@ -138,6 +138,11 @@ def test_frame_stacks_end_with_the_newest_image_and_start_filled_with_the_first(
     assert env.reset(seed=1)[0]["a"][:, 0, 0].tolist() == [1, 1, 1]  # nothing of the episode before
 
 
+def test_small_images_put_the_channels_of_stacked_ones_first():
+    env = StackImages(SmallImages(Film((40, 60, 3), a=1), shrink=1, gray=False), images=2)
+    assert env.observation_space("a").shape == (6, 40, 60)
+
+
 class OneBuffer(Film):
     """Writes all images of an agent into one array."""
 
@@ -179,6 +184,10 @@ def test_wrappers_work_by_import_path():
         (lambda: SmallImages(Film(dtype=np.float32, a=1)), "allowed are uint8 images"),
         (lambda: StackImages(Film((4,), a=1)), "allowed are images"),
         (lambda: StackImages(Film(a=1), images=True), "images=True must be an integer >= 1"),
+        (
+            lambda: StackImages(Film((40, 60, 3), a=1)),
+            r"images of shape \(40, 60, 3\), whose channels are last; allowed are images \[C, H, W\], which",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(wrap, message):

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
+from agilerl_like.envs.image_layout import channel_layout
 from agilerl_like.errors import ConfigurationError
 
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
@@ -131,6 +132,11 @@ class StackImages(ParallelEnvWrapper):
         space = self.env.observation_space(agent)
         if not isinstance(space, Box) or len(space.shape) != 3:
             raise ConfigurationError(f"observation_space({agent!r})={space}; allowed are images, [C, H, W]")
+        if channel_layout(space.shape) == "last":
+            raise ConfigurationError(
+                f"observation_space({agent!r}) has images of shape {space.shape}, whose channels are last; allowed are "
+                "images [C, H, W], which SmallImages before StackImages returns (shrink: 1 leaves their size)"
+            )
         low, high = (np.concatenate([bound] * self._images) for bound in (space.low, space.high))
         return Box(low, high, dtype=space.dtype.type)
 
