@@ -126,37 +126,64 @@ class ConcatenateFrames(gym.ObservationWrapper, RecordConstructorArgs):
     as a volume. Where the shape [H, W, k * C] does not show that the channels are last, as that of colour images that
     are not square, [k, H, W, C] becomes [k * C, H, W] instead.
 
+    `channels_last` is whether the last axis of an image has its channels; None: its shape shows it.
+
     Raises:
-        ConfigurationError: another observation space than stacked images or vectors.
+        ConfigurationError: another observation space than stacked images or vectors, or images of a shape in which the
+            channels would not be found.
     """
 
     supports_batch: ClassVar[bool] = True
 
-    def __init__(self, env: gym.Env) -> None:
-        RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gym.Env, channels_last: bool | None = None) -> None:
+        RecordConstructorArgs.__init__(self, channels_last=channels_last)
         gym.ObservationWrapper.__init__(self, env)
         space = env.observation_space
+        if channels_last not in (None, True, False):
+            raise ConfigurationError(f"channels_last={channels_last!r}; allowed are true, false and null")
         if not isinstance(space, Box) or len(space.shape) not in (2, 4):
             raise ConfigurationError(
                 f"observation_space={space} has no frames to concatenate; allowed are Box of [frames, length] and of "
                 "[frames, height, width, channels] or [frames, channels, height, width]"
             )
         num_frames, *frame = space.shape
-        self._shape = (num_frames * frame[0], *frame[1:])
-        self._moved_axis = (-1, -1)  # from and to, before the frames are concatenated
-        if len(frame) == 3 and channel_layout(tuple(frame)) == "last":
-            height, width, channels = frame
-            self._shape, self._moved_axis = (height, width, num_frames * channels), (-4, -2)
-            if channel_layout(self._shape) != "last":
-                self._shape, self._moved_axis = (num_frames * channels, height, width), (-1, -3)
+        if len(frame) == 1 and channels_last is not None:
+            raise ConfigurationError(f"channels_last={channels_last} has no effect on vectors; allowed is null")
+        if len(frame) == 1:
+            self._shape, self._order = (num_frames * frame[0],), (-2, -1)
+        else:
+            self._shape, self._order = _frames_as_channels(num_frames, tuple(frame), channels_last)
         low, high = self.observation(space.low), self.observation(space.high)
         self.observation_space = Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> np.ndarray:
         """Concatenate the frames of an observation, or of a batch of them."""
         frames = np.asarray(observation)
-        batch = frames.shape[: frames.ndim - len(self._shape) - 1]
-        return np.moveaxis(frames, *self._moved_axis).reshape(*batch, *self._shape)
+        batch = frames.shape[: frames.ndim - len(self._order)]
+        return np.moveaxis(frames, self._order, sorted(self._order)).reshape(*batch, *self._shape)
+
+
+def _frames_as_channels(
+    num_frames: int, frame: tuple[int, ...], channels_last: bool | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape of an image that has the channels of all frames, and the order of the axes of frames for it."""
+    layout = channel_layout(frame)
+    if channels_last is None and layout == "ambiguous":
+        raise ConfigurationError(
+            f"ConcatenateFrames: images of shape {frame} do not show which axis has their channels, and "
+            "channels_last=None; allowed are true (the last axis) and false (the first one)"
+        )
+    are_last = layout == "last" if channels_last is None else channels_last
+    height, width, channel = (-3, -2, -1) if are_last else (-2, -1, -3)
+    sides, channels = (frame[height], frame[width]), num_frames * frame[channel]
+    if are_last and channel_layout((*sides, channels)) == "last":
+        return (*sides, channels), (height, width, -4, channel)
+    if channel_layout((channels, *sides)) != "last":  # networks read an ambiguous image as channels first
+        return (channels, *sides), (-4, channel, height, width)
+    raise ConfigurationError(
+        f"ConcatenateFrames: {num_frames} images of shape {frame} make one of shape {(channels, *sides)}, whose last "
+        "axis looks like its channels; allowed are another size or number of images"
+    )
 
 
 class PastActionReward(gym.Wrapper, RecordConstructorArgs):

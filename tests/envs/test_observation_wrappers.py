@@ -381,6 +381,40 @@ def test_frames_whose_channels_would_not_be_found_become_channels_first():
     np.testing.assert_array_equal(env.observation(frames[0]), env.observation(frames)[0])
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels_last", "whole", "order"),
+    [
+        ((10, 10, 10), True, (10, 10, 20), (1, 2, 0, 3)),  # as MinAtar's Seaquest
+        ((10, 10, 10), False, (20, 10, 10), (0, 1, 2, 3)),
+        ((8, 9, 3), True, (6, 8, 9), (0, 3, 1, 2)),
+        ((3, 8, 8), False, (6, 8, 8), (0, 1, 2, 3)),
+    ],
+)
+def test_the_argument_sets_where_frames_have_their_channels(shape, channels_last, whole, order):
+    env = ConcatenateFrames(gym.wrappers.FrameStackObservation(Numbers(shape), 2), channels_last=channels_last)
+    (leaf,) = ObservationEncoder(env.observation_space).leaves
+    assert (env.observation_space.shape, leaf.channels_last) == (whole, whole[-1] == 20)
+    frames = np.random.default_rng(0).integers(256, size=(5, 2, *shape), dtype=np.uint8)
+    for observation, stack in zip(env.observation(frames), frames, strict=True):
+        np.testing.assert_array_equal(observation, stack.transpose(order).reshape(whole))
+
+
+@pytest.mark.parametrize(
+    ("shape", "argument", "message"),
+    [
+        ((10, 10, 10), None, r"images of shape \(10, 10, 10\) do not show .* channels_last=None; allowed are true"),
+        ((12, 16, 3), None, r"one of shape \(12, 12, 16\), whose last axis looks like its channels; allowed are"),
+        ((3, 12, 16), False, r"one of shape \(12, 12, 16\), whose last axis looks like its channels; allowed are"),
+        ((10, 10, 1), "no", "channels_last='no'; allowed are true, false and null"),
+        ((4,), True, "channels_last=True has no effect on vectors; allowed is null"),
+    ],
+)
+def test_frames_whose_channels_cannot_be_known_are_refused(shape, argument, message):
+    stacked = gym.wrappers.FrameStackObservation(Numbers(shape), 4)
+    with pytest.raises(ConfigurationError, match=message):
+        ConcatenateFrames(stacked, channels_last=argument)
+
+
 def test_observations_without_frames_are_refused():
     with pytest.raises(ConfigurationError, match="has no frames to concatenate"):
         ConcatenateFrames(Numbers((5, 5, 3)))
