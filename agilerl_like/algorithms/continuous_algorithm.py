@@ -14,11 +14,11 @@ from agilerl_like.algorithms.learner_base import torch_generator
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
 from agilerl_like.algorithms.serialization import WEIGHTS_ONLY, read_flag
+from agilerl_like.envs.random_actions import is_bounded
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.learning.continuous_update import METRICS, ContinuousUpdate
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.distributions import Gaussian
 from agilerl_like.networks.target_networks import ContinuousNetwork
 from agilerl_like.seeding import Purpose
 
@@ -112,9 +112,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm[ContinuousLearner]):
 
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
-        if not isinstance(action_space, gymnasium.spaces.Box):
-            return False
-        return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
+        return isinstance(action_space, gymnasium.spaces.Box) and is_bounded(action_space)
 
     def check(self) -> None:
         super().check()

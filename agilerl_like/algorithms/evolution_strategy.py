@@ -23,12 +23,12 @@ from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import PopulationConstructor
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.envs.distinct_envs import num_instances
+from agilerl_like.envs.random_actions import is_bounded
 from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.episode_returns import EpisodeReturns
 from agilerl_like.learning.perturbations import PerturbedNetworks, ReturnsUpdate
 from agilerl_like.networks.architecture import NetworkSpec
-from agilerl_like.networks.distributions import Gaussian
 from agilerl_like.networks.observation_norm import ObservationNormKind
 from agilerl_like.networks.policy_network import PolicyNetwork
 from agilerl_like.resources import check_memory
@@ -270,7 +270,7 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
     @classmethod
     def supports(cls, action_space: gymnasium.Space) -> bool:
         if isinstance(action_space, gymnasium.spaces.Box):
-            return bool((np.abs([action_space.low, action_space.high]) < Gaussian.INFINITE).all())
+            return is_bounded(action_space)
         kinds = gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete | gymnasium.spaces.MultiBinary
         return isinstance(action_space, kinds)
 

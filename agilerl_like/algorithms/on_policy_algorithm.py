@@ -20,6 +20,7 @@ from agilerl_like.algorithms.ppo_config import (
 )
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
 from agilerl_like.algorithms.settings import number_range
+from agilerl_like.envs.random_actions import is_bounded
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.ppo_loss import ppo_loss
@@ -86,7 +87,7 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     def _check_random_steps(self, learner: PPOLearner) -> None:
         space, steps = learner.action_space, number_range(self.hp_config, "random_steps")
         most = self.random_steps if steps is None else int(steps.max)
-        if most and isinstance(space, gymnasium.spaces.Box) and not space.is_bounded():
+        if most and isinstance(space, gymnasium.spaces.Box) and not is_bounded(space):
             raise ConfigurationError(
                 f"random_steps={most} needs actions with finite bounds; action_space={space} allows 0"
             )

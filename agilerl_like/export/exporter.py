@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl_like.envs.action_masks import mask_slices
+from agilerl_like.envs.random_actions import sample_of
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.export.numpy_policy import TITLE, load_numpy_policy, numpy_source
 from agilerl_like.export.policy_module import ACTION_MASK, PolicyModule, TrainedPolicy
@@ -258,10 +259,10 @@ def _agent_actions(
 
 
 def _random_part(space: Any, rng: np.random.Generator) -> np.ndarray:
-    """Return random values `[BATCH, *shape]` of a space: within its bounds, or normal where it has none."""
+    """Return random values `[BATCH, *shape]` of a space: within its bounds, or as `sample_of` where it has none."""
     space = copy.deepcopy(space)  # seeding that of the agent would change the caller's later samples
     space.seed(int(rng.integers(2**31)))
-    return np.stack([np.asarray(space.sample()) for _ in range(BATCH)]).astype(space.dtype, copy=False)
+    return np.stack([np.asarray(sample_of(space)) for _ in range(BATCH)]).astype(space.dtype, copy=False)
 
 
 def _random_masks(learner: TrainedPolicy, rng: np.random.Generator) -> np.ndarray:

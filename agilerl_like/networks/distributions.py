@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agilerl_like.envs.random_actions import NO_BOUND
 from agilerl_like.errors import ConfigurationError
 
 ILLEGAL = -1e9
@@ -234,8 +235,6 @@ class Gaussian(ActionDistribution):
     learned one, which is clamped to that range: it depends on the observation.
     """
 
-    INFINITE = 1e30
-    """Bounds of at least this magnitude mean no bound: environments use the largest float32."""
     LAST_OF_TANH = 2.0**-24
     """Distance from 1 of the largest value below 1 that tanh returns in float32."""
 
@@ -249,7 +248,7 @@ class Gaussian(ActionDistribution):
     ) -> None:
         super().__init__()
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
-        finite = (np.abs(low) < self.INFINITE) & (np.abs(high) < self.INFINITE)
+        finite = (np.abs(low) < NO_BOUND) & (np.abs(high) < NO_BOUND)
         if squash and not finite.all():
             raise ConfigurationError(
                 f"squash_output=True needs finite bounds, but action_space={space} has low={low}, high={high}"

@@ -119,8 +119,10 @@ def test_a_flag_that_is_set_as_an_attribute_is_no_number():
         agent.check()
 
 
-def test_random_steps_need_finite_bounds():
-    unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+@pytest.mark.parametrize("is_infinite", [True, False])
+def test_random_steps_need_finite_bounds(is_infinite):
+    bound = np.inf if is_infinite else np.finfo(np.float32).max  # which means no bound, too
+    unbounded = gymnasium.spaces.Box(-bound, bound, (1,))
     for settings in ({"random_steps": 4}, range_of(random_steps=(0, 4))):
         with pytest.raises(ConfigurationError, match="random_steps=4 needs actions with finite bounds"):
             PPO(BOX, unbounded, **settings)

@@ -53,6 +53,17 @@ def masked(mask, **more):
     return sound_but(tell=lambda self: {"action_mask": mask(self)}, **more)
 
 
+class Unbounded(Sound):
+    """Takes any number, pays less for large ones, and states the largest float32 as its bounds."""
+
+    action_space = Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,))
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        seen, _, *others = super().step(action)
+        return seen, -float(action[0] ** 2), *others
+
+
 class Keyed(Sound):
     observation_space = Dict({"time": Box(0, 10, ()), "left": Discrete(7)})
 
@@ -464,6 +475,10 @@ STOCK = (
     "LunarLanderContinuous-v3",
     "BipedalWalker-v3",
 )
+
+
+def test_an_env_of_unbounded_actions_gets_no_huge_ones():
+    assert check_env(Unbounded).findings == ()
 
 
 @pytest.mark.parametrize("env_id", STOCK)

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from agilerl_like.envs.backend_timing import prefer_workers
-from agilerl_like.envs.random_actions import sample_masked
+from agilerl_like.envs.random_actions import sample_masked, sample_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,18 @@ def test_samples_obey_the_mask(space, mask, allowed):
     space.seed(0)
     samples = [np.asarray(sample_masked(space, mask)).tolist() for _ in range(40)]
     assert {tuple(sample) if isinstance(sample, list) else sample for sample in samples} == allowed
+
+
+def test_bounds_that_mean_none_are_sampled_as_infinite_ones():
+    big = np.float32(np.finfo(np.float32).max)
+    space = Box(np.array([-big, 3.0, -1.0, -big], np.float32), np.array([big, big, 1.0, 5.0], np.float32), seed=0)
+    samples = np.stack([sample_of(space) for _ in range(200)])
+    assert samples.dtype == np.float32
+    assert (np.abs(samples) < 100).all()
+    assert ((samples[:, 1] >= 3) & (np.abs(samples[:, 2]) <= 1) & (samples[:, 3] <= 5)).all()
+    assert len(np.unique(samples[:, 0])) == 200
+    again = Box(space.low, space.high, seed=0)
+    np.testing.assert_array_equal([sample_of(again) for _ in range(200)], samples)  # they follow from the space's seed
 
 
 class Strict(gym.Env):

@@ -28,6 +28,7 @@ from agilerl_like.hpo import Mutation
 
 VECTOR = Box(-3.0, 3.0, (4,))
 IMAGE = Box(0, 255, (3, 16, 16), np.uint8)
+LARGEST = float(np.finfo(np.float32).max)
 CASES = {
     "mlp": (VECTOR, Discrete(3, start=1), {}),
     "layer norm, ELU, GELU": (
@@ -45,6 +46,7 @@ CASES = {
         Box(-np.inf, np.inf, (2,)),
         {"net_config": {"encoder_config": {"activation": "Mish"}, "head_config": {"activation": "Softplus"}}},
     ),
+    "largest float32": (Box(-LARGEST, LARGEST, (4,)), Box(-LARGEST, LARGEST, (2,)), {}),
     "squashed": (VECTOR, Box(-2.0, 5.0, (2,)), {"squash_output": True}),
     "clipped": (VECTOR, Box(-0.01, 0.01, (2, 2), np.float64), {}),
     "categories": (MultiDiscrete([3, 4]), MultiDiscrete([3, 2]), {}),
