@@ -42,7 +42,7 @@ class EpisodeEnds:
         modes = [mode.value for mode in AutoresetMode]
         given = (getattr(env, "metadata", None) or {}).get("autoreset_mode") if autoreset is None else autoreset
         try:
-            self._mode = AutoresetMode(given)
+            self.mode = AutoresetMode(given)
         except ValueError:
             if given is None:
                 raise ConfigurationError(
@@ -68,7 +68,7 @@ class EpisodeEnds:
         """
         shape = (envs,)
         ended_before = np.zeros(shape, np.bool_) if self._ended is None else self._ended
-        skipped = ended_before if self._mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
+        skipped = ended_before if self.mode is AutoresetMode.NEXT_STEP else np.zeros(shape, np.bool_)
         lost = np.broadcast_to(np.asarray(as_numpy(infos.get("worker_lost", False)), np.bool_), shape)
         acts = np.broadcast_to(np.asarray(True if acting is None else acting, np.bool_), shape) & ~skipped & ~lost
         terminated, truncated = (np.array(as_numpy(flag), np.bool_).reshape(shape) for flag in (terminated, truncated))
@@ -84,7 +84,7 @@ class EpisodeEnds:
         """Return the last observations `[K, …]` of truncated episodes; None without any."""
         if not len(rows):
             return None
-        if self._mode is not AutoresetMode.SAME_STEP:
+        if self.mode is not AutoresetMode.SAME_STEP:
             return tree_map(lambda part: np.array(as_numpy(part))[rows], next_obs)
         final = infos.get("final_obs")
         if final is None:

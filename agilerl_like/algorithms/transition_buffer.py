@@ -22,8 +22,8 @@ class TransitionBuffer:
 
     How the envs reset is read from `env.metadata["autoreset_mode"]`, or given as `autoreset`. In "NextStep" the step
     after the end of an episode ignores its action, and is not stored; in "SameStep" the last observation of a truncated
-    episode is taken from `infos`; in "Disabled" the loop resets the envs. `done` is 1 where an episode terminated, and
-    0 at a time limit. Action masks of the next observations are taken from `infos`, too.
+    episode, with its action mask, is taken from `infos`; in "Disabled" the loop resets the envs. `done` is 1 where an
+    episode terminated, and 0 at a time limit. Action masks of the next observations are taken from `infos`, too.
 
     Samples follow from the agent's seed. `capacity=None` is the agent's `memory_size`, and for a table, which has no
     such setting, one step of all envs.
@@ -93,7 +93,7 @@ class TransitionBuffer:
         places = (self._stored + np.arange(len(kept))) % self.capacity
         for name, part in step.items():
             self._rows[name] = tree_map(lambda ring, new: _with_rows(ring, places, new), self._rows[name], part)
-        mask = self._masks.read(dict(infos), np.arange(envs), ignored=ends.ended)
+        mask = self._read_masks(infos, ends.ended)
         if mask is not None:
             if self._next_masks is None:
                 self._next_masks = np.ones((self.capacity, mask.shape[1]), np.bool_)
@@ -101,6 +101,15 @@ class TransitionBuffer:
         self._is_new[places] = True
         self._stored += len(kept)
         return len(kept)
+
+    def _read_masks(self, infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
+        """Return the action masks `[E, choices]` of the observations that the actions led to; None before any."""
+        rows, in_same_step = np.arange(len(ended)), self._ends.mode is AutoresetMode.SAME_STEP
+        last = self._masks.read_last(infos, rows) if in_same_step else None
+        mask = self._masks.read(infos, rows, ended=ended)
+        if mask is None or not in_same_step:
+            return mask
+        return np.where(ended[:, None], True if last is None else last, mask)
 
     def sample(self, batch_size: int | None = None) -> dict[str, Any]:
         """Return transitions that are drawn uniformly with replacement; None: as many as the agent's `batch_size`.

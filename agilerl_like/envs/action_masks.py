@@ -5,6 +5,7 @@ An env may leave its mask out of some infos; its row then allows every action.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ class ActionMasks:
         self._slices = mask_slices(space)
         self._blocked: Array | None = None  # rows that ever allowed nothing; tensors only
 
-    def read(self, info: dict[str, Any], rows: np.ndarray, *, ignored: Array | None = None) -> Array | None:
+    def read(self, info: Mapping[str, Any], rows: np.ndarray, *, ended: Array | None = None) -> Array | None:
         """Return the mask [len(rows), size] of the current observations, or None before the first mask of the env.
 
-        `rows` are the row numbers, for error messages. `ignored` [len(rows)] marks rows whose next action is ignored:
-        an env may allow nothing after its episode's end.
+        `rows` are the row numbers, for error messages. `ended` [len(rows)] marks rows whose next action is ignored: an
+        env may allow nothing after its episode's end, which counts as everything.
         """
         given = info.get("action_mask")
         if given is None:
@@ -49,10 +50,23 @@ class ActionMasks:
             )
         if present is not None:
             mask = mask | ~self.array_backend.as_array(present, np.bool_, copy=False)[:, None]
-        if ignored is not None:
-            mask = mask | ignored[:, None]
-        self._check_not_blocked(mask, rows)
+        blocked = self._blocked_rows(mask)
+        if ended is not None:
+            mask = mask | (blocked & ended)[:, None]
+            blocked = blocked & ~ended
+        self._check_none(blocked, mask, rows)
         return mask
+
+    def read_last(self, info: Mapping[str, Any], rows: np.ndarray) -> Array | None:
+        """Return the mask of the last observations of episodes after which the next ones began in the same step.
+
+        It is in `final_info`, as gymnasium's vector envs merge it; None without that. A row that has no mask there,
+        or one that allows nothing, allows everything.
+        """
+        final = info.get("final_info")
+        if not isinstance(final, Mapping):
+            return None
+        return self.read(final, rows, ended=~self.array_backend.zeros(len(rows), dtype=np.bool_))
 
     def all_allowed(self, rows: int) -> Array:
         """Return a mask [rows, size] that allows every action."""
@@ -70,15 +84,20 @@ class ActionMasks:
         except ValueError as fault:  # rows of unequal length
             raise ConfigurationError(f"info['action_mask'] has rows of unequal shape: {given!r}") from fault
 
-    def _check_not_blocked(self, mask: Array, rows: np.ndarray) -> None:
+    def _blocked_rows(self, mask: Array) -> Array:
+        """Return the rows of a mask in which some choice allows nothing."""
+        blocked = self.array_backend.zeros(len(mask), dtype=np.bool_)
         for columns in self._slices:
-            blocked = ~mask[:, columns].any(1)
-            if not isinstance(blocked, np.ndarray):  # a tensor is only read in `check`
-                self._blocked = blocked if self._blocked is None else self._blocked | blocked
-            elif blocked.any():
-                first = int(np.argmax(blocked))
-                values = mask[first].astype(int).tolist()
-                raise EnvStepError(f"env {rows[first]}: action_mask={values} allows no action")
+            blocked = blocked | ~mask[:, columns].any(1)
+        return blocked
+
+    def _check_none(self, blocked: Array, mask: Array, rows: np.ndarray) -> None:
+        if not isinstance(blocked, np.ndarray):  # a tensor is only read in `check`
+            self._blocked = blocked if self._blocked is None else self._blocked | blocked
+        elif blocked.any():
+            first = int(np.argmax(blocked))
+            values = mask[first].astype(int).tolist()
+            raise EnvStepError(f"env {rows[first]}: action_mask={values} allows no action")
 
 
 def mask_slices(space: Space) -> list[slice]:

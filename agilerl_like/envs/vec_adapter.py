@@ -45,8 +45,9 @@ class Transition(NamedTuple):
     in rows whose episode ended and whose env was reset in the same step; if no row differs they are the same object.
     `valid` [N] is False in rows in which the env was reset and ignored the action (reward 0, nothing ended), and in
     rows whose worker process was lost (reward 0; the episode ended, unless it had not started when the process was
-    lost). `action_mask` [N, choices] belongs to `obs` and is True where allowed; None if the env has no masks. Where
-    both `terminated` and `truncated` are True the termination counts: there is nothing to bootstrap from.
+    lost). `action_mask` [N, choices] belongs to `obs` and is True where allowed; None if the env has no masks.
+    `last_mask` [N, choices] belongs to `next_obs` in rows that differ from `obs`; None allows every action there.
+    Where both `terminated` and `truncated` are True the termination counts: there is nothing to bootstrap from.
     """
 
     obs: Tree
@@ -58,6 +59,7 @@ class Transition(NamedTuple):
     action_mask: Array | None
     waited: Array | None = None  # [N] bool: an agent of a team that took no action here, in the midst of its episode
     waits: Array | None = None  # [N] bool: the next step's `waited`
+    last_mask: Array | None = None
 
     @property
     def ended(self) -> Array:
@@ -316,7 +318,7 @@ class VecEnvAdapter:
             )
         ended = terminated | truncated
         lost = info.get("worker_lost", False) if self._by_workers else False
-        next_obs = obs
+        next_obs, last_mask = obs, None
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             valid = ~group.ended
             if group.any_ended:
@@ -324,7 +326,7 @@ class VecEnvAdapter:
                 terminated, truncated = terminated & valid, truncated & valid
                 ended = ended & (valid | lost)  # a worker that replaces one lost in a reset resets in the next step
             group.ended, group.any_ended = ended, arrays.maybe_any(ended)
-            mask = self._masks.read(info, group.rows, ignored=ended)
+            mask = self._masks.read(info, group.rows, ended=ended)
         else:
             valid = arrays.copy(group.all_valid)
             if not arrays.maybe_any(ended):
@@ -332,14 +334,15 @@ class VecEnvAdapter:
             elif self.autoreset_mode is AutoresetMode.SAME_STEP:
                 next_obs = self._true_next_obs(group, obs, ended, info)
                 mask = self._masks.read(info, group.rows)
+                last_mask = self._masks.read_last(info, group.rows)
             elif self._resets_any_mask or bool(ended.any()):
-                obs, mask = self._reset_rows(group, ended, info)
+                obs, mask, last_mask = self._reset_rows(group, ended, info)
             else:
                 mask = self._masks.read(info, group.rows)
         group.last_obs = obs
         if lost is not False:  # the episode ends here; the action's effect is unknown
             valid &= ~lost
-        return Transition(obs, reward, terminated, truncated, next_obs, valid, mask)
+        return Transition(obs, reward, terminated, truncated, next_obs, valid, mask, last_mask=last_mask)
 
     def _policy_obs(self, obs: Any) -> Tree:
         """Return the policy's entry of the env's observations."""
@@ -377,15 +380,18 @@ class VecEnvAdapter:
             "episode is unknown; the one before it is used to bootstrap"
         )
 
-    def _reset_rows(self, group: _EnvGroup, ended: Array, info: dict[str, Any]) -> tuple[Tree, Array | None]:
-        mask = self._masks.read(info, group.rows, ignored=ended)
+    def _reset_rows(
+        self, group: _EnvGroup, ended: Array, info: dict[str, Any]
+    ) -> tuple[Tree, Array | None, Array | None]:
+        """Reset rows that ended; return the observations, their masks and the masks before the reset."""
+        last_mask = self._masks.read(info, group.rows, ended=ended)
         group.infos = copy_info(info)  # its lists and arrays may change in the reset
         obs, reset_info = self.env.reset(options={"reset_mask": self.array_backend.copy(ended)})
-        reset_mask = self._masks.read(reset_info, group.rows)
-        if reset_mask is not None:  # this may be the first one that the env returns
-            before = self._masks.all_allowed(self.num_envs) if mask is None else mask
-            mask = self.array_backend.where(ended, reset_mask, before)
-        return self._copied(self._policy_obs(obs)), mask
+        mask = self._masks.read(reset_info, group.rows)
+        if mask is not None:  # this may be the first one that the env returns
+            before = self._masks.all_allowed(self.num_envs) if last_mask is None else last_mask
+            mask = self.array_backend.where(ended, mask, before)
+        return self._copied(self._policy_obs(obs)), mask, last_mask
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warnings:

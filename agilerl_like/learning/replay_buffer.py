@@ -2,7 +2,7 @@
 
 The buffer is a ring over vector steps, `[P, T, E, …]`. A next observation is not stored: it is the observation of the
 next vector step. Only where an episode is truncated and the env resets in the same step is it missing there, and stored
-beside the ring.
+beside the ring, with its action mask.
 Images stay bytes. The subtlety is at the ends: an n-step return stops at the end of an episode, at the newest step, and
 before a row without an action, and bootstraps from the observation there, unless the episode terminated.
 """
@@ -100,6 +100,8 @@ class ReplayBuffer:
         self._bind()
         self.finals = torch.zeros(0, encoding.size, dtype=encoding.dtype, device=device)
         """True last observations of truncated episodes `[F, D]`, where the next row belongs to another episode."""
+        self.final_masks = torch.ones(0, mask_size, dtype=torch.bool, device=device)
+        """Their action masks `[F, choices]`."""
         self._free: list[int] = []
         self.cursor = self.filled = self.checked = 0
         """Place of the next step; vector steps stored, at most `length`; those of them not yet checked to be finite."""
@@ -173,7 +175,7 @@ class ReplayBuffer:
         return cast(Tensor, self.masks)
 
     def store_finals(self, place: int, columns: slice, transition: Transition) -> None:
-        """Store the last observations of truncated episodes of some envs."""
+        """Store the last observations of truncated episodes of some envs, and their action masks."""
         truncated = torch.as_tensor(transition.truncated & ~transition.terminated)
         rows = truncated.nonzero().squeeze(1)
         if not len(rows):
@@ -184,6 +186,8 @@ class ReplayBuffer:
             self._grow(len(rows))
         places = torch.tensor([self._free.pop() for _ in rows], device=self.device)
         self.finals[places] = successors
+        mask = transition.last_mask
+        self.final_masks[places] = True if mask is None else torch.as_tensor(mask[at]).to(self.device)
         self._finals_total += self.encoding.float_columns(successors).sum()
         member, env = rows // (columns.stop - columns.start), rows % (columns.stop - columns.start)
         at_member, at_env = member.to(self.device), (env + columns.start).to(self.device)
@@ -194,6 +198,7 @@ class ReplayBuffer:
         size = len(self.finals)
         added = max(more, size, 16)
         self.finals = torch.cat([self.finals, self.finals.new_zeros(added, self.finals.shape[1])])
+        self.final_masks = torch.cat([self.final_masks, self.final_masks.new_ones(added, self.mask_size)])
         self._free += reversed(range(size, size + added))  # the lowest first, in a restored buffer too
 
     # -- sampling
@@ -246,33 +251,28 @@ class ReplayBuffer:
                 ended = self._ends(after) | (index >= newest - step * self.envs)
                 runs, after = runs & ~ended, torch.where(runs, following, after)
         both = _rows_of(self.observations, torch.stack([rows, after]))
-        next_observations = both[1]
+        next_observations, next_masks = both[1], None if self.masks is None else _rows_of(self.masks, after)
         if len(self.finals) > len(self._free):
             final = self.final.view(-1)[last].long()
-            own = self.finals[final.clamp(min=0)]
-            next_observations = torch.where((final >= 0).unsqueeze(-1), own, next_observations)
+            beside, final = (final >= 0).unsqueeze(-1), final.clamp(min=0)
+            next_observations = torch.where(beside, self.finals[final], next_observations)
+            if next_masks is not None:
+                next_masks = torch.where(beside, self.final_masks[final], next_masks)
+        if next_masks is not None:  # a row that allows nothing allows everything
+            next_masks = next_masks | ~next_masks.any(-1, keepdim=True)
         return Batch(
             both[0],
             _rows_of(self.actions, rows),
             returns,
             torch.where(_rows_of(self.terminated, last), 0.0, discounts),
             next_observations,
-            self._next_masks(last, after),
+            next_masks,
             valid.to(returns.dtype),
         )
 
     def _ends(self, rows: Tensor) -> Tensor:
         """Return whether episodes end at some rows."""
         return _rows_of(self.terminated, rows) | _rows_of(self.truncated, rows)
-
-    def _next_masks(self, last: Tensor, after: Tensor) -> Tensor | None:
-        """Return the action masks after rows `[Q, B]`; a last observation beside the ring allows everything."""
-        if self.masks is None:
-            return None
-        masks = self.masks.view(-1, self.mask_size)[after]
-        beside = self.final.view(-1)[last] >= 0
-        empty = ~masks.any(-1)  # of a row after the end of an episode, at which no action is legal
-        return masks | (beside | empty).unsqueeze(-1)
 
     def newest_observations(self, members: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Return the observations `[Q, N, D]` of the newest `steps` vector steps, and 1 where an action was taken."""
@@ -329,7 +329,8 @@ class ReplayBuffer:
         numbers[final >= 0] = torch.arange(len(taken), dtype=torch.int32, device=self.device)
         counters = torch.tensor([self.cursor, self.filled, self.length, self.envs])
         new_steps = torch.tensor([self.new_steps[member]])
-        return {**state, "final": numbers, "finals": self.finals[taken], "counters": counters, "new_steps": new_steps}
+        finals = {"final": numbers, "finals": self.finals[taken], "final_masks": self.final_masks[taken]}
+        return {**state, **finals, "counters": counters, "new_steps": new_steps}
 
     def load_state(self, states: list[Mapping[str, Tensor]]) -> None:
         """Become what `state_of` returned of each member; `states` is emptied, to hold one member's files at a time.
@@ -345,7 +346,7 @@ class ReplayBuffer:
             )
         self.cursor, self.filled, self.checked = cursor, filled, 0
         self.final.fill_(-1)
-        self.finals, self._free = self.finals[:0], []
+        self.finals, self.final_masks, self._free = self.finals[:0], self.final_masks[:0], []
         for member in range(self.members):
             state, states[member] = states[member], {}
             self.new_steps[member] = int(state.get("new_steps", 0))  # earlier versions did not store it
@@ -359,6 +360,8 @@ class ReplayBuffer:
                 self._grow(rows - len(self._free))
             places = torch.tensor([self._free.pop() for _ in range(rows)], device=self.device, dtype=torch.int64)
             self.finals[places] = state["finals"].to(self.device)
+            if "final_masks" in state:  # earlier versions did not store them
+                self.final_masks[places] = state["final_masks"].to(self.device)
             own = state["final"].to(self.device)
             target = self.final[member, : len(own)]
             target[own >= 0] = places.to(torch.int32)

@@ -32,7 +32,7 @@ class Walk(gym.Env):
         before, self.steps = self.place, self.steps + 1
         self.place = int(np.clip(self.place + action - 1, 0, 9))
         is_last, ends = self.steps == 6, self.place == 9
-        legal = [1, 1, 1] if is_last or ends else [self.place % 2, 1, 1]
+        legal = [self.place % 2, 1, 1]
         self.log.append(
             counted((before, int(action), float(before), ends, self.place, *(legal if self.masked else ())))
         )

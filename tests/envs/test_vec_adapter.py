@@ -427,6 +427,26 @@ def test_the_mask_belongs_to_the_observation_to_act_on(mode, as_list):
         obs = step.obs
 
 
+class MaskedToTheEnd(Masked):
+    """Allows action `time % 3` after the episode's end, too."""
+
+    def say(self):
+        return super().say()[0], {"action_mask": np.arange(3) == self.time % 3}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize(
+    ("make", "expected"), [(MaskedToTheEnd, [0, 1, 0]), (Masked, [1, 1, 1]), (partial(Masked, forgets=True), [1, 1, 1])]
+)
+def test_the_mask_of_a_last_observation_is_that_of_the_last_step(mode, make, expected):
+    adapter = VecEnvAdapter(SyncVectorEnv([make] * 2, autoreset_mode=mode))
+    adapter.reset()
+    *_, before, last = (adapter.step([0, 0]) for _ in range(4))
+    assert last.truncated.all()
+    assert before.last_mask is None
+    np.testing.assert_array_equal(last.action_mask if last.next_obs is last.obs else last.last_mask, [expected] * 2)
+
+
 def test_rows_and_steps_without_a_mask_allow_everything():
     adapter = VecEnvAdapter(
         SyncVectorEnv([Masked, lambda: Masked(forgets=True)], autoreset_mode=AutoresetMode.SAME_STEP)

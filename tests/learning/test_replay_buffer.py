@@ -16,13 +16,14 @@ from agilerl_like.errors import ConfigurationError, EnvStepError
 from agilerl_like.learning.replay_buffer import TRIES, ReplayBuffer
 
 MEMBERS, ENVS = 2, 3
+CHOICES = 3
 ROWS = MEMBERS * ENVS
 ENV_GROUPS = slice(0, 1), slice(1, ENVS)
 SPACE = gymnasium.spaces.Box(-1e6, 1e6, (1,))
 GAMMA = 0.5
 
 
-def make(capacity, *, space=SPACE, mask_size=0):
+def make(capacity, *, space=SPACE, mask_size=CHOICES):
     return ReplayBuffer(
         capacity,
         MEMBERS,
@@ -34,6 +35,11 @@ def make(capacity, *, space=SPACE, mask_size=0):
         device=torch.device("cpu"),
         arrays=NumpyBackend(),
     )
+
+
+def masks_of(obs):
+    """Return an action mask for each observation [N, 1]; that of a multiple of 8 allows nothing."""
+    return (np.nan_to_num(obs, posinf=0).astype(int) >> np.arange(CHOICES) & 1).astype(bool)
 
 
 class Feeder:
@@ -60,10 +66,13 @@ class Feeder:
         for columns in ENV_GROUPS:
             part, rows = buffer.part(columns), np.arange(ROWS).reshape(MEMBERS, ENVS)[:, columns].ravel()
             seen, raw = (torch.tensor(its[rows]).view(MEMBERS, -1, 1) for its in (self.obs, actions))
-            part.put_actions(place, seen, raw, None)
+            part.put_actions(place, seen, raw, torch.tensor(masks_of(self.obs[rows])).view(MEMBERS, -1, CHOICES))
             obs, reward, *flags = (its[rows] for its in (new, rewards, terminated, truncated))
-            next_obs = last[rows] if self.same_step and ended[rows].any() else obs
-            part.put_outcome(place, Transition(obs, reward, *flags, next_obs, valid[rows], None))
+            next_obs, last_mask = obs, None
+            if self.same_step and ended[rows].any():
+                next_obs, last_mask = last[rows], masks_of(last[rows])
+            step = Transition(obs, reward, *flags, next_obs, valid[rows], masks_of(obs), last_mask=last_mask)
+            part.put_outcome(place, step)
         self.log.append([self.obs, actions, rewards, terminated, truncated, valid.copy(), last])
         self.obs, self.resets = new, ended if not self.same_step else self.resets
         buffer.reader(torch.tensor(new).view(MEMBERS, ENVS, 1), torch.zeros(0))
@@ -123,7 +132,10 @@ def test_samples_are_the_transitions(same_step, capacity, n_step, steps):
             returns, discount, successor = feeder.expected(age, row, n_step)
             assert batch.returns[0, index] == pytest.approx(returns)
             assert batch.discounts[0, index] == discount
-            assert successor is None or batch.next_observations[0, index] == successor
+            if successor is not None:
+                assert batch.next_observations[0, index] == successor
+                mask = masks_of(np.array([[successor]]))[0]
+                assert batch.next_masks[0, index].tolist() == (mask | ~mask.any()).tolist()
 
 
 def never():
@@ -203,6 +215,17 @@ def test_a_restored_buffer_gives_the_same_samples(steps, same_step):
             one.step(never(), np.arange(ROWS) % 2 == 0)
         columns = zip(*(buffer.sample(members, draws, gamma, 3) for buffer in (feeder.buffer, restored)), strict=True)
         assert all(one is other is None or torch.equal(one, other) for one, other in columns)
+
+
+def test_a_buffer_saved_without_the_masks_of_last_observations_allows_everything_there():
+    saved, restored = fill(15, 11).buffer, make(15)
+    states = [saved.state_of(member) for member in range(MEMBERS)]
+    assert not torch.cat([state.pop("final_masks") for state in states]).all()
+    restored.load_state(states)
+    draws, gamma = draws_of_all(saved), torch.tensor([GAMMA])
+    before, after = (buffer.sample(torch.tensor([0]), draws, gamma) for buffer in (saved, restored))
+    last = saved.final[0, [(saved.cursor - saved.steps + step) % saved.length for step in range(saved.steps)]]
+    assert torch.equal(after.next_masks, before.next_masks | (last.flatten() >= 0).unsqueeze(-1))
 
 
 def test_a_buffer_of_another_size_is_refused():

@@ -81,6 +81,7 @@ class Beads(VectorEnv):
         info = {}
         if self.mode is AutoresetMode.SAME_STEP:
             info = {"final_obs": self.own(self.look())} if self.final else {}
+            info |= {"final_info": self.info()} if self.masks else {}
             self.begin(self.ended)
         elif self.mode is AutoresetMode.NEXT_STEP:
             self.begin(fresh)
@@ -117,6 +118,8 @@ class InHalves(VectorEnv):
         return self.together(looks), info
 
     def together(self, pieces):
+        if isinstance(pieces[0], dict):
+            return {key: self.together([piece[key] for piece in pieces]) for key in pieces[0]}
         whole = np.zeros((self.num_envs, *pieces[0].shape[1:]), pieces[0].dtype)
         for part, piece in zip(self.env_groups, pieces, strict=True):
             whole[part] = piece

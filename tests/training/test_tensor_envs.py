@@ -162,6 +162,19 @@ def test_last_observations_are_those_of_the_episodes_that_were_cut():
     assert torch.equal(last.observations[..., 0], starts.flatten(1))
 
 
+@pytest.mark.parametrize("xp", [torch, np])
+def test_the_mask_of_a_last_observation_is_in_final_info(xp):
+    env, known = VecEnvAdapter(Beads(6, xp, masks=True)), 0
+    env.reset(0)
+    for _ in range(14):
+        step = env.step(xp.zeros(6, dtype=xp.int64))
+        if step.ended.any():
+            x = np.asarray(step.next_obs[:, 0])
+            np.testing.assert_array_equal(step.last_mask, np.stack([x > -0.9, x < 0.9, x > 5], 1))
+            known += 1
+    assert known > 2
+
+
 def test_a_missing_final_obs_is_replaced_with_one_warning():
     env = VecEnvAdapter(Beads(3, final=False, continuous=True))
     env.reset(0)

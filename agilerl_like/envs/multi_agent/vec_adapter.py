@@ -190,7 +190,7 @@ class MultiAgentVecEnvAdapter:
             if any_masked[column]:
                 info = {MASK: fields["mask"][agent], f"_{MASK}": fields["masked"][:, column]}
             try:
-                masks[agent] = self._masks[agent].read(info, rows, ignored=~acting[agent])
+                masks[agent] = self._masks[agent].read(info, rows, ended=~acting[agent])
             except EnvStepError as error:
                 raise EnvStepError(f"agent {agent!r}, {error}") from error
         return masks, acting, _state_of(fields)
