@@ -42,7 +42,7 @@ def candidates(space):
 
 def for_agent(step, agent):
     """One agent's transition."""
-    return Transition(*(getattr(step, field)[agent] for field in Transition._fields))
+    return Transition(*(getattr(step, field)[agent] for field in Transition._fields if field != "last_mask"))
 
 
 def walk(probe, actions=None, steps=24):
@@ -72,7 +72,9 @@ def among(choices, tick, count):
 def at(row, transition):
     return tree_map(
         lambda leaf: leaf[row],
-        transition if not hasattr(transition, "_asdict") else transition._asdict() | {"action_mask": transition.valid},
+        {name: part for name, part in transition._asdict().items() if name not in ("action_mask", "last_mask")}
+        if hasattr(transition, "_asdict")
+        else transition,
     )
 
 

@@ -190,9 +190,10 @@ class MultiAgentVecEnvAdapter:
             if any_masked[column]:
                 info = {MASK: fields["mask"][agent], f"_{MASK}": fields["masked"][:, column]}
             try:
-                masks[agent] = self._masks[agent].read(info, rows, ended=~acting[agent])
+                mask = self._masks[agent].read(info, rows, ended=~acting[agent])
             except EnvStepError as error:
                 raise EnvStepError(f"agent {agent!r}, {error}") from error
+            masks[agent] = None if mask is None else mask | ~acting[agent][:, None]
         return masks, acting, _state_of(fields)
 
 
