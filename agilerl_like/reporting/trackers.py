@@ -67,7 +67,7 @@ class TrackerReporter(Reporter):
         ConfigurationError: the name is unknown, the package is not installed, or an option does not exist.
     """
 
-    def __init__(self, name: str, run_dir: Path | str | None = None, /, **options: Any):
+    def __init__(self, name: str, /, run_dir: Path | str | None = None, **options: Any):
         self._class = _tracker_class(name)
         self._is_registered = not isinstance(TRACKERS[name], Package)
         self._logging_dir = Path(run_dir or "runs").absolute()

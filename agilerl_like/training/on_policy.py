@@ -442,6 +442,7 @@ def _described(
     run = {"processes": processes, "device": device, "log_every": plan.log_every, **logs.settings()}
     left_out = [f"callbacks: {observers} of the script's own"] if observers else []
     left_out += ["environment: an eval_env of the script's own"] if has_eval_env else []
+    left_out += ["trackers: the name of the W&B run"] if logs.wb and "name" in (logs.wandb_kwargs or {}) else []
     return describe_run(env_setup, population, plan, run=run, left_out=left_out)
 
 

@@ -309,6 +309,16 @@ def test_options_that_a_tracker_does_not_take_are_refused_before_a_run_begins(gi
     assert not [*tmp_path.iterdir()]
 
 
+def test_the_folder_of_a_tracker_may_be_given_by_name(monkeypatch, tmp_path):
+    mine = Registry("tracker")
+    mine.add("file", FileTracker)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    reporter = TrackerReporter("file", run_dir=tmp_path, file="calls.json")
+    reporter.start(a_run())
+    reporter.close()
+    assert (tmp_path / "calls.json").is_file()
+
+
 def test_options_that_the_run_provides_may_be_given(wandb_calls, tmp_path):
     reporter = WandbReporter(name="mine", tags=["a"])
     reporter.start(a_run())
