@@ -275,7 +275,8 @@ class Run:
         players = [deserialize(agent, torch.device("cpu"), None) for agent in agents]
         rated = checkpoint.documents["run"]["rivals"]
         pool = tuple(Opponent(player, *rating) for player, rating in zip(players, rated, strict=True))
-        if not any(opponent.games for opponent in pool):
+        fitness = (self.config.get("training") or {}).get("fitness", "return")
+        if fitness != "rating" and not any(opponent.games for opponent in pool):
             return tuple(opponent._replace(rating=math.nan) for opponent in pool)
         return pool
 

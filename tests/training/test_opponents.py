@@ -1,5 +1,6 @@
 """Training against frozen opponents."""
 
+import contextlib
 import itertools
 import math
 from collections import Counter
@@ -30,6 +31,7 @@ from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.learning.own_time import own_time
 from agilerl_like.saved_runs import Run
 from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.evaluator import INITIAL_RATING
 from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 from agilerl_like.training.opponents import opponent_rows, sample_opponents, scripted_rows
 from agilerl_like.training.sharding import ShardedPopulation
@@ -226,6 +228,13 @@ def test_the_past_is_kept_without_ratings_and_a_sum_of_zero_warns():
     pool = Run.open("past").opponent_pool()
     assert len(pool) > 1
     assert all(math.isnan(opponent.rating) for opponent in pool)
+
+
+def test_the_pool_of_a_short_rating_run_has_the_first_rating():
+    with contextlib.closing(make_multi_agent_vect_envs(Duel, 4)) as env:
+        settings = {"max_steps": 128, "evo_steps": 128, "eval_loop": 2, "verbose": False}
+        train_multi_agent_on_policy(env, pop=population(env), fitness="rating", run_dir="short", **settings)
+    assert [opponent.rating for opponent in Run.open("short").opponent_pool()] == [INITIAL_RATING]
 
 
 def test_rows_that_pass_from_an_opponent_to_a_member_begin_without_a_hidden_state():
