@@ -322,9 +322,9 @@ def resume(arguments: Sequence[str]) -> int:
                 f"warning: {file} could not hold: {'; '.join(missing)}. The run continues without it; a script "
                 f"continues with all of it: train_on_policy(…, resume={folder!r})"
             )
+        searches = process_group.is_main and is_search(Path(folder))  # before options change config.yaml
         code = _run(config, process_group, lambda: Path(folder), resume=True, quiet=quiet)
-        has_found = process_group.is_main and is_search(Path(folder)) and (Path(folder) / BEST).exists()
-    if has_found:
+    if searches and (Path(folder) / BEST).exists():
         write_found(Run.open(folder), config, Path(folder) / FOUND, quiet=quiet)
     return code
 

@@ -130,11 +130,14 @@ def prepare_folder(folder: Path, *, overwrite: bool = False) -> None:
 def is_search(folder: Path) -> bool:
     """Whether a folder has the run of a search, and the file of what it has found.
 
-    The file may also be a copy beside the run that trains it; that run has `mutation: null`, which no search has.
+    The file may also be a copy beside the run that trains it; that run has `mutation: null`, which a search has only if
+    it was resumed without evolution. Until a search has ended, its file has another first line than such a copy.
     """
-    config = folder / CONFIG
+    config, found = folder / CONFIG, folder / FOUND
     settings = _text(config).splitlines() if config.is_file() else []
-    return FOUND_FILE.is_written_by_run(folder / FOUND) and "mutation: null" not in settings
+    if not FOUND_FILE.is_written_by_run(found):
+        return False
+    return _first_line(found).startswith(f"# {SEARCH_HEAD}") or "mutation: null" not in settings
 
 
 def _check_target(folder: Path, *, overwrite: bool) -> None:

@@ -21,7 +21,7 @@ from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training.checkpoint_manager import CheckpointManager
-from agilerl_like.training.run_folder import check_output_paths, check_unused, not_in_file, prepare_folder
+from agilerl_like.training.run_folder import check_output_paths, check_unused, is_search, not_in_file, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
@@ -183,6 +183,16 @@ def test_a_copy_of_what_a_search_has_found_stays_where_it_was_trained(file, tmp_
     assert (folder / "found.yaml").read_text() == text
     assert main(["train", "runs/mine/found.yaml", "--run.overwrite", "true"]) == 0
     assert (folder / "found.yaml").read_text() == text
+
+
+def test_a_search_that_is_resumed_without_evolution_stays_a_search(earlier):
+    (earlier / "config.yaml").write_text("# agilerl-like tune\nmutation: null\n")
+    (earlier / "found.yaml").write_text(
+        "# The search has not ended: `agilerl-like resume` writes here what it finds.\n"
+    )
+    assert is_search(earlier)
+    (earlier / "found.yaml").write_text("# Found by `agilerl-like tune`: member 3\n")
+    assert not is_search(earlier)
 
 
 def test_overwrite_removes_stored_folders_that_a_killed_writer_left(earlier):
