@@ -40,16 +40,24 @@ DEPTH = 8
 def num_distinct_envs(env: Any) -> int:
     """Return how many distinct envs the rows of a vector env, or of a team's, repeat in order; 1 if all are equal.
 
-    The result is stored on the env, because computing it makes each of its envs once, and may reset them. A factory of
-    vector envs may return any rows, so those are compared as those of a user's vector env.
+    The result is stored on the env, because computing it makes each of its envs once, and may reset them.
     """
-    core, config = _core(env), env_config_inside(_core(env))
-    has_copies = config is not None and config.backend in OF_SINGLE_ENVS
-    if has_copies or not isinstance(core, BUILT_FROM_ENV_FNS):
-        return 1
+    core = _core(env)
     if not hasattr(core, "num_distinct_envs"):
+        if env_config_inside(core) is not None or not isinstance(core, BUILT_FROM_ENV_FNS):
+            return 1
         set_num_distinct_envs(core, _count_distinct(core))
     return cast(Any, core).num_distinct_envs
+
+
+def compare_new_rows(env: VectorEnv) -> None:
+    """Store how many distinct envs the rows of a factory's vector env repeat, while they are new.
+
+    None is made for it, because a second one may want the same port or licence; rows in other processes count as equal.
+    """
+    core = _core(env)
+    if isinstance(core, SyncVectorEnv):
+        set_num_distinct_envs(core, _period(core.envs))
 
 
 def num_instances(env: Any) -> int:
@@ -95,7 +103,7 @@ def _count_distinct(vector_env: Any) -> int:
     Envs that are no new ones, but the rows' own, stay open, and are not reset.
     """
     distinct = {id(function): function for function in vector_env.env_fns}  # not by value: some cannot be hashed
-    if len(distinct) == 1:
+    if len(distinct) <= 1:  # none are left of a generator
         return 1
     made = {number: function() for number, function in distinct.items()}
     rows = [made[id(function)] for function in vector_env.env_fns]

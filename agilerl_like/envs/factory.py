@@ -6,6 +6,7 @@ or one for evaluation can be made from it. `describe_backend(env)` returns the b
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from agilerl_like.envs import envpool
 from agilerl_like.envs.backend_timing import prefer_workers
 from agilerl_like.envs.distinct_envs import (
     OF_SINGLE_ENVS,
+    compare_new_rows,
     env_config_inside,
     equal_values,
     num_distinct_envs,
@@ -47,6 +49,7 @@ from agilerl_like.envs.gymnasium_vector_fixes import (
     with_copied_final_obs,
 )
 from agilerl_like.envs.import_warnings import import_warnings_ignored
+from agilerl_like.envs.multi_agent.packed_env import time_limit
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, SubprocVectorEnv, resolve_num_workers
 from agilerl_like.envs.wrapper_specs import (
     BatchedObservationWrapper,
@@ -163,6 +166,8 @@ class VecEnvConfig(BaseEnvConfig):
             chosen = replace(wanted, backend=backend)
             with import_warnings_ignored():
                 env = cast(_ConfiguredVecEnv, chosen._build())
+        if backend not in OF_SINGLE_ENVS:
+            compare_new_rows(env)
         if not isinstance(chosen.env, str):
             chosen = replace(chosen, env=self.env)  # an import path remains one, so that a run can record it
         env.env_config, env.backend_choice = chosen, BackendChoice(wanted.backend, reason)
@@ -665,7 +670,10 @@ def _in_gymnasium(backend: str, env_fns: Sequence[Callable[[], gym.Env]], source
     """Make gymnasium's SyncVectorEnv or AsyncVectorEnv, which copies final observations."""
     if backend == "async":
         env_fns = [with_copied_final_obs(env_fn) for env_fn in env_fns]
+        with contextlib.closing(env_fns[0]()) as single:  # before the workers have theirs: it may want the same port
+            limit = time_limit(single)
         env = ClosableAsyncVectorEnv(env_fns, worker=async_worker, **options)
+        env.max_episode_steps = limit
     else:
         env = SyncVectorEnv(env_fns, **options)
         refuse_shared_envs(env.envs, source)

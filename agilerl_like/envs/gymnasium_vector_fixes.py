@@ -113,6 +113,9 @@ class ClosableAsyncVectorEnv(AsyncVectorEnv):
     gymnasium's waits for replies to an unfinished call first, of which it may have read some: it would wait forever.
     """
 
+    max_episode_steps: int | None = None
+    """Time limit of the first env's episodes, in steps; None if it has none, or it is unknown."""
+
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the envs and end their processes; end these at once if a call is unfinished or one of them is lost."""
         processes = zip(self.parent_pipes, self.processes, strict=True)

@@ -201,7 +201,7 @@ class TrainingLoop(LoopEvaluation):
         if rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
                 f"evo_steps={args.evo_steps} is less than learn_step={length} of member {index}: it will be "
-                "evaluated after generations without an update"
+                f"evaluated after generations without an update{self._discarding_mutations()}"
             )
             return
         reason, allowed = self._reset_reason()
@@ -213,6 +213,11 @@ class TrainingLoop(LoopEvaluation):
             f"{reason}: it will never learn; allowed is {allowed}, or a smaller learn_step"
         )
         self._warned_of_resets = True
+
+    def _discarding_mutations(self) -> str:
+        """Return the part of a warning that names mutations by which members lose the steps of an open rollout."""
+        own = [name for name in ("mutate_survivors", "mutate_elite") if getattr(self.explorer, name)]
+        return f", and with {' and '.join(own)} a mutation of its policy discards what it has collected" * bool(own)
 
     @property
     def _evaluates_in_training_env(self) -> bool:

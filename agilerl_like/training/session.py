@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
@@ -159,15 +159,13 @@ def check_env_setup(env_setup: EnvSetup, callbacks: CallbackList, *, until_end: 
 def longest_episode(env: Any) -> int | None:
     """Return the time limit of an env's episodes, in steps; None if it has none, or it is unknown.
 
-    A vector env of single envs has no spec of its own: its limit is that of its first env, whatever the backend. The
-    spec of a native vector env has the limit of its id; one that replaces it is among the spec's arguments.
+    A vector env of single envs has no spec of its own: its limit is that of its first env, whatever the backend. That
+    of an `AsyncVectorEnv` that a user made is unknown, because a second env may want the port of the first. The spec of
+    a native vector env has the limit of its id; one that replaces it is among the spec's arguments.
     """
     core = getattr(env, "unwrapped", env)
     if isinstance(core, SyncVectorEnv):
         return time_limit(core.envs[0])
-    if isinstance(core, AsyncVectorEnv):
-        with contextlib.closing(core.env_fns[0]()) as single:
-            return time_limit(single)
     if isinstance(limit := getattr(core, TIME_LIMIT, None), int):
         return limit
     spec = getattr(env, "spec", None)
