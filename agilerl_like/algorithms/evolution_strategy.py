@@ -183,12 +183,14 @@ class EvolutionStrategyGroup(LearnerGroup[LearnerT]):
 
     # -- learning
 
+    def check_instances(self, instances: int) -> None:
+        self[0].host.check_instances(instances)
+
     def make_buffer(
         self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
     ) -> EpisodeReturns:
         first = self[0]
         self._instances = num_instances(env.env)
-        first.host.check_instances(self._instances)
         self._trials = [None] * len(self)
         self._returns = EpisodeReturns(
             len(self),
@@ -296,6 +298,12 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
                 f"num_envs={self.num_envs} is too few for {self.algo}, which compares the policies in a member's envs; "
                 f"allowed are {self.fewest_envs} and more"
             )
+
+    def _run_hooks(self) -> None:
+        super()._run_hooks()
+        if self._hooks:  # which may have changed weights: what was played before is not of these policies
+            for learner in self.learners.values():
+                learner.variations += 1
 
     def check_instances(self, instances: int) -> None:
         """Raise ConfigurationError unless each instance of an env is played by policies that can be compared."""

@@ -94,6 +94,9 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     def __len__(self) -> int:
         return len(self._population.agents)
 
+    def check_instances(self, instances: int) -> None:
+        """Raise ConfigurationError unless the algorithm can learn on so many instances with the envs of a member."""
+
     @classmethod
     def check_critic_config(cls, algo: str, given: Any) -> None:
         """Raise ConfigurationError if a critic's own architecture is given that the algorithm would not build."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.envs.distinct_envs import num_instances
 from agilerl_like.envs.episode_stats import EpisodeTracker, FinishedEpisodes
 from agilerl_like.envs.factory import env_config_or_none, training_seeds
 from agilerl_like.envs.space_match import check_spaces_match
@@ -95,6 +96,8 @@ class Collector:
         for agent in population:
             agent.num_envs = self.envs * population.gradient_sync.num_ranks
             agent.check()
+        for learners in population.by_group.values():
+            learners.check_instances(num_instances(env.env))
         self.groups = {
             name: GroupCollector(learners, group_envs[name], timer) for name, learners in population.by_group.items()
         }

@@ -229,6 +229,14 @@ def test_a_survivor_with_another_hyperparameter_continues_its_trial(changed):
     assert {name: getattr(members[1], name) for name in changed} == changed
 
 
+def test_a_hook_that_may_change_weights_begins_another_trial():
+    member = cartpole(0)
+    key = member.learner.trial_key
+    assert member.make_offspring(Offspring(1, 0, 0, 0, 0, member.genome))[0].learner.trial_key == key
+    member.register_mutation_hook(lambda agent: agent.network)
+    assert member.make_offspring(Offspring(1, 0, 0, 0, 0, member.genome))[0].learner.trial_key != key
+
+
 @pytest.mark.parametrize("operator", ["add_latent_node", "encoder.add_node", "head.add_node"])
 def test_growth_leaves_the_policy_unchanged_and_moves_the_moments(operator):
     member = agent(num_envs=4)

@@ -147,8 +147,8 @@ def test_an_instance_that_pays_more_moves_no_weights(shaping):
 )
 def test_policies_that_no_other_is_compared_with_are_refused(kind, envs, instances, message):
     env, pop = paid(kind, envs, range(instances))
-    with pytest.raises(ConfigurationError, match=message):
-        collected(pop, env, 8)
+    with pytest.raises(ConfigurationError, match=message):  # when it is made, before a run replaces another one
+        Collector(pop, VecEnvAdapter(env), PhaseTimer(("env", "act", "learn")))
     env.close()
 
 

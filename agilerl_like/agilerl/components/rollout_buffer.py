@@ -201,6 +201,7 @@ class RolloutBuffer:
     def compute_returns_and_advantages(self, last_value: Any, last_done: Any) -> None:
         """Fill `returns` and `advantages` `[T, E]` by GAE; every end counts as a termination.
 
+        `learn` does not read them: its own have the value of the last observation at a time limit, too.
         `last_value` is that of what the last step led to. The step knows by itself whether it ended an episode, so
         `last_done` may only add to that.
 
