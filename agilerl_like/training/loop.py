@@ -26,7 +26,7 @@ from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, replace_diverged, sortable_fitness
 from agilerl_like.distributed.signals import BY_CALLBACK, StopRequests, first_signal
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
-from agilerl_like.hpo import Offspring, PopulationView, Selection, clone_of_best, next_generation
+from agilerl_like.hpo import Explorer, Offspring, PopulationView, Selection, clone_of_best, next_generation
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.selection import check_removed, check_slot_for_best
 from agilerl_like.reporting.records import (
@@ -201,7 +201,7 @@ class TrainingLoop(LoopEvaluation):
         if rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
                 f"evo_steps={args.evo_steps} is less than learn_step={length} of member {index}: it will be "
-                f"evaluated after generations without an update{self._discarding_mutations()}"
+                f"evaluated after generations without an update{_discarding_mutations(self.explorer)}"
             )
             return
         reason, allowed = self._reset_reason()
@@ -213,11 +213,6 @@ class TrainingLoop(LoopEvaluation):
             f"{reason}: it will never learn; allowed is {allowed}, or a smaller learn_step"
         )
         self._warned_of_resets = True
-
-    def _discarding_mutations(self) -> str:
-        """Return the part of a warning that names mutations by which members lose the steps of an open rollout."""
-        own = [name for name in ("mutate_survivors", "mutate_elite") if getattr(self.explorer, name)]
-        return f", and with {' and '.join(own)} a mutation of its policy discards what it has collected" * bool(own)
 
     @property
     def _evaluates_in_training_env(self) -> bool:
@@ -695,3 +690,9 @@ class TrainingLoop(LoopEvaluation):
                 last=last,
                 is_complete=is_complete,
             )
+
+
+def _discarding_mutations(explorer: Explorer) -> str:
+    """Return the part of a warning that names mutations by which survivors lose the steps of an open rollout."""
+    own = [name for name in ("mutate_survivors", "mutate_elite") if getattr(explorer, name)]
+    return f", and with {' and '.join(own)} a mutation of its policy discards what it has collected" * bool(own)

@@ -669,7 +669,14 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
     assert memory.warnings == []
 
 
-def test_a_warning_of_a_long_rollout_names_the_member_of_another_process():
+@pytest.mark.parametrize(
+    ("explorer", "end"),
+    [
+        (Mutations(), "without an update"),
+        (Mutations(mutate_survivors=True), ", and with mutate_survivors a mutation of its policy discards what it has"),
+    ],
+)
+def test_a_warning_of_a_long_rollout_names_the_member_of_another_process(explorer, end):
     warned, own = [], SimpleNamespace(rollout_steps=10, learners={"": SimpleNamespace(rollout_length=40)}, index=0)
     group = SimpleNamespace(all_gather=lambda ours: [ours, [[64, 256, 7]]])
     loop = SimpleNamespace(
@@ -678,10 +685,12 @@ def test_a_warning_of_a_long_rollout_names_the_member_of_another_process():
         population=[own],
         callbacks=SimpleNamespace(on_warning=warned.append),
         checkpoint_every=1260,
+        explorer=explorer,
         _evaluates_in_training_env=False,
     )
     TrainingLoop._warn_if_no_update(loop)
     assert [text.partition(":")[0] for text in warned] == ["evo_steps=252 is less than learn_step=256 of member 7"]
+    assert end in warned[0]
 
 
 class EnvOfAScript(gymnasium.vector.SyncVectorEnv):

@@ -371,6 +371,7 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
         "trackers: trackio, whose options cannot be written",
         "callbacks: 1 of the script's own",
         "environment: an eval_env of the script's own",
+        "trackers: the name of the W&B run",
     )
     options["eval_env"].close()
 
