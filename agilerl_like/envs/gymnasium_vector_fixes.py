@@ -86,7 +86,7 @@ def _check_sendable(error: Exception) -> None:
     """
     try:
         ForkingPickler.dumps(error)
-        type(error)(deepcopy(error))  # makes it again, as unpickling does
+        type(error)(deepcopy(error))  # gymnasium raises `exctype(value)` in the parent
     except Exception:
         substitute = RuntimeError(f"{type(error).__name__}: {error}")
         substitute.__notes__ = error.__notes__
