@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -188,6 +189,11 @@ def register(kind: str, name: str, entry: T | None = None) -> Callable[[T], T]:
     if entry is not None:
         add(entry)
     return add
+
+
+def settings_of(strategy: type) -> list[Field[Any]]:
+    """Return the settings of a selection or explorer: the fields that its constructor takes; none if no dataclass."""
+    return [known for known in fields(strategy) if known.init] if is_dataclass(strategy) else []
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -55,7 +55,7 @@ from agilerl_like.hpo import (
 from agilerl_like.hpo.hyperparameters import Scale, parameter_from_json
 from agilerl_like.modules.mlp import MLPSpec
 from agilerl_like.networks.architecture import NetworkSpec, check_encoder, named_encoder, split_recurrent
-from agilerl_like.registry import registered
+from agilerl_like.registry import registered, settings_of
 from agilerl_like.training.training_arguments import LogEvery, TrainingArguments
 
 ENCODER_KEYS = ("encoder", "simba", "encoder_config")
@@ -388,7 +388,7 @@ def strategy_fields(strategies: Iterable[type]) -> dict[str, Any]:
     return {
         known.name: (get_type_hints(strategy)[known.name], _default_of(known))
         for strategy in strategies
-        for known in fields(strategy)
+        for known in settings_of(strategy)
         if known.name not in NOT_SETTINGS
     }
 
@@ -410,7 +410,7 @@ class StrategySection(Section, frozen=True):
     def build(self) -> Any:
         """Return the class with these settings."""
         strategy = registered(self.KIND)[self.name]
-        known = {known.name for known in fields(strategy)}
+        known = {known.name for known in settings_of(strategy)}
         return strategy(**{name: value for name, value in self if name in known})
 
     @model_validator(mode="wrap")
@@ -432,8 +432,8 @@ class StrategySection(Section, frozen=True):
 
     @model_validator(mode="after")
     def _check_strategy(self) -> StrategySection:
-        used = {"name", *(used.name for used in fields(self.build()))}
-        of_all = [known for strategy in registered(self.KIND).values() for known in fields(strategy)]
+        used = {"name", *(used.name for used in settings_of(type(self.build())))}
+        of_all = [known for strategy in registered(self.KIND).values() for known in settings_of(strategy)]
         for name, value in self:
             is_default = any(known.name == name and _default_of(known) == value for known in of_all)
             if name not in used and not is_default:

@@ -8,7 +8,7 @@ whether they come from an edited config.yaml, the command line or a script. A sc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from agilerl_like.envs.wrapper_specs import to_json as wrapper_to_json
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo import AUTO, AutoExplorer, AutoSelection, Explorer, Selection
 from agilerl_like.networks.multi_agent_spec import MultiAgentSpec
-from agilerl_like.registry import registered
+from agilerl_like.registry import registered, settings_of
 from agilerl_like.reporting.trackers import TRACKERS, Package
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
@@ -457,7 +457,7 @@ def _strategy_of(kind: str, strategy: Any) -> dict[str, Any] | None:
     if its_class is None:
         return None
     omitted = {"seed", "population_size", "rand_seed", "device", "accelerator"}
-    settings = {its.name: getattr(strategy, its.name) for its in fields(its_class) if its.name not in omitted}
+    settings = {its.name: getattr(strategy, its.name) for its in settings_of(its_class) if its.name not in omitted}
     plain_settings = {key: _plain(value) for key, value in settings.items() if value is not None}
     if not is_own:
         try:

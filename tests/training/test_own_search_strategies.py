@@ -140,24 +140,31 @@ def test_a_plan_that_differs_between_processes_is_an_error_that_names_the_select
 
 
 @pytest.fixture
-def registered_explorer():
-    """An explorer that configurations can name."""
+def registered_explorers():
+    """Explorers that configurations can name."""
 
     @register("explorer", "scaled")
     @dataclass(frozen=True)
     class Scaled(Explorer):
         factor: float = 2.0
+        used: dict = field(default_factory=dict, init=False, compare=False)
 
         def propose(self, genome, history, rng, *, hp_config, repair, **_):
             changed = {name: hp.clip(self.factor * genome.hyperparameters[name]) for name, hp in hp_config.items()}
             genome, record = with_hyperparameters(genome, changed, repair)
             return genome, (record,)
 
+    @register("explorer", "unchanged")
+    class Unchanged(Explorer):  # no dataclass, because it has no settings
+        def propose(self, genome, history, rng, *, hp_config, repair, **_):
+            return genome, ()
+
     yield
-    registered("explorer")._entries.pop("scaled")
+    for name in ("scaled", "unchanged"):
+        registered("explorer")._entries.pop(name)
 
 
-def test_a_configuration_names_a_registered_explorer_and_its_fields(registered_explorer, tmp_path, capsys):
+def test_a_configuration_names_a_registered_explorer_and_its_fields(registered_explorers, tmp_path, capsys):
     file = tmp_path / "run.yaml"
     settings = {
         "environment": {"id": "CartPole-v1", "num_envs": 2, "backend": "sync"},
@@ -175,6 +182,8 @@ def test_a_configuration_names_a_registered_explorer_and_its_fields(registered_e
     assert rates[:2] == [4e-3, 4e-3]  # before training
     assert sorted(rates[2:]) == [4e-3, 1.6e-2]  # the survivor and its clone
     capsys.readouterr()
+    assert main(["train", str(file), "--mutation.name", "unchanged", "--run.name", "second"]) == 0
+    assert {one.hyperparameters["lr"] for one in read_lineage(tmp_path / "second")} == {1e-3}
     assert main(["train", str(file), "--mutation.name", "scale"]) == 2
     assert "mutation.name='scale' is unknown; did you mean 'scaled'" in capsys.readouterr().err
     assert main(["train", str(file), "--mutation.rl-hp", "0.5"]) == 2
