@@ -133,6 +133,11 @@ class Callback:
 class Reporter(Callback):
     """A callback that only receives records, whose failure to write (`OSError`) does not end a run."""
 
+    @property
+    def title(self) -> str:
+        """Its name in warnings and errors."""
+        return type(self).__name__
+
     def on_run_begin(self, run: RunContext) -> None:
         self.start(run.record)
         self.progress(run.env_steps)
@@ -286,7 +291,7 @@ class CallbackList(Callback):
                     self.on_warning(text)
 
     def _outlive(self, reporter: Reporter, error: OSError, *, is_last: bool) -> None:
-        name = type(reporter).__name__
+        name = reporter.title
         if not isinstance(reporter, DurableReporter):
             self._drop(reporter)
             self.on_warning(f"{name} stopped: {error}.{'' if is_last else ' Training continues without it.'}")
@@ -299,8 +304,8 @@ class CallbackList(Callback):
     def _fail(self, callback: Callback, method: str, error: Exception) -> None:
         self._drop(callback)
         if self.failure is None:
-            name, kind = type(callback).__name__, type(error).__name__
-            self.failure = CallbackError(f"callback {name}.{method} raised {kind}: {error}")
+            name = callback.title if isinstance(callback, Reporter) else type(callback).__name__
+            self.failure = CallbackError(f"callback {name}.{method} raised {type(error).__name__}: {error}")
             self.failure.__cause__ = error
 
     def _drop(self, callback: Callback) -> None:

@@ -69,11 +69,16 @@ class TrackerReporter(Reporter):
 
     def __init__(self, name: str, /, run_dir: Path | str | None = None, **options: Any):
         self._class = _tracker_class(name)
+        self._tracker_name = name
         self._is_registered = not isinstance(TRACKERS[name], Package)
         self._logging_dir = Path(run_dir or "runs").absolute()
         self._options = options
         self._tracker: Any = None
         _check_options(name, self._class, self._positional(PROJECT), options)
+
+    @property
+    def title(self) -> str:
+        return f"{super().title}({self._tracker_name!r})" if self._is_registered else super().title
 
     def start(self, run: RunRecord) -> None:
         """Open a run of the tracker and store the settings in it."""

@@ -13,7 +13,7 @@ from reporting_examples import a_generation, a_member, a_run, a_summary
 from agilerl_like import registry
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import Registry
-from agilerl_like.reporting import TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
+from agilerl_like.reporting import CallbackList, TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
 from agilerl_like.reporting.trackers import TRACKERS, wandb_films
 from agilerl_like.storage.run_lock import RunLock
 
@@ -307,6 +307,21 @@ def test_options_that_a_tracker_does_not_take_are_refused_before_a_run_begins(gi
     with pytest.raises(ConfigurationError, match=f"^{message}"):
         tracker_reporter(given, tmp_path)
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_error_in_a_registered_tracker_names_it(monkeypatch, tmp_path):
+    class Broken(FileTracker):
+        def log(self, values, step):
+            raise KeyError(step)
+
+    mine = Registry("tracker")
+    mine.add("broken", Broken)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    reporter = TrackerReporter("broken", run_dir=tmp_path, file="calls.json")
+    reporter.start(a_run())
+    callbacks = CallbackList([reporter])
+    callbacks.on_generation(Mock(pop_tracked=dict), a_generation(a_member()))
+    assert str(callbacks.failure) == "callback TrackerReporter('broken').on_generation raised KeyError: 100000"
 
 
 def test_the_folder_of_a_tracker_may_be_given_by_name(monkeypatch, tmp_path):
