@@ -194,7 +194,7 @@ class MultiAgentConfig(Config, frozen=True):
         size = _fewest_agents(arguments, self.environment.num_envs)
         groups = {f"{group}_{number}": group for group in named for number in range(size)}
         spaces = dict.fromkeys(groups, PLACEHOLDER_SPACE)
-        return IPPO(spaces, spaces, **{**arguments, "groups": groups})
+        return self.algorithm_class(spaces, spaces, **{**arguments, "groups": groups})
 
 
 def _fewest_agents(arguments: Mapping[str, Any], num_envs: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium
@@ -316,27 +317,38 @@ class Config(Section, frozen=True):
 def config_class(algorithm: str) -> type[Config]:
     """Return the class of configurations of a registered algorithm; PPO's if there is no such algorithm.
 
-    It is derived from the algorithm's settings, unless a class of its own is registered as `config`.
+    It is derived from the algorithm's settings, unless a class of its own is registered as `config`. That of a subclass
+    of PPO or IPPO is derived from theirs.
     """
     configs, algorithms = registered("config"), registered("algorithm")
-    if algorithm not in configs and algorithm in algorithms:
-        kind = algorithms[algorithm]
-        section = pydantic_dataclass(frozen=True, config=STRICT)(
-            type(
-                f"{algorithm}Settings",
-                (AlgorithmSection, kind.config),
-                {"__annotations__": {"name": Literal[algorithm]}, "name": algorithm, "__doc__": kind.config.__doc__},
-            )
+    if algorithm in configs or algorithm not in algorithms:
+        return configs.get(algorithm, Config)
+    return _derived_config(algorithm, algorithms[algorithm])
+
+
+@cache
+def _derived_config(algorithm: str, kind: type[Any]) -> type[Config]:
+    """Return the configurations of `kind`; of an algorithm that is defined again, the class is another."""
+    configs = registered("config")
+    names = [vars(base).get("algo", "") for base in kind.__mro__]
+    its_base = next((configs[name] for name in names if name in configs), None)
+    base = Config if its_base is None else its_base
+    settings: Any = AlgorithmSection if its_base is None else base.model_fields["algorithm"].annotation
+    section = pydantic_dataclass(frozen=True, config=STRICT)(
+        type(
+            f"{algorithm}Settings",
+            (settings,) if issubclass(settings, kind.config) else (kind.config, settings),
+            {"__annotations__": {"name": Literal[algorithm]}, "name": algorithm, "__doc__": kind.config.__doc__},
         )
-        found = create_model(
-            f"{algorithm}Config",
-            __base__=Config,
-            algorithm=(section, section()),
-            hyperparameters=(ranges_of(kind.config), Field(default_factory=dict)),
-        )
-        found.algorithm_class = kind
-        register("config", algorithm, found)
-    return configs.get(algorithm, Config)
+    )
+    found = create_model(
+        f"{algorithm}Config",
+        __base__=base,
+        algorithm=(section, section()),
+        hyperparameters=(ranges_of(kind.config), Field(default_factory=dict)),
+    )
+    found.algorithm_class = kind
+    return found
 
 
 class Experiment(NamedTuple):

@@ -10,11 +10,14 @@ from small_runs import SMALL
 
 from agilerl_like import IPPO, PPO, make_multi_agent_vect_envs, make_vect_envs
 from agilerl_like.algorithms.population import Population
+from agilerl_like.config.run_config import config_class
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, Targets, ppo_loss
+from agilerl_like.saved_runs import Run
 from agilerl_like.training import train_multi_agent_on_policy, train_on_policy
 from agilerl_like.training.collector import Collector, PhaseTimer
+from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 
 SCRIPT = Path(__file__).parents[2] / "tutorials" / "own_loss.py"
 
@@ -108,7 +111,7 @@ def test_a_loss_that_takes_other_arguments_is_refused_when_an_agent_is_made():
         learned(Bound, 1)
 
 
-def test_a_team_has_one_too():
+def test_a_team_has_one_too(tmp_path):
     class Still(IPPO):
         algo = "Still"
 
@@ -123,11 +126,47 @@ def test_a_team_has_one_too():
     before = [weights_of(learner) for learner in pop[0].learners.values()]
     run = {"max_steps": 128, "evo_steps": 64, "eval_loop": 1, "eval_steps": 5, "verbose": False}
     pop[0].learn_step, pop[0].batch_size = 32, 32
-    pop, _ = train_multi_agent_on_policy(env, pop=pop, **run)
+    pop, _ = train_multi_agent_on_policy(env, pop=pop, run_dir=tmp_path / "run", **run)
     env.close()
     for learner, initial in zip(pop[0].learners.values(), before, strict=True):
         assert learner.updates > 0
         assert torch.equal(weights_of(learner), initial)
+    run = Run.open(tmp_path / "run")
+    assert type(run.population()[0]) is Still
+    env = run.env()
+    assert env.single_observation_spaces.keys() == {"agent_0", "agent_1", "agent_2"}
+    env.close()
+
+
+def test_a_team_with_one_is_configured_as_ippo_is():
+    class Quiet(IPPO):
+        algo = "Quiet"
+
+    configured = config_class("Quiet")
+    assert configured.env_setup_class is MultiAgentEnvSetup
+    algorithm = {"name": "Quiet", "groups": {"agent_0": "a", "agent_1": "a", "agent_2": "b"}, "batch_size": 64}
+    config = configured.model_validate({"environment": {"id": "mpe2.simple_spread_v3"}, "algorithm": algorithm})
+    assert config.algorithm_class is Quiet
+    assert config.algorithm.groups == algorithm["groups"]
+
+
+def test_an_algorithm_that_is_defined_again_is_the_one_that_configurations_train():
+    """As by a notebook cell that is executed twice, whose class has the same module and name."""
+
+    def defined(coefficient):
+        class Again(PPO):
+            algo = "Again"
+
+            @staticmethod
+            def loss(evaluation, targets, coefs):
+                return coefficient * ppo_loss(evaluation, targets, coefs)
+
+        return Again
+
+    for coefficient in (1.0, 2.0):
+        again = defined(coefficient)
+        assert config_class("Again").algorithm_class is again
+        assert config_class("Again") is config_class("Again")
 
 
 def gradient_by_log_prob(loss, log_ratio, advantage, clip_coef=0.2):
