@@ -1,4 +1,4 @@
-"""How child processes end: the text for messages, and a signal to them when their parent ends.
+"""How child processes end: the text for messages, where it is written, and a signal to them when their parent ends.
 
 Workers of envs import this module, so it does not import torch.
 """
@@ -26,6 +26,13 @@ def describe_exit(exitcode: int) -> str:
     """Describe how a process ended, as the end of a sentence about it."""
     name = ending_signal(exitcode)
     return f"was killed by {name}" if name else f"ended with exit code {exitcode}"
+
+
+def write_stderr(text: str) -> None:
+    """Write to standard error at once; nothing in a program that began with this stream closed."""
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def request_signal_at_parents_end(number: int) -> None:

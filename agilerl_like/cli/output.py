@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.processes import write_stderr
 from agilerl_like.reporting.formatting import printable
 
 PROGRAM = "agilerl-like"
@@ -34,12 +34,12 @@ def write_line(text: str) -> None:
 def write_note(text: str) -> None:
     """Print a note to stderr, so that it does not mix with results."""
     lines = "\n".join(map(printable, text.split("\n")))
-    sys.stderr.write(f"{PROGRAM}: {lines}\n")
+    write_stderr(f"{PROGRAM}: {lines}\n")
 
 
 def write_error(error: Exception, code: int) -> int:
     """Print an error in one line to stderr; return the exit code."""
-    sys.stderr.write(f"{PROGRAM}: {printable(' '.join(str(error).split()))}\n")
+    write_stderr(f"{PROGRAM}: {printable(' '.join(str(error).split()))}\n")
     return code
 
 

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 from torch.distributed import DistError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
+from agilerl_like.processes import write_stderr
+
 TIMEOUT = 20.0
 """Seconds without a heartbeat after which a rank counts as dead."""
 INTERVAL = 1.0
@@ -310,9 +312,9 @@ class HeartbeatMonitor(NullMonitor):
 
     def _print_failure(self, lost: set[int]) -> None:
         failures = [peer.describe(self.describe_exit(peer.rank)) for peer in self.peers if peer.rank in lost]
-        sys.stderr.write(f"\nagilerl-like: {'; '.join(failures)}, so all ranks end.\n{self._advice}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+        write_stderr(f"\nagilerl-like: {'; '.join(failures)}, so all ranks end.\n{self._advice}\n")
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
     def _wait_for_exits(self, others: Iterable[Peer], seconds: float, *, reachable: bool) -> None:
         """Wait until these ranks have left, for at most so many seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class StopRequests:
 
 def _announce(number: int) -> None:
     """Write to standard error what a signal leads to; a terminal's line has the cursor of the progress display."""
+    if sys.__stderr__ is None:  # it was closed when the program began, and its number may be that of another file
+        return
     text = (
         f"{NAMES[signal.Signals(number)]}: training ends after the current step, the members are evaluated, and "
         "population and best agent are saved or returned; a second signal ends the run at once, and nothing is saved\n"

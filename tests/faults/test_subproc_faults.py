@@ -4,6 +4,9 @@ import functools
 import gc
 import math
 import re
+import subprocess
+import sys
+import textwrap
 import time
 import warnings
 from contextlib import contextmanager
@@ -137,3 +140,50 @@ def test_a_run_with_random_failures_completes():
     assert [agent.steps[-1] for agent in population] == [tier(2, 6) * 1024] * 4
     assert all(math.isfinite(agent.fitness[-1]) and is_finite(agent) for agent in population)
     assert not [birth for birth in memory.all_births if birth.reason]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_may_be_closed(closed, tmp_path):
+    """As after `nohup python … <&-`: its number would be that of shared memory, or of the pipe to a worker."""
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent(
+            """
+            import os
+            from pathlib import Path
+
+            import gymnasium as gym
+            import numpy as np
+
+            from agilerl_like import make_vect_envs
+
+            class Talking(gym.Env):
+                observation_space, action_space = gym.spaces.Box(-1, 1, (64,)), gym.spaces.Discrete(2)
+
+                def reset(self, *, seed=None, options=None):
+                    super().reset(seed=seed)
+                    return self.np_random.uniform(-1, 1, 64).astype(np.float32), {}
+
+                def step(self, action):
+                    for stream in (1, 2):
+                        try:
+                            os.write(stream, b"a line of the env\\n" * 40)
+                        except OSError:
+                            pass
+                    return self.np_random.uniform(-1, 1, 64).astype(np.float32), 0.0, False, False, {}
+
+            seen = []
+            for backend in ("workers", "sync"):
+                env = make_vect_envs(make_env=Talking, num_envs=2, backend=backend)
+                first, _ = env.reset(seed=3)
+                rows = [np.array(first), *(np.array(env.step(np.zeros(2, int))[0]) for _ in range(3))]
+                env.close()
+                seen.append(np.stack(rows))
+            Path("equal").write_text(str(np.array_equal(*seen)))
+            """
+        )
+    )
+    ended = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' script.py {closed}"], cwd=tmp_path, check=False, capture_output=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "equal").read_text() == "True"

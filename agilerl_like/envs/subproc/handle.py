@@ -25,6 +25,7 @@ from agilerl_like.envs.env_errors import ReportedException
 from agilerl_like.envs.subproc.worker import CLOSE_TIMEOUT, ENVS_READY, EPISODES_RESTARTED, FAILED, WorkerSpec
 from agilerl_like.processes import describe_exit
 
+STDERR = 2
 STARTUP = 120.0  # seconds for a worker's imports, and for making each of its envs
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -184,7 +185,15 @@ def shutdown(workers: list[WorkerHandle]) -> None:
 
 
 def anonymous_file() -> IO[bytes]:
-    """Open a file without a name, in memory where the system supports it."""
+    """Open a file without a name, in memory where the system supports it.
+
+    A standard stream that is closed (`nohup … <&-`) is opened as the null device, also for workers: its descriptor
+    would be that of the file, or of the pipe to a worker, and the worker would read its input from there, or print into
+    it.
+    """
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(spare, True)
+    os.close(spare)
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("agilerl_like"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
