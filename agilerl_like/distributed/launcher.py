@@ -26,9 +26,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from agilerl_like.errors import ConfigurationError, ExitCode
-from agilerl_like.processes import describe_exit, ending_signal, request_signal_at_parents_end
+from agilerl_like.processes import describe_exit, ending_signal, request_signal_at_parents_end, write_stderr
 from agilerl_like.resources import available_cores
 
 STARTUP_TIMEOUT = 120.0
@@ -141,9 +142,9 @@ class WorkerProcesses:
                 process.join()
                 failures.append(f"rank {rank} (pid {process.pid}) {self.describe_exit(rank) or 'ended'}")
         reason = f"{'; '.join(failures)} while joining" if failures else f"{RENDEZVOUS_TIMEOUT:g} s were not enough for"
-        sys.stderr.write(f"\nagilerl-like: {reason} the process group, so all ranks end. Nothing was trained.\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+        write_stderr(f"\nagilerl-like: {reason} the process group, so all ranks end. Nothing was trained.\n")
+        if sys.stdout is not None:
+            sys.stdout.flush()
         for process in self._processes.values():
             process.kill()
         os._exit(ExitCode.TEMPFAIL)  # the main thread waits for a process that will never join
@@ -178,7 +179,7 @@ def worker_processes(
 
     Raises:
         ConfigurationError: the target or an argument cannot be sent to another process, or one could not start; or this
-            process has an Accelerator.
+            process has an Accelerator or a process group.
     """
     check_launch(processes, target, arguments)
     workers = WorkerProcesses()
@@ -211,8 +212,8 @@ def unavailable_reason() -> str:
         return f"this is {_DAEMONIC}"
     if not _has_main_file():
         return "a notebook or prompt has no file that other processes could import"
-    if _has_accelerate_state():
-        return "this script has an Accelerator, which is of one process"
+    if its_group := _group_of_script():
+        return f"this script has {its_group}"
     return ""
 
 
@@ -234,10 +235,10 @@ def check_launch(processes: int, target: Callable[..., object], arguments: Seque
             f"processes={processes} cannot be started by one of WORLD_SIZE={os.environ['WORLD_SIZE']} processes that a "
             f"launcher has started already; allowed under a launcher is processes=1"
         )
-    if _has_accelerate_state():
+    if its_group := _group_of_script():
         raise ConfigurationError(
-            f"processes={processes} cannot be started by a script that has an Accelerator, which is of one process; "
-            "allowed are processes=1, a launcher (accelerate launch, torchrun), or a script without an Accelerator"
+            f"processes={processes} cannot be started by a script that has {its_group}; "
+            "allowed are processes=1, a launcher (accelerate launch, torchrun), or a script without one"
         )
     for name, value in (("target", target), *((f"arguments[{i}]", value) for i, value in enumerate(arguments))):
         try:
@@ -265,10 +266,14 @@ def _has_main_file() -> bool:
     return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
 
 
-def _has_accelerate_state() -> bool:
-    """Whether this process has an Accelerator, or another object of Accelerate that fixes its number of processes."""
+def _group_of_script() -> str:
+    """What of this process fixes its number of processes already, "" if nothing does."""
     state = sys.modules.get("accelerate.state")
-    return state is not None and bool(state.PartialState._shared_state)
+    if state is not None and state.PartialState._shared_state:
+        return "an Accelerator, which is of one process"
+    if dist.is_available() and dist.is_initialized():
+        return "a process group of torch.distributed"
+    return ""
 
 
 @contextmanager

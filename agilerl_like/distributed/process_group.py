@@ -395,13 +395,17 @@ def init_process_group(*, cpu: bool) -> Accelerator:
         ConfigurationError: rank 0 cannot listen on the group's port, or the others cannot reach it.
     """
     from accelerate import Accelerator, InitProcessGroupKwargs  # slow to import, and most runs do not need it
+    from accelerate.state import AcceleratorState
 
     threads = torch.get_num_threads()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # Accelerate would choose a number of its own
     group = InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)
     try:
         accelerator = Accelerator(cpu=cpu, kwargs_handlers=[group])
-    except dist.DistNetworkError as error:
+    except BaseException as error:
+        AcceleratorState._reset_state(reset_partial_state=True)  # it would count as that of the script
+        if not isinstance(error, dist.DistNetworkError):
+            raise
         place = [f"{name}={os.environ.get(name)!r}" for name in ("MASTER_ADDR", "MASTER_PORT")]
         reason = "it is in use" if "EADDRINUSE" in str(error) else f"{error!s:.200}"
         raise ConfigurationError(

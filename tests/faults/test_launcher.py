@@ -22,6 +22,7 @@ from slowness import slowness
 
 from agilerl_like.distributed import launcher
 from agilerl_like.distributed.launcher import ProcessExit, worker_processes
+from agilerl_like.distributed.process_group import init_process_group
 from agilerl_like.errors import ConfigurationError, ExitCode
 
 LONG = 60.0 * slowness()  # seconds
@@ -204,6 +205,33 @@ def test_a_script_with_an_accelerator_starts_no_others(monkeypatch):
         launcher.check_launch(2, print, ())
     assert launcher.unavailable_reason() == "this script has an Accelerator, which is of one process"
     launcher.check_launch(1, print, ())
+
+
+def test_a_script_with_a_process_group_of_its_own_starts_no_others(monkeypatch):
+    """The processes of a run could not join it, and the run would end it."""
+    monkeypatch.setattr(launcher, "_has_main_file", lambda: True)  # a process of xdist has none
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        message = r"processes=2 cannot be .* a process group of torch\.distributed; allowed are processes=1"
+        with pytest.raises(ConfigurationError, match=message):
+            launcher.check_launch(2, print, ())
+        assert launcher.unavailable_reason() == "this script has a process group of torch.distributed"
+        launcher.check_launch(1, print, ())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_group_that_cannot_be_joined_does_not_count_as_an_accelerator_of_the_script(monkeypatch):
+    def refuse(*_, **__):
+        raise dist.DistNetworkError("EADDRINUSE")
+
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": 1, "MASTER_ADDR": "x"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with pytest.raises(ConfigurationError, match="MASTER_PORT='1': the processes cannot connect there"):
+        init_process_group(cpu=True)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    launcher.check_launch(2, print, ())
 
 
 def test_a_worker_of_a_pool_starts_no_others(monkeypatch):
