@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
@@ -27,10 +27,22 @@ def settings_guard(population: BasePopulation, processes: int) -> Iterator[None]
 
     Raises:
         ValueError: a setting was changed although there are several processes, to a value that is not legal for the
-            member or the population, or although a run keeps it.
+            member or the population, or although a run keeps it. An exception of the block is raised in its place.
     """
     before = [(agent, _values(agent)) for agent in population]
-    yield
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ValueError):
+            _check_changes(population, before, processes)
+        raise
+    _check_changes(population, before, processes)
+
+
+def _check_changes(
+    population: BasePopulation, before: Sequence[tuple[EvolvableAlgorithm, dict[str, Any]]], processes: int
+) -> None:
+    """Raise ValueError after restoring the values `before` if one of the members cannot keep its value."""
     for agent, values in before:
         now = _values(agent)
         changed = [name for name in now if _differs(now[name], values[name])]

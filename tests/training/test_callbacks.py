@@ -355,6 +355,18 @@ class Sets(Callback):
                 setattr(agent, self.name, self.value)
 
 
+def test_an_error_of_a_callback_that_has_set_an_illegal_value_is_the_one_that_is_raised(tmp_path):
+    class Halves(Callback):
+        def on_generation(self, run, record):
+            for agent in run.population:
+                agent.batch_size //= 1000
+                agent.learn_step = 2048 // agent.batch_size
+
+    with pytest.raises(CallbackError, match=r"^callback Halves\.on_generation raised ZeroDivisionError"):
+        train([Halves()], folder=tmp_path / "run")
+    assert all(agent.batch_size > 0 for agent in Population.load(tmp_path / "run" / "population"))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
