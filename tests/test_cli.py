@@ -366,6 +366,18 @@ def test_an_env_that_changes_the_working_directory_moves_no_file(
     assert [*(tmp_path / "elsewhere").iterdir()] == []
 
 
+def test_an_env_that_changes_the_working_directory_moves_no_measurement(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mover.py").write_text(MOVER)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    options = ("--population", "1", "--num-envs", "1", "--seconds", "0.01", "--output", "results/speeds")
+    assert main(["bench", "--env", "mover:make", *options]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "written: results/speeds.csv, results/speeds.md"
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["speeds.csv", "speeds.md"]
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+
+
 def test_one_reporter_logs_to_a_tracker_that_is_named_twice(monkeypatch, tmp_path):
     monkeypatch.setattr(train_command, "WandbReporter", lambda: "flag")
     monkeypatch.setattr(train_command, "tracker_reporter", lambda given, run_dir: given["name"])

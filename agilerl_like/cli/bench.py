@@ -78,7 +78,8 @@ def bench(
     name = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     where = resolve_device(name)
     checked_seed(seed)
-    make_folder(output.absolute().parent)
+    target = output.absolute()  # an environment may change the working directory
+    make_folder(target.parent)
     torch.set_num_threads(threads)
     rows: list[Row] = []
     head = [f"{env}, {num_envs} envs a member, on {_describe(where)}", *provenance("measured")]
@@ -90,7 +91,7 @@ def bench(
         raise ConfigurationError(f"population={population!r}: not one of these sizes could be measured")
     table = [*_markdown(rows), "", *(f"{line}  " for line in head)]
     for suffix, text in ((".md", "\n".join(table) + "\n"), (".csv", _csv(rows))):
-        replace_file(output.with_name(f"{output.name}{suffix}"), text.encode())
+        replace_file(target.with_name(f"{target.name}{suffix}"), text.encode())
     write_line(f"written: {output}.csv, {output}.md")
     return ExitCode.DONE
 

@@ -9,6 +9,7 @@ evolution keeps; with `per_member` the number of threads is not changed, and res
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -205,7 +206,8 @@ def choose_layout(
     if layouts == [given]:
         return Choice(given, refusal or "there is no other layout", {})
     try:
-        with warnings.catch_warnings(action="ignore"):  # the run itself shows the warnings of the env
+        # an env may change the working directory; the run itself shows its warnings
+        with contextlib.chdir("."), warnings.catch_warnings(action="ignore"):
             rates, load = measure(env_setup, population, layouts)
     except Exception as error:  # an env's error, which the run reports
         return Choice(given, f"nothing could be measured ({error!r:.200})", {})

@@ -20,6 +20,7 @@ from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import run_document
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
+from agilerl_like.training import process_choice
 from agilerl_like.training.checkpoint_manager import CheckpointManager
 from agilerl_like.training.run_folder import check_output_paths, check_unused, is_search, not_in_file, prepare_folder
 from agilerl_like.training.training_arguments import OutputPaths
@@ -323,7 +324,10 @@ class Wanderer(gymnasium.Wrapper):
         return super().reset(**kwargs)
 
 
-def test_an_environment_that_changes_the_working_directory_does_not_move_the_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("processes", [1, "auto"])
+def test_an_environment_that_changes_the_working_directory_does_not_move_the_run(tmp_path, monkeypatch, processes):
+    monkeypatch.setattr(process_choice, "available_cores", lambda: 2)
+    monkeypatch.setattr(process_choice, "SHORT_RUN", 0)
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -333,7 +337,8 @@ def test_an_environment_that_changes_the_working_directory_does_not_move_the_run
         env.unwrapped.elsewhere = tmp_path / "elsewhere"
         return Wanderer(env)
 
-    script(wandering, run_dir="runs/mine", checkpoint_path="all", save_elite=True, elite_path="elite")
+    paths = {"run_dir": "runs/mine", "checkpoint_path": "all", "elite_path": "elite"}
+    script(wandering, **paths, save_elite=True, processes=processes)
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["all-32", "all-64", "elite", "runs"]
     assert {"metrics.csv", "lineage.jsonl", "checkpoints"} <= set(os.listdir(tmp_path / "here" / "runs" / "mine"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
