@@ -119,6 +119,11 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         seed: int | None,
     ) -> None:
         """Set everything but the learners, for the constructor, copies and `from_documents`."""
+        if torch.get_default_dtype() != torch.float32:  # layers would have it, and observations float32
+            raise ConfigurationError(
+                f"torch.get_default_dtype()={torch.get_default_dtype()}; allowed is torch.float32, as after "
+                "torch.set_default_dtype(torch.float32)"
+            )
         self.observation_space, self.action_space = observation_space, action_space
         self.index = check_index(index)
         self.hp_config = with_types(self.config, hp_config)

@@ -248,3 +248,17 @@ def test_counts_by_env_are_those_of_the_rollout():
     )
     (learner,) = team.learners.values()
     assert (learner.rollout_steps, learner.batch_size) == (8, 12)  # two agents in each env
+
+
+@pytest.fixture
+def float64_by_default():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_another_default_type_of_torch_is_refused(float64_by_default):
+    """Layers would have it, and observations are float32."""
+    for settings in ({}, {"normalize_observation": False}):
+        with pytest.raises(ConfigurationError, match=r"get_default_dtype\(\)=torch.float64; allowed is torch.float32"):
+            agent_of(**settings)
