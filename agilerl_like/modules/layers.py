@@ -297,7 +297,8 @@ class RunningNorm(nn.Module):
     """Normalise by the running mean and variance of all inputs: `[..., size]`, or `[P, B, size]` when stacked.
 
     The statistics are buffers, cloned and saved with the member. Only `update_` changes them, so they are constant
-    while a policy acts, learns or is evaluated. They are merged as by Chan et al. (1979), in the module's dtype.
+    while a policy acts, learns or is evaluated. They are merged as by Chan et al. (1979), in the module's dtype. A
+    batch has a share of `LEAST_SHARE` or more: after a million equal updates the statistics follow the last million.
     Normalised values are clipped to +-`clip`; `epsilon` is added to the variance. A constant normalises to about 0,
     however large it is: a variance below that of rounding is raised to it.
     """
@@ -308,6 +309,9 @@ class RunningNorm(nn.Module):
     """Least `epsilon` in that limit: the scale stays finite where the variance is 0 and `epsilon` rounds to 0."""
     ROUNDING = 1e-6
     """Standard deviation, as a share of the mean, below which a variance is that of rounding in float32."""
+    LEAST_SHARE = 2.0**-20
+    """Of a batch. In float32 a count stops at 2**24 single rows, and their share would be lost in the rounding of the
+    variance."""
 
     def __init__(self, size: int, *, clip: float = math.inf, epsilon: float = 1e-8) -> None:
         super().__init__()
@@ -356,9 +360,13 @@ class RunningNorm(nn.Module):
         mean = (x * weight).sum(-2) / safe  # [*M, size]
         spread = ((x - mean.unsqueeze(-2)).square() * weight).sum(-2) / safe
         total = self.count + added
-        share = added / torch.where(total > 0, total, 1.0)
+        share = (added / torch.where(total > 0, total, 1.0)).clamp(min=self.LEAST_SHARE)
+        share = torch.where(added > 0, share, 0.0)
         delta = mean - self.mean
         merged = (1 - share) * self.var + share * spread + (1 - share) * share * delta.square()
+        # (1 - share) * var is rounded in the same direction each time, which adds up where the share stays the same
+        change = share * (spread - self.var + (1 - share) * delta.square())
+        merged = torch.where(share > self.LEAST_SHARE, merged, self.var + change)
         self.var.copy_(torch.where(added > 0, merged, self.var))
         self.mean.add_(delta * share)
         self.count.add_(added)
