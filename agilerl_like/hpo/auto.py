@@ -20,7 +20,6 @@ import numpy as np
 from agilerl_like.errors import ConfigurationError, check_init_names, set_tuple_field
 from agilerl_like.hpo.blended_fitness import blended
 from agilerl_like.hpo.gated_selection import GatedSelection, share_of_generations
-from agilerl_like.hpo.gaussian_steps import population_size
 from agilerl_like.hpo.genome import WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.pb2 import ENOUGH_MEMBERS, PB2
@@ -323,7 +322,7 @@ class AutoExplorer(PB2):
 
     def uses_process(self, history: History) -> bool:
         """Whether the population is large enough for the process."""
-        return population_size(history) >= ENOUGH_MEMBERS
+        return history.population_size >= ENOUGH_MEMBERS
 
     def validate(self, population_size: int) -> None:
         """Accept every population."""

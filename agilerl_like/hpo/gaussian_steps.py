@@ -25,12 +25,6 @@ def check_probability(name: str, value: float) -> None:
         raise ConfigurationError(f"{name}={value!r} must be a probability, between 0 and 1")
 
 
-def population_size(history: History) -> int:
-    """Return the number of members in the last generation; 0 without a history."""
-    last = history.trials[-1].generation if history.trials else -1
-    return sum(trial.generation == last for trial in history.trials)
-
-
 @register("explorer", "gaussian")
 @check_init_names
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class GaussianSteps(Explorer):
         pre_training: bool = False,
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome with all hyperparameters moved, and perhaps one change of its architecture."""
-        sd, redraw = self.sizes(population_size(history))
+        sd, redraw = self.sizes(history.population_size)
         old = genome.hyperparameters
         moved = {name: step(parameter, old[name], rng, sd, redraw) for name, parameter in hp_config.active(old).items()}
         child, record = with_hyperparameters(genome, hp_config.resolve(old, moved, rng), repair, operator="gaussian")

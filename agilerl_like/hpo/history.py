@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -22,8 +23,8 @@ from agilerl_like.storage.validation import (
     validate_record,
 )
 
-MAX_TRIALS = 1024
-"""The oldest rows beyond this number are dropped."""
+MAX_TRIALS, KEPT_GENERATIONS = 1024, 8
+"""Rows that are kept: this number, and those of so many generations where these are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class History:
 
     def extended(self, trials: Iterable[Trial]) -> History:
         """Return the history with a generation's trials added, and none pending."""
-        return History((*self.trials, *trials)[-MAX_TRIALS:])
+        found = History((*self.trials, *trials))
+        return History(found.trials[-found.most_trials :])
 
     def with_pending(self, trial: Trial) -> History:
         """Return the history with one more proposal pending."""
@@ -81,9 +83,20 @@ class History:
         return next((trial.parent_uid for trial in reversed(self.trials) if trial.uid == uid), -1)
 
     @property
+    def population_size(self) -> int:
+        """The number of members in the last generation; 0 without trials."""
+        newest = takewhile(lambda trial: trial.generation == self.trials[-1].generation, reversed(self.trials))
+        return sum(1 for _ in newest)
+
+    @property
+    def most_trials(self) -> int:
+        """Number of trials beyond which the oldest are dropped."""
+        return max(MAX_TRIALS, KEPT_GENERATIONS * self.population_size)
+
+    @property
     def first_known_start(self) -> int:
         """The first generation in which a member without earlier rows has begun; before, they may have been dropped."""
-        if len(self.trials) < MAX_TRIALS:
+        if not self.trials or (self.trials[0].generation <= 1 and len(self.trials) < self.most_trials):
             return 0
         return self.trials[0].generation + 2  # rows of the oldest generation may be missing
 

@@ -19,7 +19,7 @@ from agilerl_like.hpo.explorer import Explorer, Repair, unchanged, with_hyperpar
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig, NumberArray, Parameter, RLParameter
-from agilerl_like.hpo.pb2 import is_measured
+from agilerl_like.hpo.pb2 import last_measured
 from agilerl_like.registry import register
 
 SAMPLERS = ("TPESampler", "RandomSampler", "GPSampler")
@@ -191,7 +191,7 @@ class OptunaExplorer(Explorer):
             study = optuna.create_study(direction="maximize", sampler=sampler)
         finally:
             optuna.logging.set_verbosity(verbosity)
-        measured = [trial for trial in history.trials if is_measured(trial, hp_config)][-MAX_TRIALS:]
+        measured = last_measured(history, hp_config, MAX_TRIALS)
         gains = [trial.fitness - trial.fitness_before for trial in measured]
         for trial, gain in zip(measured, gains, strict=True):
             study.add_trial(as_trial(hp_config, trial.hyperparameters, gain))

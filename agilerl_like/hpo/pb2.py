@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from agilerl_like.errors import ConfigurationError, check_init_names
 from agilerl_like.hpo.explorer import Repair, unchanged, with_hyperparameters
 from agilerl_like.hpo.gaussian_process import GaussianProcess
-from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability, population_size
+from agilerl_like.hpo.gaussian_steps import GaussianSteps, check_probability
 from agilerl_like.hpo.genome import Genome, Mutation
 from agilerl_like.hpo.history import History, Trial
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -75,7 +76,7 @@ class PB2(GaussianSteps):
         pre_training: bool = False,
     ) -> tuple[Genome, tuple[Mutation, ...]]:
         """Return the genome with all hyperparameters set by the process, and perhaps a change of its architecture."""
-        trials = [trial for trial in history.trials if is_measured(trial, hp_config)][-WINDOW:]
+        trials = last_measured(history, hp_config, WINDOW)
         uses_steps = rng.random() < self.gaussian
         if uses_steps or len(trials) < self.min_trials or not hp_config or not self.uses_process(history):
             return super().propose(genome, history, rng, hp_config=hp_config, repair=repair, pre_training=pre_training)
@@ -165,6 +166,11 @@ def is_measured(trial: Trial, hp_config: HyperparameterConfig) -> bool:
     return math.isfinite(trial.fitness - trial.fitness_before) and hp_config.covers(trial.hyperparameters)
 
 
+def last_measured(history: History, hp_config: HyperparameterConfig, count: int) -> list[Trial]:
+    """Return the last trials that are measured, oldest first; a large population has many rows before them."""
+    return [*islice((trial for trial in reversed(history.trials) if is_measured(trial, hp_config)), count)][::-1]
+
+
 def parent_fitness(history: History, hp_config: HyperparameterConfig, here: np.ndarray) -> float:
     """Return the fitness in the last generation of the member whose hyperparameters are the nearest."""
     last = [trial for trial in history.trials if trial.generation == history.trials[-1].generation]
@@ -177,7 +183,7 @@ def parent_fitness(history: History, hp_config: HyperparameterConfig, here: np.n
 
 def is_reliable(history: History) -> bool:
     """Whether gains stand out from the noise of fitness, which must be known, or members are many."""
-    if population_size(history) >= ENOUGH_MEMBERS:
+    if history.population_size >= ENOUGH_MEMBERS:
         return True
     last = history.trials[-1].generation
     recent = [trial for trial in history.trials if trial.generation > last - 5]

@@ -139,13 +139,14 @@ def ranked_jobs(history: History, hp_config: HyperparameterConfig, least: int) -
     """
     by_job = defaultdict(list)
     for trial in history.trials:
-        if hp_config.covers(trial.hyperparameters):
-            by_job[trial.uid].append(trial)
+        by_job[trial.uid].append(trial)
     first_start = history.first_known_start
     jobs = [
         trials
         for trials in by_job.values()
-        if trials[0].generation >= first_start and (trials[0].parent_uid == NO_PARENT or trials[0].operators)
+        if trials[0].generation >= first_start
+        and (trials[0].parent_uid == NO_PARENT or trials[0].operators)
+        and hp_config.covers(trials[0].hyperparameters)
     ]
     ages = sorted(map(len, jobs), reverse=True)
     age = ages[least - 1] if len(ages) >= least else 1

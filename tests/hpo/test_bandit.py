@@ -78,6 +78,19 @@ def test_the_kind_that_pays_is_drawn_most_and_none_is_given_up():
     assert set(drawn) == set(explorer.kinds)
 
 
+def test_a_bandit_of_512_members_learns():
+    history, elite = History(), -1
+    for generation in range(1, 13):  # the clone by crossover becomes the parent of all, as above
+        first = 512 * generation
+        kinds = ("rl_hp.crossover", "rl_hp.gaussian", "parameters.noise")
+        history = history.extended(lineage(generation, first + n, elite, kinds[n % 3]) for n in range(512))
+        elite = first
+    values = kind_values(history, half_life=5.0)
+    assert values["crossover"][0] == pytest.approx(sum(0.5 ** (age / 5) for age in range(2, 8)))
+    assert values["gaussian"][0] == values["noise"][0] == 0.0
+    assert values["gaussian"][1] > values["noise"][1] > 500
+
+
 def test_without_a_history_all_kinds_are_equally_likely(assert_frequency):
     explorer, rng = BanditMutations(), np.random.default_rng(1)
     drawn = Counter(explorer.draw_kind(History(), rng, explorer.kinds) for _ in range(1000))

@@ -26,9 +26,28 @@ def test_a_history_round_trips_through_json() -> None:
 
 
 def test_the_oldest_trials_are_dropped() -> None:
-    history = History().extended(map(a_trial, range(MAX_TRIALS))).extended([a_trial(-1 + 10**6)])
+    newest = a_trial(-1 + 10**6, generation=3)
+    history = History().extended(map(a_trial, range(MAX_TRIALS))).extended([newest])
     assert len(history.trials) == MAX_TRIALS
     assert (history.trials[0].uid, history.trials[-1].uid) == (1, 10**6 - 1)
+
+
+def test_a_large_population_keeps_8_generations() -> None:
+    """With 1,024 rows alone, 512 members had two, in which no job has ended and no clone has descendants."""
+    history = History()
+    for generation in range(1, 11):
+        history = history.extended([a_trial(uid, generation=generation) for uid in range(256)])
+        kept = max(1, generation - 7)
+        assert (history.trials[0].generation, len(history.trials)) == (kept, 256 * (generation + 1 - kept))
+        assert history.first_known_start == (0 if generation < 8 else kept + 2)
+    half = history.extended([a_trial(uid, generation=11) for uid in range(128)])  # the others have been removed
+    assert (half.population_size, len(half.trials)) == (128, MAX_TRIALS)
+
+
+def test_rows_of_a_run_whose_first_ones_are_unknown_may_be_missing() -> None:
+    """An earlier version kept fewer rows in its checkpoints."""
+    assert History().first_known_start == History((a_trial(generation=1),)).first_known_start == 0
+    assert History((a_trial(generation=7),)).first_known_start == 9
 
 
 def test_pending_trials_end_with_their_generation_and_are_not_saved() -> None:

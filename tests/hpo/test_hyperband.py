@@ -168,10 +168,11 @@ def test_an_unchanged_clone_is_no_job_of_its_own():
 def test_jobs_whose_first_rows_the_history_has_dropped_are_not_compared():
     """Jobs of three generations earn 5 in each; one that never ends earns 1.5, and is the worst after three.
 
-    Of 1,728 rows the last 1,024 are left: with 64 slots 16 generations, with 60 slots 17 and four rows.
+    Of 1,728 rows the last 1,024 are left: with 64 slots 16 generations, with 60 slots 17 and four rows. With
+    512 slots 8 generations are left, of whose jobs enough are known.
     """
     ranges = HyperparameterConfig(x=RLParameter(0.0, 1.0))
-    for slots in (8, 60, 64):
+    for slots in (8, 60, 64, 512):
         history = History()
         for generation in range(1, 28):
             first = slots * ((generation - 1) // 3)
@@ -180,6 +181,7 @@ def test_jobs_whose_first_rows_the_history_has_dropped_are_not_compared():
             history = history.extended([trial(generation, 0, 0.1, 1.5 * generation), *short])
         places = ranked_jobs(history, ranges, 10).ravel().tolist()
         assert 0.1 not in places[:-1]
+        assert len(places) > slots
         assert (places[-1] == 0.1) is (slots == 8)
 
 
