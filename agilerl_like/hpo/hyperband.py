@@ -20,6 +20,10 @@ from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
+MAX_RESULTS = 1000
+"""Most results of a rung that are kept, so that checkpoints of a long search stay below the limit of a document; of a
+thousand, the share of better ones is known to 0.015."""
+
 
 @register("selection", "hyperband")
 @check_init_names
@@ -29,7 +33,8 @@ class HyperbandSelection(Selection):
 
     `min_generations` is the first rung of the first bracket, `max_generations` the length of a job, by default the
     budget of the run; `brackets` is their number, by default as many as the length allows; 1 is successive halving.
-    A job that no time is left for is not started: the slot's job continues instead.
+    A job is compared with those of its own generation and the last `MAX_RESULTS` before. A job that no time is left for
+    is not started: the slot's job continues instead.
     """
 
     eta: int = 3
@@ -117,11 +122,12 @@ class HyperbandSelection(Selection):
             ):
                 at_rung.append((slot, f"{bracket}/{age}"))
                 rungs.setdefault(f"{bracket}/{age}", []).append(float(view.fitness[slot]))
-        for slot, rung in at_rung:
+        least = {}
+        for rung in {rung for _, rung in at_rung}:
             results = sorted(rungs[rung], reverse=True)
-            if view.fitness[slot] < results[math.ceil(len(results) / self.eta) - 1]:
-                ended.add(slot)
-        return ended
+            least[rung] = results[math.ceil(len(results) / self.eta) - 1]
+            del rungs[rung][:-MAX_RESULTS]
+        return ended | {slot for slot, rung in at_rung if view.fitness[slot] < least[rung]}
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless a job can be followed by another."""

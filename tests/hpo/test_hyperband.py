@@ -72,6 +72,31 @@ def test_the_clone_that_replaced_a_diverged_member_is_no_job():
     assert state["rungs"]["0/1"] == [5.0, 4.0, 3.0, 1.0]
 
 
+def test_a_rung_keeps_its_newest_results_alone():
+    """All of them would exceed the size of a document of a checkpoint, without which a run ends."""
+    state = {"rungs": {"0/1": [*map(float, range(10_000))], "0/3": [1.0, 2.0]}}
+    view = PopulationView(np.array([9000.0, 100.0]), (0, 1), (), 1, generations=9, state=state)
+    rows = HyperbandSelection(brackets=1).plan(view, np.random.default_rng(0))
+    assert [row.explore for row in rows] == [False, True]
+    assert state["rungs"] == {"0/1": [*map(float, range(9002, 10_000)), 9000.0, 100.0], "0/3": [1.0, 2.0]}
+    view = PopulationView(np.array([9300.0, 9700.0]), (2, 3), (), 2, generations=9, state=state)
+    rows = HyperbandSelection(brackets=1).plan(view, np.random.default_rng(0))
+    assert [row.explore for row in rows] == [True, False]  # of the last 1,002, the best third is above 9,665
+
+
+@pytest.mark.parametrize("slots", [5, 40])
+def test_jobs_are_compared_with_all_results_of_their_rung_until_these_are_many(slots):
+    """The rule by hand: a job stays if at most a third of all results so far, itself included, are better."""
+    rng, state, before = np.random.default_rng(0), {}, []
+    for generation in range(1, 21):
+        fitness, first = rng.normal(size=slots), generation * slots
+        view = PopulationView(fitness, range(first, first + slots), (), generation, generations=99, state=state)
+        rows = HyperbandSelection(brackets=1).plan(view, rng)
+        before += fitness.tolist()
+        stays = [sum(other > its for other in before) < math.ceil(len(before) / 3) for its in fitness]
+        assert [not row.explore for row in rows] == stays
+
+
 def test_a_job_ends_at_its_length_and_no_job_starts_that_cannot_reach_a_rung():
     ended = run(
         HyperbandSelection(eta=2, min_generations=2, max_generations=4, brackets=1), lambda uid, age: 1.0, 1, 12
