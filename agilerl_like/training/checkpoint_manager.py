@@ -192,8 +192,10 @@ def newest_checkpoint(output_paths: OutputPaths, warn: Callable[[str], None] = i
 
 
 def _records(run: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the lists of births and trials in a document of the run, by the prefix of the documents with the rest."""
-    return {"births": run["births"], "ancestry": run["best"]["ancestry"], "history": run.get("history", [])}
+    """Return the lists with records in a document of the run, by the prefix of the documents with the rest of each."""
+    returns = (run.get("search") or {}).get("returns", [])
+    births = {"births": run["births"], "ancestry": run["best"]["ancestry"]}
+    return {**births, "history": run.get("history", []), "returns": returns}
 
 
 def _split_records(run: dict[str, Any]) -> dict[str, list[Any]]:

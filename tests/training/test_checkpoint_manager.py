@@ -66,10 +66,11 @@ def test_the_records_of_a_long_run_are_in_several_documents(original, tmp_path, 
     whole = newest_checkpoint(OutputPaths(run_dir=original), refuse).documents["run"]
     assert (len(whole["births"]), len(whole["best"]["ancestry"])) == (2, 1)
     monkeypatch.setattr(checkpoint_manager, "MAX_RECORDS", 1)
-    run = json.loads(json.dumps({"births": [0, 1, 2], "best": {"ancestry": [3, 4]}, "history": [5, 6]}))
+    run = {"births": [0, 1, 2], "best": {"ancestry": [3, 4]}, "history": [5, 6], "search": {"returns": [[7], [8, 9]]}}
     further = checkpoint_manager._split_records(run)
-    assert run == {"births": [0], "best": {"ancestry": [3]}, "history": [5]}
-    assert further == {"births-001": [1], "births-002": [2], "ancestry-001": [4], "history-001": [6]}
+    assert run == {"births": [0], "best": {"ancestry": [3]}, "history": [5], "search": {"returns": [[7]]}}
+    births = {"births-001": [1], "births-002": [2], "ancestry-001": [4]}
+    assert further == {**births, "history-001": [6], "returns-001": [[8, 9]]}
     train(tmp_path / "run")
     checkpoint = max((tmp_path / "run" / "checkpoints").iterdir())
     documents, _ = safe_folder.read_folder(checkpoint, "checkpoint")
@@ -77,6 +78,8 @@ def test_the_records_of_a_long_run_are_in_several_documents(original, tmp_path, 
     joined = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), refuse).documents["run"]
     assert joined["births"] == whole["births"]
     assert joined["history"] == whole["history"]
+    assert len(whole["search"]["returns"]) == 2
+    assert joined["search"] == whole["search"]
     with pytest.raises(CheckpointError, match=r"run\.births"):
         newest_checkpoint(forged(original, tmp_path / "b", lambda _, its: its.update({"births-001": "no"})), refuse)
 
