@@ -291,7 +291,7 @@ class LineageReporter(FileReporter[OffspringRecord]):
         A run that ended was saved before its last generation evolved, but after members that diverged in it had been
         replaced: those births have smaller uids than the new ones. Without selection there may be no new births.
         """
-        found = _parse_lines(self.path, read_birth)
+        found = _parse_lines(self.path, _read_place)
         if found.damaged:
             self._file.back_up(found.damaged)
         generation = min([self._resumed_at + 1, *(birth.generation for birth in births)])
@@ -300,9 +300,8 @@ class LineageReporter(FileReporter[OffspringRecord]):
         replaced_at = self._resumed_at if self._resumed_at == generation else -1
         earlier = [
             span
-            for birth, span in zip(found.records, found.spans, strict=True)
-            if birth.generation < generation
-            or (birth.generation == replaced_at and not birth.survives and birth.uid < first_uid)
+            for (its, survives, uid), span in zip(found.records, found.spans, strict=True)
+            if its < generation or (its == replaced_at and not survives and uid < first_uid)
         ]
         if len(earlier) < len(found.records) or not found.is_intact:
             self._file.keep(earlier, skip=0)
@@ -367,6 +366,12 @@ def read_lineage(run_dir: Path | str) -> tuple[OffspringRecord, ...]:
 def read_birth(line: str, where: str) -> OffspringRecord:
     """Parse a line of `lineage.jsonl`; `where` names the line in a CheckpointError."""
     return OffspringRecord.from_json(safe_folder.parse_json(line.encode(), where), where)
+
+
+def _read_place(line: str, where: str) -> tuple[int, bool, int]:
+    """Return the numbers of a valid line of `lineage.jsonl` by which a resumed run keeps it, as records take memory."""
+    birth = read_birth(line, where)
+    return birth.generation, birth.survives, birth.uid
 
 
 def begins_as_metrics(path: Path) -> bool:

@@ -50,9 +50,10 @@ MAX_HEADER_BYTES = 2**20
 """Of a safetensors file: ten thousand tensors. safetensors itself allows 100 MB."""
 MAX_AXES = 8
 MAX_TEXT_BYTES = 2**28
-"""Of a text file that is read line by line: four million rows of metrics.csv."""
+"""Of a text file that is read line by line: some 500,000 rows of metrics.csv, which take six times as much memory."""
 MAX_CONTINUED_BYTES = 2**31
-"""Of a text file that a resumed run continues, of which the numbers of the generations alone are kept in memory."""
+"""Of a text file that a resumed run continues: of each line a few numbers are kept in memory, of metrics.csv all text
+if columns are added."""
 MAX_LINE_BYTES = 2**20
 
 DTYPES = {
