@@ -14,6 +14,8 @@ from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory
 
 RESAMPLES = 2000
+DRAWN_AT_ONCE = 2**22
+"""Most values of resamples that are in memory together, 64 MB with their places: a long run has many births."""
 LEAST = 4
 """Fewest values of which an interquartile mean leaves out any, and which have an interval."""
 FEW = 8
@@ -141,14 +143,16 @@ def _checked(values: Sequence[float] | np.ndarray) -> np.ndarray:
 def _resampled(
     values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator
 ) -> np.ndarray:
-    shape = RESAMPLES, values.size
-    found = statistic(rng.choice(values, shape))
-    if np.shape(found) != shape[:1]:
-        raise ConfigurationError(
-            f"statistic returns the shape {np.shape(found)} for an array of shape {shape}; allowed is a function that "
-            "reduces the last axis, such as lambda drawn: np.mean(drawn, axis=-1)"
-        )
-    return found
+    found, at_once = [], max(1, DRAWN_AT_ONCE // values.size)
+    for start in range(0, RESAMPLES, at_once):
+        shape = min(at_once, RESAMPLES - start), values.size
+        found.append(statistic(rng.choice(values, shape)))
+        if np.shape(found[-1]) != shape[:1]:
+            raise ConfigurationError(
+                f"statistic returns the shape {np.shape(found[-1])} for an array of shape {shape}; allowed is a "
+                "function that reduces the last axis, such as lambda drawn: np.mean(drawn, axis=-1)"
+            )
+    return np.concatenate(found)
 
 
 def operator_gains(history: RunHistory) -> dict[str, list[float]]:
