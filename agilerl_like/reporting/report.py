@@ -5,7 +5,6 @@ Charts are drawn by Vega-Lite, which the file contains.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import warnings
@@ -30,6 +29,7 @@ from agilerl_like.reporting.estimates import (
     pooled_by_method,
     why_not_comparable,
 )
+from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.importance import hyperparameter_effects, percent
 from agilerl_like.reporting.records import TIMED_PHASES, SummaryRecord
 from agilerl_like.reporting.run_history import FITNESS, RunHistory, read_history
@@ -62,13 +62,13 @@ class HtmlReporter(Reporter):
         self._run_dir = Path(run_dir).absolute()
 
     def finish(self, summary: SummaryRecord) -> None:
-        """Write the report; without rows of metrics.csv, which a full disk may have prevented, there is none."""
-        with contextlib.suppress(ConfigurationError, CheckpointError):
-            history = read_history(self._run_dir)
-            try:
-                write_report([history], self._run_dir / REPORT)
-            except ConfigurationError as error:
-                warnings.warn(f"the run has no {REPORT}: {error}", stacklevel=2)
+        """Write the report, or warn why there is none; a run in which no generation has ended has no metrics.csv."""
+        if not (self._run_dir / METRICS).exists():
+            return
+        try:
+            write_report([read_history(self._run_dir)], self._run_dir / REPORT)
+        except (ConfigurationError, CheckpointError) as error:
+            warnings.warn(f"the run has no {REPORT}: {error}", stacklevel=2)
 
 
 def report_html(runs: Sequence[RunHistory], methods: Sequence[str] = ()) -> str:

@@ -25,9 +25,10 @@ from agilerl_like.reporting.estimates import (
     pooled_by_method,
     probability_of_improvement,
 )
-from agilerl_like.reporting.report import PAGE, lineage_rows, report_html
+from agilerl_like.reporting.report import PAGE, HtmlReporter, lineage_rows, report_html
 from agilerl_like.reporting.run_history import RunHistory, read_history
 from agilerl_like.reporting.vega_scripts import vega_scripts
+from agilerl_like.storage import safe_folder
 
 VOID = {"meta", "link", "br"}
 
@@ -339,6 +340,14 @@ def test_runs_side_by_side_have_a_mean_for_each_method(tmp_path):
 def test_a_first_value_is_above_a_second_one_with_a_probability():
     assert probability_of_improvement([1, 3], [2, 3]) == (0 + 0 + 1 + 0.5) / 4
     assert math.isnan(probability_of_improvement([], [1]))
+
+
+def test_a_run_whose_records_cannot_be_read_ends_with_a_warning(tmp_path, run_dir, monkeypatch):
+    monkeypatch.setattr(safe_folder, "MAX_TEXT_BYTES", 1000)
+    with pytest.warns(UserWarning, match=r"the run has no report\.html: path='.*metrics\.csv' has .* at most 1000"):
+        HtmlReporter(run_dir).finish(None)
+    HtmlReporter(tmp_path).finish(None)  # no generation has ended
+    assert not any(folder.joinpath("report.html").exists() for folder in (run_dir, tmp_path))
 
 
 def test_the_fitness_of_a_run_is_that_of_its_section_training():
