@@ -33,7 +33,7 @@ def test_the_oldest_trials_are_dropped() -> None:
 
 
 def test_a_large_population_keeps_8_generations() -> None:
-    """With 1,024 rows alone, 512 members had two, in which no job has ended and no clone has descendants."""
+    """With 1,024 rows alone, 512 members had two, in which no start of a job is known, nor any descendant."""
     history = History()
     for generation in range(1, 11):
         history = history.extended([a_trial(uid, generation=generation) for uid in range(256)])
