@@ -318,6 +318,9 @@ def metrics_of(agent: EvolvableAlgorithm, report: TensorDict, names: Sequence[st
 
 
 def _means(metrics: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean of each metric over a generation's updates in which it is a number; nan without one."""
-    known = {name: [one[name] for one in metrics if not math.isnan(one[name])] for name in names}
+    """Return the mean of each metric over a generation's updates in which it is a number; nan without one.
+
+    A schedule that a callback begins during a generation has no value in the updates before.
+    """
+    known = {name: [one[name] for one in metrics if not math.isnan(one.get(name, math.nan))] for name in names}
     return {name: float(np.mean(values)) if values else math.nan for name, values in known.items()}

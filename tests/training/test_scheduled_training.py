@@ -24,7 +24,8 @@ from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
 from agilerl_like.hpo import Genome, Offspring
 from agilerl_like.hpo.schedules import CHECKED_AT
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
-from agilerl_like.reporting.files import read_metrics
+from agilerl_like.reporting import Callback
+from agilerl_like.reporting.files import read_metrics, read_updates
 
 ENVS = 2
 
@@ -125,6 +126,18 @@ def test_a_run_reports_the_members_value_and_the_scheduled_one(tmp_path):
     scheduled = [row["train/lr"] for row in rows]
     assert scheduled[::2] == pytest.approx([0.875e-3, 0.375e-3])
     assert np.isnan(scheduled[1::2]).all()  # the second member has no schedule
+
+
+def test_a_schedule_that_a_callback_begins_is_reported_from_then_on(tmp_path):
+    class Begins(Callback):
+        def on_update(self, run, metrics):
+            run.population[0].schedules = {"lr": [[0, 0.5]]}
+
+    train(cartpole(), population_of(cartpole()), callbacks=[Begins()], run_dir=tmp_path, log_every="update")
+    assert [row["train/lr"] for row in read_metrics(tmp_path)] == pytest.approx([5e-4] * 2)
+    updates = [row["train/lr"] for row in read_updates(tmp_path)]
+    assert np.isnan(updates[0])
+    assert updates[1:] == pytest.approx([5e-4] * 3)
 
 
 def test_the_help_page_names_schedules(capsys, monkeypatch):

@@ -165,6 +165,8 @@ def test_means_of_a_generation_leave_out_updates_without_a_number():
     assert _means(updates, ("loss", "actor_loss")) == {"loss": np.inf, "actor_loss": 2.0}
     assert np.isnan(_means(updates[:1], ("actor_loss",))["actor_loss"])
     assert np.isnan(_means([], ("loss",))["loss"])
+    begun = [{"loss": 1.0}, {"loss": 3.0, "lr": 1e-3}]  # a callback has begun a schedule in between
+    assert _means(begun, ("loss", "lr")) == {"loss": 2.0, "lr": 1e-3}
 
 
 def test_members_without_a_sample_are_not_reported():
