@@ -684,7 +684,7 @@ class UnsavedState(NamedTuple):
                 f"{found} is not the same function for all members; it is not saved, so a resumed run and other "
                 "processes have one for all: allowed are equal functions, or processes=1 without resume"
             )
-        return cls.of(agents[0])
+        return cls.of(agents[0])._replace(functions=SettingFunctions.of(*agents))
 
     def class_for(self, found: type[EvolvableAlgorithm]) -> type[EvolvableAlgorithm]:
         """Return the class of the agents if it is a subclass of the one `found` by name, else that one."""
@@ -698,17 +698,20 @@ class UnsavedState(NamedTuple):
 
 
 def differing_functions(agents: Sequence[EvolvableAlgorithm]) -> str:
-    """Return the setting of which agents have different functions, or "register_mutation_hook"; "" if all agree."""
-    first, first_hooks = SettingFunctions.of(agents[0]), agents[0]._hooks
-    for agent in agents[1:]:
+    """Return the setting of which agents have different functions, or "register_mutation_hook"; "" if all agree.
+
+    Members whose value of a setting is no function agree with any function of the others.
+    """
+    shared, first_hooks = SettingFunctions.of(*agents), agents[0]._hooks
+    for agent in agents:
         its = SettingFunctions.of(agent)
         pairs: list[tuple[str, Any, Any]] = [
-            *((f"schedules.{name}", one, its.schedules.get(name)) for name, one in first.schedules.items()),
-            ("lr_schedule", first.lr_schedule, its.lr_schedule),
-            ("reward_transform", first.reward_transform, its.reward_transform),
+            *((f"schedules.{name}", one, shared.schedules[name]) for name, one in its.schedules.items()),
+            ("lr_schedule", its.lr_schedule, shared.lr_schedule),
+            ("reward_transform", its.reward_transform, shared.reward_transform),
         ]
         for name, one, other in pairs:
-            if callable(one) and callable(other) and not _are_equal_functions(one, other):
+            if one is not None and not _are_equal_functions(one, other):
                 return name
         hooks = agent._hooks
         if len(hooks) != len(first_hooks) or not all(map(_are_equal_functions, hooks, first_hooks)):

@@ -32,9 +32,14 @@ class SettingFunctions(NamedTuple):
     reward_transform: Any
 
     @classmethod
-    def of(cls, algorithm: LearnerHost) -> SettingFunctions:
-        """Return the settings of an agent that may be functions."""
-        return cls(algorithm.schedules, algorithm.lr_schedule, algorithm.reward_transform)
+    def of(cls, *algorithms: LearnerHost) -> SettingFunctions:
+        """Return the functions among the settings of agents, each of the first agent that has one."""
+        schedules: dict[str, Schedule] = {}
+        for algorithm in reversed(algorithms):
+            schedules |= {name: its for name, its in algorithm.schedules.items() if callable(its)}
+        lr_schedule = next((its.lr_schedule for its in algorithms if callable(its.lr_schedule)), None)
+        transform = next((its.reward_transform for its in algorithms if callable(its.reward_transform)), None)
+        return cls(schedules, lr_schedule, transform)
 
     def set_in(self, algorithm: LearnerHost) -> None:
         """Set the functions of an agent that was loaded with their names."""

@@ -135,6 +135,31 @@ def test_members_take_the_functions_of_the_first_only_if_all_have_equal_ones(ori
     env.close()
 
 
+@pytest.mark.parametrize(("setter", "name"), [(set_transform, "reward_transform"), (set_schedule, "schedules.lr")])
+def test_functions_that_the_first_member_lacks_are_those_of_the_others(tmp_path, setter, name):
+    env = make_vect_envs("CartPole-v1", 2, backend="vector")
+
+    def members(*rates):
+        population = PPO.population(
+            len(rates), env.single_observation_space, env.single_action_space, num_envs=2, learn_step=32,
+            batch_size=16, seed=1,
+        )  # fmt: skip
+        for agent, rate in zip(population, rates, strict=True):
+            if rate is not None:
+                setter(agent, rate)
+        return population
+
+    sizes = {"max_steps": 64, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32}
+    train_on_policy(env, pop=members(None, 0.5, 0.5), **sizes, run_dir=tmp_path / "run", verbose=False)
+    checkpoint = newest_checkpoint(OutputPaths(run_dir=tmp_path / "run"), refuse)
+    first, *others = load_population(checkpoint, Population, members(None, 0.5, 0.5), refuse)
+    assert (first.reward_transform, dict(first.schedules)) == (None, {})
+    assert all(callable(agent.reward_transform or agent.schedules["lr"]) for agent in others)
+    with pytest.raises(ConfigurationError, match=f"^{name} is not the same function for all members"):
+        load_population(checkpoint, Population, members(None, 0.5, 0.6), refuse)
+    env.close()
+
+
 def on_device(original, folder, device):
     """A copy of a run whose newest checkpoint has another device, or none."""
     return forged(original, folder, lambda run, documents: documents["identity"]["changeable"].update(device=device))
