@@ -50,6 +50,8 @@ WEIGHT_BYTES = 4 * 4
 """Bytes of a weight, its gradient and its two moments."""
 MAX_TENSORS = 1000
 """Upper bound of the tensors of a network, for `MetaBuild`."""
+LOGARITHMS = ("log_std", "log_alpha")
+"""Parameters that are logarithms, of the deviation of actions and of SAC's temperature, and so have no neutral 0."""
 
 
 class GroupSettings(NamedTuple):
@@ -347,15 +349,15 @@ class LearnerBase:
         """Set the weights to `own` * the present ones + `initial` * initial ones, and clear the moments.
 
         Unless `own` is 0, the statistics of normalizers and the count of env steps stay (Ash and Adams 2020: shrink and
-        perturb), and so do parameters with `requires_grad=False`.
+        perturb), and so do `LOGARITHMS` and parameters with `requires_grad=False`.
         """
         before, env_steps, return_statistics = self.network, self.env_steps, self.return_statistics
         self.reinitialize()
         if own:
             self.env_steps, self.return_statistics = env_steps, return_statistics
             with torch.no_grad():
-                for new, old in zip(self.network.parameters(), before.parameters(), strict=True):
-                    if old.requires_grad:
+                for (name, new), old in zip(self.network.named_parameters(), before.parameters(), strict=True):
+                    if old.requires_grad and name.rpartition(".")[2] not in LOGARITHMS:
                         new.mul_(initial).add_(old, alpha=own)
                     else:
                         new.copy_(old)

@@ -255,10 +255,6 @@ class PPOLearner(Learner):
         """Whether the next rollout changes the weights, and not only the normalisers."""
         return self.env_steps >= self.algorithm.learning_starts
 
-    def mix_initial_weights(self, own: float, initial: float) -> None:
-        super().mix_initial_weights(own, initial)
-        self.bound_std_(0.0)
-
     def after_rollout(self, rollout: Rollout, row: int = 0) -> None:
         """Count a rollout, in which `row` is this learner's, and bound the standard deviation."""
         self.updates_without_learning += not self.learns

@@ -213,6 +213,8 @@ MISSING_EPISODES = (
     "the training return of a member that took a slot lacked the first episode in envs whose episode had just ended"
 )
 """How version 20 of `ours` and version 6 of `ipbt` differ, for `also_counts`."""
+SHRUNK_DEVIATION = "the logarithm of the action deviation shrank with the weights of restarted members"
+"""How `ipbt` before version 8 differs, for `also_counts`."""
 
 METHODS = {
     "ours": Method(
@@ -262,10 +264,11 @@ METHODS = {
     "ipbt": Method(
         "a variant of IPBT: restarts with doubled generations, gated selection, and PB2 on all rounds",
         _registered("ipbt", "pb2"),
-        (("selection", "ipbt"), ("explorer", "pb2")), version=7, also_counts={
-            4: "members in doubt played further episodes in generations without a selection, too, and "
-            f"{FOREIGN_EPISODES}",
-            6: MISSING_EPISODES,
+        (("selection", "ipbt"), ("explorer", "pb2")), version=8, also_counts={
+            4: "members in doubt played further episodes in generations without a selection, too, "
+            f"{FOREIGN_EPISODES}, and {SHRUNK_DEVIATION}",
+            6: f"{MISSING_EPISODES}, and {SHRUNK_DEVIATION}",
+            7: SHRUNK_DEVIATION,
         },
     ),
     "hyperband_tpe": Method(

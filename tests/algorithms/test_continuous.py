@@ -220,6 +220,16 @@ def test_shrunk_members_take_the_first_steps_of_adam(kind):
     assert max((new - old).abs().max().item() for new, old in pairs) == pytest.approx(member.lr, rel=0.02)
 
 
+def test_shrunk_members_keep_the_temperature_and_fresh_ones_begin_with_the_initial_one():
+    member = agent(SAC)
+    with torch.no_grad():
+        member.network.log_alpha.fill_(-2.0)  # as if it had been learned
+    member.learner.mix_initial_weights(0.2, 0.1)
+    assert member.alpha == pytest.approx(math.exp(-2.0))
+    member.learner.mix_initial_weights(0.0, 1.0)
+    assert member.alpha == 1.0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_agilerls_names_count_the_networks_and_their_outputs(kind):
     member = agent(kind)

@@ -74,10 +74,21 @@ def test_offspring_std_changes_by_the_change_of_action_std_init():
     torch.testing.assert_close(log_std(child_of(parent, action_std_min=-0.9)), torch.tensor([-0.9, 0.25]))
 
 
-def test_shrunk_weights_have_a_std_in_its_bounds():
-    parent = PPO(SEES, ACTS, action_std_init=-1.5, action_std_max=-1.0, **TUNED)
-    child, _ = parent.make_offspring(Offspring(1, 0, 8, 0, 0, parent.genome, (), WeightMix(0.2, 0.1)))
-    torch.testing.assert_close(log_std(child), torch.full((2,), -1.0))  # 0.2 * -1.5 + 0.1 * -1.5 is more
+@pytest.mark.parametrize("state_dependent_std", [False, True])
+def test_shrunk_weights_have_the_std_of_the_parent_and_fresh_ones_the_initial_one(state_dependent_std):
+    parent = PPO(SEES, ACTS, action_std_init=-2.0, state_dependent_std=state_dependent_std, **TUNED)
+    with torch.no_grad():
+        parent.actor.distribution.log_std.copy_(torch.tensor([-1.0, 0.25]))  # as if it had been learned
+    for start, its in ((WeightMix(0.2, 0.1), [-1.0, 0.25]), (WeightMix(), [-2.0, -2.0])):
+        child, _ = parent.make_offspring(Offspring(1, 0, 8, 0, 0, parent.genome, (), start))
+        assert log_std(child).tolist() == its
+
+
+def test_shrunk_weights_have_a_std_in_its_new_bounds():
+    parent = PPO(SEES, ACTS, hp_config=RANGES, **TUNED, **START)
+    genome = parent.genome.replace(hyperparameters={**parent.genome.hyperparameters, "action_std_max": -1.0})
+    child, _ = parent.make_offspring(Offspring(1, 0, 8, 0, 0, genome, (), WeightMix(0.2, 0.1)))
+    assert log_std(child).tolist() == [-1.0, -1.0]  # the parent has -0.5
 
 
 def test_initial_members_have_the_std_that_they_drew():
