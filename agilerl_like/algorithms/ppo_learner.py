@@ -337,14 +337,15 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             learners = [self[place] for place in together]
             rollout = learned_rewards(learners, self.gradient_sync.all_gather(experience(together, steps)))
             update = update_of(learners, rollout, detailed=self.detailed)
+            rates = {i: its.adapted_lr for i, its in enumerate(learners) if its.algorithm.lr_schedule == ADAPTIVE}
             metrics = self.cohort.learn(together, update).cpu()
             for name in {name for learner in learners for name in learner.scheduled}:
                 metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
             has_samples = learned_steps(rollout).transpose(0, 1).flatten(1).any(1).tolist()
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout, i)
-                if learner.algorithm.lr_schedule == ADAPTIVE:
-                    metrics["lr"][i] = learner.adapted_lr
+                if i in rates:  # that of the first epoch
+                    metrics["lr"][i] = rates[i]
                 if learns and has_samples[i]:
                     reports[place] = metrics[i : i + 1]
         return reports

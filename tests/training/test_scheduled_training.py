@@ -140,6 +140,15 @@ def test_a_schedule_that_a_callback_begins_is_reported_from_then_on(tmp_path):
     assert updates[1:] == pytest.approx([5e-4] * 3)
 
 
+def test_the_rate_that_is_reported_is_the_one_with_which_the_update_began():
+    rates, callback = [], Callback()
+    callback.on_update = lambda run, metrics: rates.append(metrics[0]["lr"])
+    adaptive = population_of(cartpole(), lr_schedule="kl", kl_threshold=1e-9, update_epochs=1)
+    (agent,) = train(cartpole(), adaptive, callbacks=[callback])
+    assert rates == pytest.approx([1e-3, 1e-3 / 1.5, 1e-3 / 1.5**2, 1e-3 / 1.5**3])
+    assert agent.learner.adapted_lr == pytest.approx(1e-3 / 1.5**4)
+
+
 def test_the_help_page_names_schedules(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
