@@ -328,7 +328,9 @@ def test_the_command_prints_presets(capsys):
     printed = capsys.readouterr().out
     assert "vf_coef                5          0.5           value_loss_scale=2.5, of the whole squared error" in printed
     assert main(["presets", "sb3"]) == 0
-    assert "recurrent: num_steps 128 (RecurrentPPO of sb3-contrib: n_steps=128)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "recurrent: num_steps 128 (RecurrentPPO of sb3-contrib: n_steps=128)" in printed
+    assert "differs whatever the settings: schedules count the rollout that an update learns from as done" in printed
     assert main(["presets", "skl"]) == 2
     assert "did you mean 'skrl'" in capsys.readouterr().err
 

@@ -126,6 +126,8 @@ PRESETS: Mapping[str, Preset] = {
         differences=(
             HALF_WIDTHS,
             "CnnPolicy shares the convolutions: share_encoders: true",
+            "schedules count the rollout that an update learns from as done, so that a linear learning_rate is below "
+            "its start in the first update; here they are a rollout later, as in CleanRL",
         ),
         variants={
             "recurrent": {
