@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,8 +33,6 @@ HISTORY = "history"
 """The folder of a run's history, and the document of an entry with its generation and env steps."""
 HISTORY_ENTRY = re.compile(r"steps-(\d{12,})")
 """Entries are named by the env steps of each member."""
-SET_ASIDE = "aside-"
-"""Prefix of a folder that is neither used nor removed: the run restarted before it, or it lacks its manifest."""
 MARKER = ".checkpointed"
 """A file beside the folder of checkpoints; it shows that the run has written one if they were moved away."""
 MARKER_TEXT = b"This run has written checkpoints.\n"
@@ -136,7 +133,8 @@ class Checkpoints:
         """Write a checkpoint, then remove those that are not kept; return its folder.
 
         `score` is the fitness of the best member. A checkpoint of the same generation is replaced. Those of later
-        generations, which this run has not reached, are renamed (`SET_ASIDE`) and never removed.
+        generations, which this run has not reached, and those that hold files of others are set aside and never
+        removed.
 
         Raises:
             CheckpointError: the disk does not take it; earlier checkpoints are untouched.
@@ -221,7 +219,7 @@ class Checkpoints:
     def _set_aside(self, path: Path) -> None:
         """Rename a checkpoint that this run does not use."""
         with contextlib.suppress(OSError):  # if it stays, it costs disk space and a warning on resume
-            path.rename(path.with_name(f"{SET_ASIDE}{path.name}-{uuid.uuid4().hex[:8]}"))
+            safe_folder.set_aside(path)
 
     def _prune(self, generation: int) -> None:
         found = self._infos()

@@ -77,6 +77,9 @@ STREAMED_BYTES = 2**26
 FILE_NAME = re.compile(r"[\w-]+\.(json|safetensors)")
 SYSTEM_FILES = (".DS_Store", "Thumbs.db")
 """Files that a file manager writes into each folder that it displays; they are removed with a folder's former files."""
+SET_ASIDE = "aside-"
+"""Prefix of a folder that is neither used nor removed: the run restarted before it, it lacks its manifest, or it has
+files of others."""
 STRING_LITERALS = re.compile(rb'"[^"]*(?:"|\Z)')
 """Of JSON without escapes. One without an end extends to the last byte: else every quote in it would be tried as a
 beginning, in quadratic time."""
@@ -141,10 +144,20 @@ def write_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a stored folder atomically, and what killed writers of it left: a reader finds all of it or nothing."""
+    """Remove a stored folder atomically, and what killed writers of it left: a reader finds all of it or nothing.
+
+    A folder that `write_folder` would not replace, because it holds files of others, is set aside instead.
+    """
+    if is_real_folder(path) and not is_replaceable(path):
+        set_aside(path)
     for folder in (*_leftovers(path, "old"), *filter(is_real_folder, [path])):
         os.replace(folder, _sibling(path, "tmp"))
     _remove_leftovers(path, "tmp")
+
+
+def set_aside(path: Path) -> None:
+    """Rename a folder, with all that it holds, so that it is neither used nor removed (`SET_ASIDE`)."""
+    path.rename(path.with_name(f"{SET_ASIDE}{path.name}-{uuid.uuid4().hex[:8]}"))
 
 
 def has_leftovers(path: Path) -> bool:

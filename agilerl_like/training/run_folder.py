@@ -1,7 +1,7 @@
 """The folder of a run: the files that a run writes, and the conditions under which another run may use it.
 
 A run starts in a folder without files of a run, or removes an earlier run's files first if `overwrite` is true. Files
-that no run has written are never removed.
+that no run has written are never removed: a folder of an agent or a population that holds one is set aside.
 """
 
 from __future__ import annotations
@@ -236,11 +236,13 @@ class SharedFolder(RunFile):
         return path.is_dir() and not path.is_symlink()
 
     def remove(self, path: Path) -> None:
-        for entry in [entry for entry in path.iterdir() if self._recognises(entry)]:
-            if entry.is_dir() and not entry.is_symlink():
+        for entry in sorted(filter(self._recognises, path.iterdir())):  # first, by their ".", what killed writers left
+            if not safe_folder.is_real_folder(entry):
+                entry.unlink()
+            elif entry.name.startswith("."):
                 shutil.rmtree(entry)
             else:
-                entry.unlink()
+                safe_folder.remove_folder(entry)
         if not any(path.iterdir()):
             path.rmdir()
 
@@ -292,7 +294,7 @@ RUN_FILES: Mapping[str, RunFile] = {
     PLOT: RunFile(lambda path: path.read_bytes()[:4] == b"\x89PNG"),
     REPORT: RunFile(lambda path: REPORT_HEAD in path.read_bytes()[:2000]),
     RUN_DOCUMENT: RunFile(lambda path: is_run_document(run_document(path))),
-    EVENTS: SharedFolder(lambda path: "tfevents" in path.name),
+    EVENTS: SharedFolder(lambda path: "tfevents" in path.name and not path.is_dir()),
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
 }
 """The files of a run, by name."""

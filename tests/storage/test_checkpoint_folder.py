@@ -351,6 +351,18 @@ def test_later_generations_are_set_aside_and_not_removed(checkpoints):
     assert read_checkpoint(checkpoints.folder / "gen-000011").documents["milestone"]["ordinal"] == 3
 
 
+def test_a_checkpoint_with_files_of_the_user_is_set_aside_where_another_is_removed(checkpoints):
+    for generation in range(1, 4):
+        write(checkpoints, generation)
+    (checkpoints.folder / "gen-000003" / "mine.txt").write_text("kept")
+    for generation in range(4, 7):
+        write(checkpoints, generation)
+    (aside,) = (path for path in checkpoints.folder.iterdir() if not path.name.startswith("gen-"))
+    assert aside.name.startswith("aside-gen-000003-")
+    assert (aside / "mine.txt").read_text() == "kept"
+    check(read_checkpoint(aside), 3)
+
+
 def test_files_named_like_checkpoints_are_ignored(checkpoints):
     write(checkpoints, 1)
     stray, pipe, link = (checkpoints.folder / f"gen-99999{n}" for n in range(3))

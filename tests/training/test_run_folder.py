@@ -152,6 +152,24 @@ def test_overwrite_removes_only_files_of_the_run(earlier):
     assert left == ["checkpoints/gen-000777/notes.txt", "checkpoints/notes.txt", "notes.txt"]
 
 
+def test_overwrite_sets_folders_of_a_run_aside_that_hold_files_of_the_user(earlier):
+    entry = min((earlier / "history").iterdir()).name
+    for name in ("best", "population", "checkpoints/gen-000001", f"history/{entry}"):
+        (earlier / name / "notes.txt").write_text(name)
+    (earlier / "tensorboard" / "tfevents of mine").mkdir(parents=True)
+    (earlier / "tensorboard" / "tfevents of mine" / "notes.txt").write_text("tensorboard")
+    prepare_folder(earlier, overwrite=True)
+    left = [path.parent for path in contents(earlier) if path.name == "notes.txt"]
+    assert sorted(re.sub("-[0-9a-f]{8}$", "", str(path)) for path in left) == [
+        "aside-best",
+        "aside-population",
+        "checkpoints/aside-gen-000001",
+        f"history/aside-{entry}",
+        "tensorboard/tfevents of mine",
+    ]
+    assert {path.parent for path in contents(earlier)} == {*left}
+
+
 @pytest.mark.parametrize(
     ("text", "is_removed"),
     [
