@@ -226,7 +226,7 @@ class Checkpoints:
         past = sorted((info for info in found if info.generation <= generation), key=lambda info: info.generation)
         kept = {
             *past[-self.keep :],
-            max(past, key=lambda info: info.rank),
+            *sorted(past, key=lambda info: info.rank)[-1:],  # none, if the disk reads none of them
             *(info for info in past if info.is_power_of_two),
         }
         for info in found.keys() - kept:

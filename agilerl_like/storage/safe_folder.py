@@ -382,13 +382,22 @@ def open_regular(path: PathLike, *, follow_links: bool = False, limit: int | Non
     return file
 
 
+@contextlib.contextmanager
+def _reading(path: PathLike) -> Iterator[None]:
+    """Raise CheckpointError if an open file cannot be read, for example because the disk has an unreadable sector."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"path={os.fspath(path)!r} cannot be read: {error.strerror or error}") from error
+
+
 def read_regular(path: PathLike, limit: int, *, follow_links: bool = False) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes; a larger one is refused before it is read.
 
     Raises:
-        CheckpointError: as `open_regular`; or the file is larger.
+        CheckpointError: as `open_regular`; or the file is larger, or the disk cannot read it.
     """
-    with open_regular(path, follow_links=follow_links) as file:
+    with open_regular(path, follow_links=follow_links) as file, _reading(path):
         data = b"" if _size(file) > limit else file.read(limit + 1)
         if max(_size(file), len(data)) > limit:
             raise CheckpointError(f"path={os.fspath(path)!r} has {_size(file)} bytes; allowed are at most {limit}")
@@ -403,9 +412,9 @@ def read_lines(path: PathLike) -> Iterator[str]:
 
     Raises:
         CheckpointError: as `open_regular`; or the file has more than `MAX_TEXT_BYTES`, or a line more than
-            `MAX_LINE_BYTES`.
+            `MAX_LINE_BYTES`, or the disk cannot read it.
     """
-    with open_regular(path, limit=MAX_TEXT_BYTES) as file:
+    with open_regular(path, limit=MAX_TEXT_BYTES) as file, _reading(path):
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 raise CheckpointError(
@@ -483,7 +492,7 @@ class StoredFile(NamedTuple):
     def verify(self) -> None:
         """Raise CheckpointError if the file's bytes have changed; only a chunk is in memory at a time."""
         digest = hashlib.sha256()
-        with open_regular(self.path) as handle:
+        with open_regular(self.path) as handle, _reading(self.path):
             while data := handle.read(CHUNK):
                 digest.update(data)
         self._compare(digest.hexdigest())
@@ -532,7 +541,7 @@ class LazyTensors(Mapping[str, Tensor]):
     def infos(self) -> dict[str, TensorInfo]:
         """Shape and dtype of each tensor."""
         path = self._file.path
-        with open_regular(path) as handle:
+        with open_regular(path) as handle, _reading(path):
             size = int.from_bytes(handle.read(8), "little")
         if size > min(MAX_HEADER_BYTES, self._file.size - 8):
             raise self._error(f"its header would have {size} bytes")

@@ -250,6 +250,35 @@ def test_a_flipped_byte_is_detected_and_the_previous_checkpoint_is_used(checkpoi
     check(checkpoints.newest(silent), 2)
 
 
+def test_an_unreadable_sector_is_damage_and_ends_no_run(checkpoints, monkeypatch):
+    open_regular, damaged = safe_folder.open_regular, {"gen-000001"}
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    def opened(path, **options):
+        file = open_regular(path, **options)
+        if Path(path).parent.name in damaged and Path(path).name != "manifest.json":
+            file.read = fail
+        return file
+
+    monkeypatch.setattr(safe_folder, "open_regular", opened)
+    write(checkpoints, 1)
+    newest = write(checkpoints, 2)
+    damaged.add(newest.name)
+    write(checkpoints, 3)
+    damaged.add("gen-000003")
+    damaged.remove("gen-000001")
+    warnings = []
+    check(checkpoints.newest(warnings.append), 1)
+    (warning,) = warnings
+    assert "gen-000003" in warning
+    assert "cannot be read: Input/output error; the run continues from gen-000001" in warning
+    _, tensors = safe_folder.read_folder(newest, "checkpoint")
+    with pytest.raises(CheckpointError, match=r"member-000\.safetensors' cannot be read: Input/output error"):
+        safe_folder.tensor_infos(tensors["member-000"])
+
+
 def test_a_truncated_file_is_detected(checkpoints):
     write(checkpoints, 1)
     newest = write(checkpoints, 2)
