@@ -46,7 +46,7 @@ MAX_RECORDS = 200
 """Most records of one kind in one document, whose size is limited to 8 MiB: births with 40 hyperparameters and a team's
 architectures have 10 kB each. A long run has a birth for each generation and more."""
 MAX_FAILED_SAVES = 3
-"""Consecutive failed saves after which a run stops."""
+"""Consecutive failed saves after which a run stops, since it could be resumed from an old checkpoint at best."""
 
 
 @dataclass
@@ -386,7 +386,7 @@ class CheckpointManager:
         """Whether the main process has a folder for the history."""
         self.saves = 0
         self.failures = 0
-        """Consecutive saves that failed."""
+        """Consecutive saves that failed: without a checkpoint, or with anything unwritten if they have none."""
         self.saved_generation = 0
         """The generation of the newest checkpoint; 0 without one. The same on all processes."""
 
@@ -407,7 +407,8 @@ class CheckpointManager:
                 is_done = self._is_written(job) and is_done
                 if last and not is_done:
                     break
-            self.failures = 0 if is_done else self.failures + 1
+            has_checkpoint = not last and self.saved_generation == run_state.progress.generation
+            self.failures = 0 if is_done or has_checkpoint else self.failures + 1
         self.failures, self.saved_generation = process_group.broadcast([self.failures, self.saved_generation])
         if self.saved_generation == run_state.progress.generation:
             process_group.monitor.record_checkpoint(self.saved_generation, self.resume)

@@ -260,6 +260,16 @@ def test_a_checkpoint_is_written_although_the_elite_cannot_be(tmp_path):
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["gen-000001"]
 
 
+def test_a_file_in_a_folder_that_saves_replace_does_not_end_a_run_that_has_its_checkpoints(tmp_path):
+    env, folder = make_vect_envs("CartPole-v1", 2, backend="vector"), tmp_path / "run"
+    sizes = {"max_steps": 160, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32, "history": 0}
+    callbacks = [Block(folder / "best")]
+    pop, _ = train_on_policy(env, pop=members_of(env), **sizes, run_dir=folder, callbacks=callbacks, verbose=False)
+    env.close()
+    assert pop.outcome == "budget spent"
+    assert max(path.name for path in (folder / "checkpoints").iterdir()) == "gen-000004"
+
+
 class Break(Callback):
     """Lets every step of the env fail after the second generation."""
 
