@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+import uuid
 from pathlib import Path
 
 from agilerl_like.errors import CheckpointError
@@ -82,13 +84,14 @@ def write_all(handle: int, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably.
 
+    The bytes are written to a temporary file beside it, whose name is not that of a file of a user.
+
     Raises:
-        CheckpointError: the path, or the temporary file beside it, is not a regular file.
+        CheckpointError: the path is not a regular file.
     """
-    temporary = path.with_name(path.name + ".new")
     check_regular(path)
-    if check_regular(temporary):  # of a process that was killed
-        temporary.unlink()
+    _remove_temporary_files(path)
+    temporary = path.with_name(f".{path.name}.new-{uuid.uuid4().hex}")
     try:
         handle = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -100,3 +103,11 @@ def replace_file(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_temporary_files(path: Path) -> None:
+    """Remove the temporary files that killed processes left beside a file."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.new-[0-9a-f]{{32}}")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name) and other.is_file() and not other.is_symlink():
+            other.unlink(missing_ok=True)

@@ -246,7 +246,7 @@ def last_recorded_generation(folder: Path) -> int:
 
 def traces(folder: Path) -> list[str]:
     """What faults have left in a run's folder and the run should have removed."""
-    marks = re.compile(r"\.(tmp|old)-|\.new$")
+    marks = re.compile(r"\.(tmp|old|new)-")
     return [path.name for path in (folder / "run").rglob("*") if marks.search(path.name)]
 
 

@@ -210,15 +210,17 @@ def test_link_or_pipe_in_place_of_a_file_is_an_error_and_its_target_unchanged(tm
         reporter.start(a_run())
 
 
-def test_link_in_place_of_the_temporary_file_is_an_error(tmp_path):
-    target = tmp_path / "mine.txt"
-    target.write_text("mine")
-    (tmp_path / "metrics.csv.new").symlink_to(target)
-    reporter = CsvReporter(tmp_path)
-    reporter.start(a_run())
-    with pytest.raises(CheckpointError, match=r"metrics\.csv\.new' is a link"):
-        reporter.generation(first_generation())
-    assert target.read_text() == "mine"
+def test_a_replaced_file_leaves_those_of_the_user_beside_it(tmp_path):
+    """Of what has the name of a temporary file, the files alone are removed: killed processes left them."""
+    mine = ("metrics.csv.new", ".metrics.csv.new", ".metrics.csv.new-notes", f".updates.csv.new-{'0' * 32}")
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    leftover, link = (tmp_path / f".metrics.csv.new-{digit * 32}" for digit in "01")
+    leftover.write_text("generation,")
+    link.symlink_to(tmp_path / mine[0])
+    write(tmp_path, first_generation())
+    assert [(tmp_path / name).read_text() for name in mine] == ["mine"] * len(mine)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["metrics.csv", link.name, *mine])
 
 
 @pytest.mark.parametrize("damage", ["2,0,0,-1,5#", "\0" * 50, '2,"', "a" * 200_000, "2,0,0,x" + ",1" * 23])
