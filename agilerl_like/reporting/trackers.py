@@ -14,6 +14,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +111,8 @@ class TrackerReporter(Reporter):
 class TensorBoardReporter(TrackerReporter):
     """Writes events into `log_dir`; to view them, `tensorboard --logdir <log_dir>`.
 
-    Keywords go to `SummaryWriter`, for example `flush_secs`.
+    A new run whose `log_dir` is outside of its own folder and has events, which are another run's, writes into
+    `log_dir`/NAME, or NAME-2 and so on. Keywords go to `SummaryWriter`, for example `flush_secs`.
     """
 
     def __init__(self, log_dir: Path | str, **options: Any):
@@ -118,16 +120,20 @@ class TensorBoardReporter(TrackerReporter):
         if options:
             _check_options("tensorboard", importlib.import_module("torch.utils.tensorboard").SummaryWriter, (), options)
         self._name = Path(log_dir).name
+        self._run_name, self._is_in_run_dir = "run", False
         self._excepthook = threading.excepthook
 
     def start(self, run: RunRecord) -> None:
         """Wait for the first generation: the event file is opened with its step."""
+        folder = self._logging_dir / self._name
+        self._run_name = run.name
+        self._is_in_run_dir = run.run_dir is not None and folder.is_relative_to(run.run_dir.absolute())
 
     def generation(self, record: GenerationRecord) -> None:
         """Log every finite number; of a resumed run, discard the steps that a killed process logged from here on."""
         if self._tracker is None:
-            is_resumed = any((self._logging_dir / self._name).glob("*tfevents*"))
-            self._open(self._name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
+            name, is_resumed = self._place(is_new=record.generation == 1 and not self._is_in_run_dir)
+            self._open(name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
             self._excepthook, threading.excepthook = threading.excepthook, self._report_thread
         super().generation(record)
 
@@ -136,6 +142,19 @@ class TensorBoardReporter(TrackerReporter):
         super().close()
         if is_open:  # after an error the function stays, because other threads of the writer may fail later
             threading.excepthook = self._excepthook
+
+    def _place(self, *, is_new: bool) -> tuple[str, bool]:
+        """Return the folder of the run's events, and whether it has some: the first without any, if the run is new."""
+        used = next(number for number in count() if not self._has_events(number))
+        return (self._folder(used - 1), True) if used and not is_new else (self._folder(used), False)
+
+    def _has_events(self, number: int) -> bool:
+        return any((self._logging_dir / self._folder(number)).glob("*tfevents*"))
+
+    def _folder(self, number: int) -> str:
+        """Return a folder for events: `log_dir`, then NAME, NAME-2 and so on in it."""
+        name = self._run_name if number == 1 else f"{self._run_name}-{number}"
+        return str(Path(self._name, name)) if number else self._name
 
     def _report_thread(self, error: threading.ExceptHookArgs) -> None:
         """Report an exception of a thread, unless the writer's next call raises it again, as it does with OSError."""

@@ -160,6 +160,35 @@ def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):
     assert curve == [(100_000, 11.0), (200_000, 22.0), (300_000, 32.0), (400_000, 42.0)]
 
 
+def log_fitness(reporter, run, fitness, *generations):
+    reporter.start(run)
+    for number in generations:
+        reporter.generation(a_generation(a_member(fitness=fitness), number=number))
+    reporter.close()
+
+
+def test_a_new_run_leaves_the_events_of_others_in_a_folder_that_they_share(tmp_path):
+    logs, run = tmp_path / "logs", a_run(name="mine", run_dir=tmp_path / "runs" / "mine")
+    for fitness in (1.0, 2.0, 3.0):
+        log_fitness(TensorBoardReporter(logs), run, fitness, 1, 2)
+    log_fitness(TensorBoardReporter(logs), run, 4.0, 2)  # a resumed run continues where the last of its name is
+    curves = [scalars_in(logs / name, "member/0/eval/mean_reward") for name in ("", "mine", "mine-2")]
+    assert curves == [
+        [(100_000, 1.0), (200_000, 1.0)],
+        [(100_000, 2.0), (200_000, 2.0)],
+        [(100_000, 3.0), (200_000, 4.0)],
+    ]
+
+
+def test_a_run_that_starts_again_in_its_own_folder_discards_its_events_there(tmp_path):
+    """It was killed before its first checkpoint."""
+    for fitness in (1.0, 2.0):
+        log_fitness(tracker_reporter("tensorboard", tmp_path), a_run(run_dir=tmp_path), fitness, 1)
+    assert scalars_in(tmp_path / "tensorboard", "member/0/eval/mean_reward") == [(100_000, 2.0)]
+
+
+
+
 def test_wandb_logs_over_env_steps_and_is_finished_once(wandb_calls):
     reporter = tracker_reporter({"name": "wandb", "project": "mine"}, None)
     reporter.start(a_run())
