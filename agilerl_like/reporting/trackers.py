@@ -33,6 +33,8 @@ METHODS = ("start", "store_init_configuration", "log", "finish")
 """The methods of a tracker that are called."""
 _LONGEST_WANDB_TAG = 64
 _REFUSED_BY_MLFLOW = re.compile(r"[^/\w.\- ]")
+_SECRET = re.compile(r"(?:^|[._])(?:(?:api|access|secret)_?key|token|password|secret)$", re.IGNORECASE)
+"""Names of options with a secret, which would be written to config.yaml and report.html, and sent to other trackers."""
 
 
 class Package(NamedTuple):
@@ -65,10 +67,12 @@ class TrackerReporter(Reporter):
     except for TensorBoard and W&B, which continue the same one; generations after the checkpoint are logged again.
 
     Raises:
-        ConfigurationError: the name is unknown, the package is not installed, or an option does not exist.
+        ConfigurationError: the name is unknown, the package is not installed, or an option does not exist or would hold
+            a secret.
     """
 
     def __init__(self, name: str, /, run_dir: Path | str | None = None, **options: Any):
+        _check_no_secret(name, options)
         self._class = _tracker_class(name)
         self._tracker_name = name
         self._is_registered = not isinstance(TRACKERS[name], Package)
@@ -289,6 +293,15 @@ def _check_options(name: str, function: Any, arguments: tuple[Any, ...], options
         inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
         raise ConfigurationError(f"tracker={name!r}: {error}") from error
+
+
+def _check_no_secret(name: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError if an option has the name of a secret; its value is not in the message."""
+    for option in filter(_SECRET.search, _flat(options)):
+        raise ConfigurationError(
+            f"tracker={name!r}: {option} is not taken, because a run writes its settings to files and sends them to "
+            "its trackers; allowed is the environment variable that the package reads, such as COMET_API_KEY"
+        )
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -187,6 +187,13 @@ def test_a_run_that_starts_again_in_its_own_folder_discards_its_events_there(tmp
     assert scalars_in(tmp_path / "tensorboard", "member/0/eval/mean_reward") == [(100_000, 2.0)]
 
 
+@pytest.mark.parametrize(
+    "options", [{"api_key": "hush"}, {"login": {"apiKey": "hush"}}, {"access_token": "hush"}, {"password": "hush"}]
+)
+def test_an_option_with_a_secret_is_refused_because_settings_are_written_and_sent(options):
+    with pytest.raises(ConfigurationError, match=r"^tracker='comet_ml': .* is not taken, .*COMET_API_KEY$") as found:
+        tracker_reporter({"name": "comet_ml", **options}, None)
+    assert "hush" not in str(found.value)
 
 
 def test_wandb_logs_over_env_steps_and_is_finished_once(wandb_calls):
