@@ -859,6 +859,15 @@ def test_json_and_a_bare_dictionary(tmp_path):
     assert settings(made)["algorithm"]["update_epochs"] == 4
 
 
+def test_names_in_the_file_neither_control_the_terminal_nor_leave_their_comments(tmp_path):
+    entry = '{policy: MlpPolicy, n_envs: 2, n_steps: 64, "\\e]0;owned\\a\\e[2J": 1}'
+    text = converted(tmp_path, f'"X-v1\\nseed: 7 #": {entry}', "sb3").to_yaml()
+    assert text.replace("\n", "").isprintable()
+    assert r"#   \x1b]0;owned\x07\x1b[2J=1: it is no known setting" in text.splitlines()
+    found = yaml.safe_load(text)
+    assert (found["environment"]["id"], "seed" in found) == ("X-v1\nseed: 7 #", False)
+
+
 def test_the_command_prints_yaml_that_trains(tmp_path, capsys):
     (tmp_path / "zoo.yml").write_text(ZOO)
     assert main(["convert", str(tmp_path / "zoo.yml"), "--from", "sb3", "--entry", "HalfCheetah-v3"]) == 0

@@ -24,6 +24,7 @@ from agilerl_like.config.yaml12 import MAX_BYTES, MAX_DEPTH, parse_value, read_y
 from agilerl_like.errors import CheckpointError, ConfigurationError, unknown_name
 from agilerl_like.foreign_settings import COMPLETE, SYSTEMS, Conversion, canonical, convert
 from agilerl_like.foreign_settings.rules import Rule
+from agilerl_like.reporting.formatting import printable
 from agilerl_like.storage import safe_folder
 from agilerl_like.yaml_writer import Dumper
 
@@ -84,7 +85,7 @@ class Converted:
             head.append("environment.num_envs is not in the file, and is 1 then: add it, or convert with --num-envs N")
         return "\n".join(
             [
-                *(f"# {line}" for line in head),
+                *(f"# {printable(line)}" for line in head),
                 *_lines(self.data, found.comments),
                 *_listed("left out", found.left_out),
                 *_listed("not converted", found.refused),
@@ -289,7 +290,7 @@ def _lines(data: Mapping[str, Any], comments: Mapping[str, str], path: str = "")
     indent = "  " * path.count(".")
     for name, value in data.items():
         here = f"{path}{name}"
-        comment = " ".join(comments.get(here, "").split())
+        comment = printable(" ".join(comments.get(here, "").split()))
         is_section = isinstance(value, Mapping) and bool(value)
         text = f"{name}:" if is_section else _plain({name: value})
         yield f"{indent}{text}{f'  # {comment}' if comment else ''}"
@@ -308,7 +309,8 @@ def _listed(title: str, entries: Mapping[str, str]) -> Iterator[str]:
     if entries:
         yield f"# {title}:"
     for name, why in entries.items():
-        yield " ".join(f"#   {name}{f': {why}' if why else ''}".split()).replace("# ", "#   ", 1)
+        line = f"{name}{f': {why}' if why else ''}"
+        yield f"#   {printable(' '.join(line.split()))}"
 
 
 # -- reading
