@@ -859,6 +859,13 @@ def test_json_and_a_bare_dictionary(tmp_path):
     assert settings(made)["algorithm"]["update_epochs"] == 4
 
 
+def test_json_may_be_indented_with_tabs(tmp_path):
+    made = converted(tmp_path, '\ufeff{\n\t"n_steps": 64,\n\t"vf_coef": 1\n}', "sb3", name="a.json")
+    assert settings(made)["algorithm"]["num_steps"] == 64
+    with pytest.raises(ConfigurationError, match=r"^file='.*a\.json' cannot be read: it is not valid JSON: Expecting"):
+        converted(tmp_path, '{"n_steps": 64', "sb3", name="a.json")
+
+
 def test_names_in_the_file_neither_control_the_terminal_nor_leave_their_comments(tmp_path):
     entry = '{policy: MlpPolicy, n_envs: 2, n_steps: 64, "\\e]0;owned\\a\\e[2J": 1}'
     text = converted(tmp_path, f'"X-v1\\nseed: 7 #": {entry}', "sb3").to_yaml()

@@ -5,6 +5,7 @@ Files are YAML, JSON, Python (see `foreign_scripts`) or command lines.
 
 from __future__ import annotations
 
+import codecs
 import re
 import shlex
 import warnings
@@ -324,7 +325,7 @@ def read_settings(path: Path | str) -> Mapping[str, Any]:
     """
     suffix = Path(path).suffix.lower()
     if suffix in (".yaml", ".yml", ".json"):
-        content = read_yaml(path, "file").data
+        content = _json(path) if suffix == ".json" else read_yaml(path, "file").data
         if not isinstance(content, dict):
             raise ConfigurationError(f"file={str(path)!r} holds {content!r:.40}; allowed are settings by name")
         return _with_literals(content)
@@ -341,6 +342,15 @@ def read_settings(path: Path | str) -> Mapping[str, Any]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         kinds = "allowed are YAML, JSON, Python and command lines"
         raise ConfigurationError(f"file={str(path)!r} is not valid Python: {error}; {kinds}") from error
+
+
+def _json(path: Path | str) -> Any:
+    """Return the content of a JSON file, of which the YAML reader refuses indentation by tabs."""
+    try:
+        data = safe_folder.read_regular(path, MAX_BYTES, follow_links=True)
+        return safe_folder.parse_json(data.removeprefix(codecs.BOM_UTF8), "it")
+    except CheckpointError as error:
+        raise ConfigurationError(f"file={str(path)!r} cannot be read: {error}") from error
 
 
 def _with_literals(content: Any) -> Any:
