@@ -131,7 +131,7 @@ def compute_advantages(
         advantages = standardised(advantages, weight, estimator.ddof)
     columns = {
         "observations": x,
-        "actions": rollout.actions.flatten(1, 2),
+        "actions": policy.actions,
         "old_log_probs": policy.log_probs,
         "advantages": advantages,
         "returns": network.value_norm(returns.unsqueeze(-1)).squeeze(-1),
@@ -173,6 +173,7 @@ def _as_sequences(
 class BehaviorPolicy(NamedTuple):
     """Outputs of the policy that acted, and of its critic, for every step of a rollout."""
 
+    actions: Tensor  # [P, N, A], raw; the most likely ones where none was taken
     log_probs: Tensor  # [P, N], of the actions
     values: Tensor  # [P, N], in the environment's units of reward
     states: RolloutStates
@@ -212,8 +213,11 @@ def behavior_policy(
     They are recomputed from normalised observations `x` `[P, N, D]`, in pieces that fit a cache, unless they are
     `precomputed`. A `first` rollout, where that is 1 `[P, 1]`, is recomputed in any case, because its loop acted on
     observations that were not normalised. Uniformly random actions have the log-probability of a uniform draw.
+
+    Rows without an action have the most likely one in place of what a hand-written loop leaves there: the loss weights
+    these rows by 0, but the ratio of an arbitrary action may overflow, and inf * 0 is no number.
     """
-    distribution = network.actor.distribution
+    distribution, acted = network.actor.distribution, rollout.valid.flatten(1, 2) > 0
     actions = rollout.actions.flatten(1, 2)
     masks = None if rollout.masks is None else rollout.masks.flatten(1, 2)
     samples = x.shape[1]
@@ -224,21 +228,23 @@ def behavior_policy(
         evaluated = [(outputs[:, here], values[:, here]) for here in pieces]
     else:
         evaluated, states = (network.evaluate(x[:, here], NO_SEQUENCE) for here in pieces), RolloutStates(rollout.state)
-    log_probs, all_values = [], []
+    taken, log_probs, all_values = [], [], []
     for here, (outputs, values) in zip(pieces, evaluated, strict=True):
         its_masks = None if masks is None else masks[:, here]
-        log_probs.append(distribution.evaluate(outputs, actions[:, here], its_masks)[0])
+        most_likely = distribution.mode(outputs, its_masks)
+        taken.append(torch.where(acted[:, here].unsqueeze(-1), actions[:, here], most_likely))
+        log_probs.append(distribution.evaluate(outputs, taken[-1], its_masks)[0])
         all_values.append(values)
-    log_prob = torch.cat(log_probs, 1)
+    actions, log_prob = torch.cat(taken, 1), torch.cat(log_probs, 1)
     value = network.environment_value(torch.cat(all_values, 1))
     if precomputed is not None:
-        is_first = torch.as_tensor(first, device=x.device) > 0
-        log_prob = torch.where(is_first, log_prob, precomputed.old_log_probs.flatten(1, 2))
-        value = torch.where(is_first, value, precomputed.old_values.flatten(1, 2))
+        is_known = acted & (torch.as_tensor(first, device=x.device) == 0)
+        log_prob = torch.where(is_known, precomputed.old_log_probs.flatten(1, 2), log_prob)
+        value = torch.where(is_known, precomputed.old_values.flatten(1, 2), value)
     if rollout.uniform is not None:
         uniform = distribution.uniform_log_prob(actions, masks)
-        log_prob = torch.where(rollout.uniform.flatten(1, 2), uniform, log_prob)
-    return BehaviorPolicy(log_prob, value, states)
+        log_prob = torch.where(acted & rollout.uniform.flatten(1, 2), uniform, log_prob)
+    return BehaviorPolicy(actions, log_prob, value, states)
 
 
 def _unrolled(

@@ -1,16 +1,19 @@
 """Custom loops learn only from the steps in which agents acted."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, ConfigurationError
+from agilerl_like import IPPO, PPO, ConfigurationError, RolloutBuilder
 from agilerl_like.algorithms.agilerl_experiences import as_rollout
 from agilerl_like.errors import PopulationDivergedError
 from agilerl_like.learning.gae import gae
 from agilerl_like.learning.own_time import own_time
+from agilerl_like.learning.ppo_loss import ppo_loss
 
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
 STEPS = 8
@@ -60,6 +63,85 @@ def test_rows_of_absent_agents_do_not_affect_learning():
     careless = agent_of()
     careless.learn(collected(7.0))
     assert not torch.equal(weights(careless), learned[0])
+
+
+class Wide(gymnasium.Env):
+    """A hundred actions, far from whose standard deviation is the placeholder 0; an episode has 3 steps."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (4,)), Box(0.0, 1.0, (100,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 3
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.observation_space.sample(), float(action[0]), False, self.left == 0, {}
+
+
+def wide_agent(mean=0.0, std=-2.0, **more):
+    """An agent of `Wide` whose policy begins near a mean, in half-widths from the centre of the actions."""
+    settings = {"num_envs": 2, "learn_step": 16, "batch_size": 8, "net_config": SMALL, "normalize_observation": False}
+    agent = PPO(Wide.observation_space, Wide.action_space, seed=0, action_std_init=std, **{**settings, **more})
+    with torch.no_grad():
+        (bias,) = (its for name, its in agent.actor.named_parameters() if name.endswith("bias") and len(its) == 100)
+        bias.fill_(mean)
+    return agent
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize(("known", "mean"), [(True, 0.0), (False, 0.9)], ids=["log_prob given", "far from the mean"])
+def test_the_placeholder_of_a_missing_action_does_not_overflow(known, mean, recurrent):
+    """Its probability may grow without bound in an update, because no loss limits it."""
+    learned, fillers = [], (0.0, 0.75) if known else (0.0,)
+    for filler in fillers:
+        agent = wide_agent(mean, recurrent=recurrent, lr=0.01)
+        builder, rng, state = RolloutBuilder(agent, autoreset="Disabled"), np.random.default_rng(0), None
+        for step in range(STEPS):
+            obs = rng.uniform(-1, 1, (2, 4)).astype(np.float32)
+            state = agent.get_initial_hidden_state(2) if recurrent and state is None else state
+            action, log_prob, _, value, *after = agent.get_action(obs, hidden_state=state)
+            acting = np.array([True, step != 3])
+            action[~acting], log_prob[~acting], value[~acting] = filler, filler, filler
+            given = {"log_prob": log_prob, "value": value} if known else {}
+            ends, never = np.array([False, step == 2]), np.zeros(2, bool)  # in step 3 it waits for nothing
+            builder.add(obs, action, obs[:, 0], ends, never, obs, acting=acting, hidden_state=state, **given)
+            state = after[0] if recurrent else None
+        assert np.isfinite(agent.learn(builder))
+        learned.append(weights(agent))
+    assert all(torch.isfinite(its).all() and torch.equal(its, learned[0]) for its in learned)
+
+
+def test_steps_that_next_step_autoreset_ignores_do_not_overflow():
+    env = SyncVectorEnv([Wide] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    agent = wide_agent()
+    builder = RolloutBuilder(agent, env)
+    obs, _ = env.reset(seed=1)
+    for _ in range(STEPS):
+        action, log_prob, _, value = agent.get_action(obs)
+        seen, reward, terminated, truncated, infos = env.step(np.clip(action, 0, 1))
+        builder.add(obs, action, reward, terminated, truncated, seen, infos, log_prob=log_prob, value=value)
+        obs = seen
+    assert np.isfinite(agent.learn(builder))
+    assert torch.isfinite(weights(agent)).all()
+
+
+def test_a_loss_of_ones_own_has_a_ratio_near_one_where_no_action_was_taken():
+    ratios = []
+
+    class Recorded(PPO):
+        @staticmethod
+        def loss(evaluation, targets, coefs):
+            absent = targets.share == 0
+            ratios.extend((evaluation.log_probs - targets.log_probs).exp()[absent].tolist())
+            return ppo_loss(evaluation, targets, coefs)
+
+    settings = {"num_envs": 2, "learn_step": 16, "batch_size": 16, "net_config": SMALL, "normalize_observation": False}
+    agent = Recorded(SPACE, ACTIONS, seed=0, **settings)
+    agent.learn(collected(0.0), acting=THERE)
+    assert ratios
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=0.01)
 
 
 def test_an_agent_that_is_absent_at_first_may_have_nan_as_its_flag():
