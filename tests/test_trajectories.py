@@ -62,11 +62,21 @@ def test_sums_equal_the_returns_of_evaluate(tmp_path, sampling):
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_log_probabilities_and_values_are_the_agents(tmp_path, recurrent):
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {"action_std_init": 1.0}),  # of which many actions are clipped
+        ("Pendulum-v1", {"action_std_init": 1.0, "squash_output": True}),
+    ],
+)
+def test_log_probabilities_and_values_are_the_agents(tmp_path, env_id, settings, recurrent):
     """Those of `get_action`'s network, step by step along the first episode."""
-    agent = agents_for("CartPole-v1", 1, recurrent=recurrent)[0]
-    data = np.load(export_trajectories(agent, "CartPole-v1", tmp_path / "t.npz", 20, seed=1, generation=np.int64(7)))
+    agent = agents_for(env_id, 1, recurrent=recurrent, **settings)[0]
+    data = np.load(export_trajectories(agent, env_id, tmp_path / "t.npz", 20, seed=1, generation=np.int64(7)))
     assert set(data["episode_generation"]) == {7}
+    if settings.get("squash_output") is None and env_id == "Pendulum-v1":
+        assert (np.abs(data["actions"]) == 2).any()
     state = agent.get_initial_hidden_state(1) if recurrent else None
     agent.set_training_mode(False)
     for step in range(int(data["episode_length"][0])):

@@ -110,16 +110,19 @@ class SampledPolicy:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-probability under the unchanged policy and the critic's value, `[N]` each.
 
-        Of action values (DQN): 0, because the largest is always chosen, and that value. The log-probability is 0 for
-        evolution strategies with discrete actions, too.
+        The log-probability is that of the env's action, as in `evaluate_actions`: of a Box the density at the clipped
+        action, and not at the raw one. Of action values (DQN) the results are 0, because the largest is always chosen,
+        and that value. The log-probability is 0 for evolution strategies with discrete actions, too.
         """
-        if isinstance(self.learner.distribution, EpsilonGreedy):
+        distribution = self.learner.distribution
+        if isinstance(distribution, EpsilonGreedy):
             values, _ = self.learner.network.evaluate(x)  # the outputs of a dueling network are advantages
             legal = values if mask is None else values.masked_fill(~mask, -torch.inf)
             return np.zeros(len(x), np.float32), legal.amax(-1).cpu().numpy()
         sequence = SequenceInfo(x.new_zeros(len(x), 1), state) if self.learner.recurrent else NO_SEQUENCE
-        log_prob, _ = self.learner.distribution.evaluate(outputs, raw, mask)
-        if self.learner.is_deterministic and not isinstance(self.learner.distribution, Gaussian):
+        taken = distribution.from_env(distribution.to_env(raw)).to(raw)
+        log_prob, _ = distribution.evaluate(outputs, taken, mask)
+        if self.learner.is_deterministic and not isinstance(distribution, Gaussian):
             log_prob = torch.zeros_like(log_prob)  # the outputs are not those of a softmax
         return log_prob.cpu().numpy(), self.learner.network.value(x, sequence).cpu().numpy()
 

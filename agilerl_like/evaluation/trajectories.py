@@ -47,7 +47,7 @@ class Trajectory:
     rewards: np.ndarray  # [T]
     terminated: np.ndarray  # [T]
     truncated: np.ndarray  # [T]
-    log_probs: np.ndarray  # [T], of the actions under the agent's policy, whatever the sampling
+    log_probs: np.ndarray  # [T], of `actions` under the agent's policy, whatever the sampling
     values: np.ndarray  # [T], of the critic
 
     def __len__(self) -> int:
@@ -77,6 +77,10 @@ def export_trajectories(
     `episode_return` and, of an env with instances, `episode_instance` (their number). `format="minari"` writes the
     dataset `path.name`, such as "evolved-v0", into the folder `path.parent`, which `MINARI_DATASETS_PATH` names when it
     is loaded; it needs the extra `minari`.
+
+    `log_probs` are those that `agent.evaluate_actions` computes of the written observations and actions. Actions of a
+    Box are written clipped to its bounds, so there it is the density at the bound, and not the probability that the
+    policy's sample lies beyond.
 
     Raises:
         ConfigurationError: an argument is out of its range, or an agent is a team.
