@@ -384,15 +384,22 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         return self
 
     def _set_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
-        """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does."""
+        """Set hyperparameters; the learned standard deviation changes by as much as `action_std_init` does.
+
+        Beyond its bounds `action_std_init` has no effect, so only its change between them counts.
+        """
         before = self._fixed.get(STD, self.action_std_init), self.action_std_min, self.action_std_max
         for name, value in hyperparameters.items():
             setattr(self, name, value)
         if STD in self._fixed:
             self._fixed[STD] = self.action_std_init
         if (self.action_std_init, self.action_std_min, self.action_std_max) != before:
+            old, new = (
+                min(max(log_std, self.action_std_min), self.action_std_max)
+                for log_std in (before[0], self.action_std_init)
+            )
             for learner in self.trained_learners.values():
-                learner.bound_std_(self.action_std_init - before[0])
+                learner.bound_std_(new - old)
 
     def apply_genome(self, genome: Genome, changes: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
         """Set a genome's hyperparameters and apply mutations to weights and moments; return those that were applied."""

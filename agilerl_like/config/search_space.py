@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl_like.algorithms.exploration_ranges import EXPLORATION, is_continuous
+from agilerl_like.algorithms.exploration_ranges import exploration_within_bounds, is_continuous
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.settings import LIMITS, evolvable_settings
@@ -32,8 +32,8 @@ RANGES: Mapping[str, Mapping[str, Any]] = {
     "batch_size": {"min": 32, "max": 1024, "scale": "power_of_two"},
     "learn_step": {"min": SMALLEST_ROLLOUT, "max": 4096, "scale": "power_of_two"},
 }
-CONTINUOUS: Mapping[str, Mapping[str, Any]] = {"ent_coef": {"min": 1e-6, "max": 1e-2, "scale": "log"}, **EXPLORATION}
-"""Further ranges for continuous actions. The entropy of a normal distribution has no bound, so its bonus is smaller."""
+CONTINUOUS: Mapping[str, Mapping[str, Any]] = {"ent_coef": {"min": 1e-6, "max": 1e-2, "scale": "log"}}
+"""Ranges of continuous actions. The entropy of a normal distribution has no bound, so its bonus is smaller."""
 
 
 def search_space(
@@ -76,7 +76,7 @@ def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, A
 
     The algorithm's own ranges replace the general ones, and `lr_schedule: kl` limits that of `lr`.
     """
-    wanted = {**RANGES, **(CONTINUOUS if is_continuous(action_space) else {})}
+    wanted = {**RANGES, **({**CONTINUOUS, **exploration_within_bounds(given)} if is_continuous(action_space) else {})}
     wanted |= algorithm_class.group_class.search_ranges
     known = {*evolvable_settings(algorithm_class.config)}
     if issubclass(algorithm_class, OnPolicyAlgorithm):

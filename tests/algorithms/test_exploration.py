@@ -18,6 +18,8 @@ from agilerl_like import (
     make_vect_envs,
     train_on_policy,
 )
+from agilerl_like.algorithms.exploration_ranges import with_exploration
+from agilerl_like.config.search_space import search_space
 from agilerl_like.hpo import Mutation, Offspring, WeightMix
 
 SEES, ACTS = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2,))
@@ -89,6 +91,36 @@ def test_shrunk_weights_have_a_std_in_its_new_bounds():
     genome = parent.genome.replace(hyperparameters={**parent.genome.hyperparameters, "action_std_max": -1.0})
     child, _ = parent.make_offspring(Offspring(1, 0, 8, 0, 0, genome, (), WeightMix(0.2, 0.1)))
     assert log_std(child).tolist() == [-1.0, -1.0]  # the parent has -0.5
+
+
+def test_a_change_beyond_the_bounds_of_the_std_has_no_effect():
+    ranges = HyperparameterConfig(action_std_init=RLParameter(-2, 0))
+    parent = PPO(SEES, ACTS, hp_config=ranges, action_std_init=0.0, action_std_max=-1.0, **TUNED)
+    for init, expected in ((-0.8, -1.0), (-1.5, -1.5)):
+        torch.testing.assert_close(log_std(child_of(parent, action_std_init=init)), torch.full((2,), expected))
+    child = child_of(child_of(parent, action_std_init=-1.5), action_std_init=-0.5)
+    torch.testing.assert_close(log_std(child), torch.full((2,), -1.0))
+
+
+@pytest.mark.parametrize(
+    ("init", "low", "high", "expected"),
+    [
+        (0.0, -20.0, 2.0, (-2.0, 0.5)),
+        (-1.0, -1.0, -1.0, None),
+        (-0.5, -1.0, 0.25, (-1.0, 0.25)),
+        (0.0, -20.0, -1.0, (-2.0, 0.0)),  # ranges include the value given
+        (0.0, 1.0, 2.0, None),
+    ],
+)
+def test_added_ranges_of_the_std_lie_in_its_bounds(init, low, high, expected):
+    settings = PPO(SEES, ACTS, action_std_init=init, action_std_min=low, action_std_max=high, **TUNED).settings()
+    added = with_exploration(PPO.config, ACTS, settings, HyperparameterConfig())
+    found = added.get("action_std_init")
+    assert expected == (None if found is None else (found.min, found.max))
+    assert "action_noise_correlation" in added
+    searched, _ = search_space(PPO, ACTS, settings, evo_steps=8192, num_envs=2)
+    found = searched.get("action_std_init")
+    assert expected == (None if found is None else (found["min"], found["max"]))
 
 
 def test_initial_members_have_the_std_that_they_drew():
