@@ -47,6 +47,7 @@ class EpsilonGreedyAgent:
         if not isinstance(epsilon, Real) or not 0 <= epsilon <= 1:
             raise ConfigurationError(f"epsilon={epsilon!r:.100} must be a probability, from 0 to 1")
         learner = cast(Any, self).learner
+        learner.warn_of_missing_masks("get_action", action_mask, stacklevel=3)
         with torch.no_grad():
             x = learner.normalize(obs)
             noise = learner.noise((len(x),))

@@ -320,6 +320,7 @@ class EvolutionStrategy(PopulationConstructor, RLAlgorithm[LearnerT]):
 
     def get_action(self, obs: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
         """Return the policy's actions for observations `[B, *shape]`, in the env's units."""
+        self.learner.warn_of_missing_masks("get_action", action_mask, stacklevel=3)
         return self.predict(obs, action_masks=action_mask)[0]
 
     def predict(

@@ -98,16 +98,16 @@ class ActingLearner(LearnerBase):
         raw[torch.from_numpy(absent)] = 0
         return raw.to(self.device)
 
-    def warn_of_missing_masks(self, method: str, action_masks: Any) -> None:
-        """Warn once if an agent that learned with action masks is used without them."""
+    def warn_of_missing_masks(self, method: str, action_masks: Any, stacklevel: int = 4) -> None:
+        """Warn once if an agent that learned with action masks is used without them; `stacklevel` as in `warn`."""
         if action_masks is not None or not self.learned_with_masks or self._warned_of_masks:
             return
         self._warned_of_masks = True
-        effect = "may choose illegal actions" if method == "predict" else "may return the value of an illegal action"
+        effect = "may return the value of an illegal action" if method == "value" else "may choose illegal actions"
         warnings.warn(
-            f"agent {self.index} learned with action masks, and {method} was called without action_masks: it {effect}; "
+            f"agent {self.index} learned with action masks, and {method} was called without them: it {effect}; "
             "pass the environment's masks (info['action_mask'])",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
     def predict(

@@ -51,6 +51,7 @@ def get_action_by_agent(
         batch = tree_map(lambda *parts: np.concatenate(parts), *rows)
         envs = len(learner.encode(batch)) // len(present)
         its_masks = _concatenate_masks(masks, envs)
+        learner.warn_of_missing_masks("get_action", its_masks)
         actions, log_probs, *others = learner.get_action(batch, its_masks, envs=envs)
         defined = [info.get("env_defined_actions") for info in agent_infos]
         if any(given is not None for given in defined):

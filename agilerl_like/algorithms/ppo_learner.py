@@ -104,6 +104,7 @@ class PPOLearner(Learner):
         envs: int | None = None,
     ) -> tuple[Any, ...]:
         """Act as `PPO.get_action` describes; `envs` is how many envs the rows are of, where agents are absent."""
+        self.warn_of_missing_masks("get_action", action_mask)
         with torch.no_grad():
             x = self.normalize(obs)
             sequence_info = self._one_step(hidden_state, len(x))

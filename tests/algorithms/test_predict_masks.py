@@ -1,4 +1,4 @@
-"""`predict` takes action masks, as MaskablePPO does, and warns where an agent that learned with them gets none."""
+"""`predict` takes action masks, as MaskablePPO does, and an agent that learned with them warns where it gets none."""
 
 import warnings
 
@@ -9,7 +9,17 @@ import torch
 from game_envs import Nim
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from agilerl_like import IPPO, PPO, ConfigurationError, make_multi_agent_vect_envs, make_vect_envs, train_on_policy
+from agilerl_like import (
+    DQN,
+    IPPO,
+    PPO,
+    ConfigurationError,
+    OpenAIES,
+    QLearning,
+    make_multi_agent_vect_envs,
+    make_vect_envs,
+    train_on_policy,
+)
 from agilerl_like.algorithms.serialization import read_flag
 
 STEPS = 5
@@ -81,20 +91,46 @@ def test_a_mask_of_another_size_is_named():
         lured_agent().predict(np.zeros(2), action_masks=LEGAL[:2])
 
 
-def test_an_agent_that_learned_with_masks_warns_once_without_them(tmp_path):
+@pytest.mark.parametrize(("method", "argument"), [("predict", "action_masks"), ("get_action", "action_mask")])
+def test_an_agent_that_learned_with_masks_warns_once_without_them(tmp_path, method, argument):
     agent = lured_agent()
     learn_a_rollout(agent, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        agent.predict(np.zeros(2))  # it never saw a mask
+        getattr(agent, method)(np.zeros(2))  # it never saw a mask
     learn_a_rollout(agent, np.tile(LEGAL, (2, 1)))
     for one in (agent, agent.clone(index=1), PPO.load(agent.save_checkpoint(tmp_path / "agent"))):
-        with pytest.warns(UserWarning, match="agent [01] learned with action masks, .* without action_masks"):
-            one.predict(np.zeros(2))
+        act = getattr(one, method)
+        with pytest.warns(UserWarning, match=f"agent [01] learned with action masks, and {method} was called") as found:
+            act(np.zeros(2))
+        assert found[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            one.predict(np.zeros(2))
-            one.predict(np.zeros(2), action_masks=LEGAL)
+            act(np.zeros(2))
+            act(np.zeros(2), **{argument: LEGAL})
+
+
+@pytest.mark.parametrize("algorithm", [DQN, OpenAIES, QLearning])
+def test_further_agents_warn_of_missing_masks(algorithm):
+    observed = Discrete(4) if algorithm is QLearning else Trapped.observation_space
+    agent = algorithm(observed, Trapped.action_space, seed=0)
+    agent.learner.learned_with_masks = True
+    seen = np.array([observed.sample()])
+    with pytest.warns(UserWarning, match="get_action was called without them: it may choose illegal") as found:
+        agent.get_action(seen)
+    assert found[0].filename == __file__
+
+
+def test_a_team_warns_of_missing_masks_in_get_action():
+    team = IPPO({"a_0": Trapped.observation_space}, {"a_0": Trapped.action_space}, seed=0)
+    team.learner_of("a_0").learned_with_masks = True
+    seen = {"a_0": np.zeros((1, 2), np.float32)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        team.get_action(seen, {"a_0": {"action_mask": LEGAL}})
+    with pytest.warns(UserWarning, match="get_action was called without them: it may choose illegal actions") as found:
+        team.get_action(seen)
+    assert found[0].filename == __file__
 
 
 def test_files_from_before_the_flag_are_read():

@@ -273,7 +273,7 @@ def test_a_value_counts_legal_actions_alone():
     np.testing.assert_array_equal(agent.value(places), [3, 3])
     np.testing.assert_array_equal(agent.value(places, legal), [2, 1])
     agent.learner.learned_with_masks = True
-    with pytest.warns(UserWarning, match="value was called without action_masks: it may return the value of an illeg"):
+    with pytest.warns(UserWarning, match="value was called without them: it may return the value of an illegal action"):
         agent.value(places)
 
 
