@@ -48,10 +48,10 @@ def train_off_policy(
     holds: a number, or an empty `ReplayBuffer` of AgileRL with its `max_size`, in whose place the run fills a replay of
     its own. Left out, the members' settings count. `learning_delay` sets their `learning_starts`, `eps_start` and
     `eps_end` their settings of these names. `eps_decay` is AgileRL's factor for each step of all envs: epsilon falls in
-    a straight line and reaches `eps_end` after as many steps as it would there. `n_step_memory`, an object with an
-    `n_step`, sets the members' `n_step`. A run that is resumed without `pop` keeps its settings, so all of these are
-    left out. With `pop`, too, a resumed run keeps the share of the run in which epsilon falls, so that a larger
-    `max_steps` makes it fall more slowly.
+    a straight line and reaches `eps_end` after as many steps as it would there, or at the end of the run if that comes
+    first. `n_step_memory`, an object with an `n_step`, sets the members' `n_step`. A run that is resumed without `pop`
+    keeps its settings, so all of these are left out. With `pop`, too, a resumed run keeps the share of the run in which
+    epsilon falls, so that a larger `max_steps` makes it fall more slowly.
 
     Raises:
         ConfigurationError: before anything is trained; or a member does not learn from a replay.
