@@ -187,11 +187,13 @@ class CsvReporter(FileReporter[dict[str, Any]]):
     def __init__(self, run_dir: Path | str):
         super().__init__(run_dir)
         self._columns: tuple[str, ...] = ()
+        self._first_generation: int | None = None
+        """The first generation since the start: rows from it on are those of an attempt that was discarded."""
 
     def start(self, run: RunRecord) -> None:
         """Make the folder; ConfigurationError if it holds another file of that name."""
         super().start(run)
-        self._columns = ()
+        self._columns, self._first_generation = (), None
         if self.path.is_file() and not _begins_with(self.path, self.identity):
             raise ConfigurationError(
                 f"{self.path} is in the way: it begins with {', '.join(_header(self.path)[:8])} and not "
@@ -199,16 +201,22 @@ class CsvReporter(FileReporter[dict[str, Any]]):
             )
 
     def generation(self, record: GenerationRecord) -> None:
-        """Append one row per member."""
-        self._pending += [_row(record, member) for member in record.members]
+        """Append the rows of a generation."""
+        if self._first_generation is None:
+            self._first_generation = record.generation
+        self._pending += self._rows(record)
         self._write()
 
+    def _rows(self, record: GenerationRecord) -> list[dict[str, Any]]:
+        """Return one row per member."""
+        return [_row(record, member) for member in record.members]
+
     def _write(self) -> None:
+        if self._first_generation is not None and not self._columns:
+            self._resume_at(self._first_generation)  # also without rows: none may follow
         rows = self._pending
         if not rows:
             return
-        if not self._columns:
-            self._resume_at(rows[0]["generation"])
         wanted = tuple(dict.fromkeys((*self._columns, *(name for row in rows for name in row))))
         if wanted == self._columns:
             self._file.append(_csv(wanted, rows))
@@ -245,13 +253,14 @@ class UpdatesReporter(CsvReporter):
     file_name = UPDATES
     identity = _UPDATE_IDENTITY
 
-    def generation(self, record: GenerationRecord) -> None:
-        """Append one row per update."""
+    def _rows(self, record: GenerationRecord) -> list[dict[str, Any]]:
+        """Return one row per update."""
+        rows = []
         for update in record.updates:
             values = record.generation, update.slot, update.uid, update.number, update.env_steps
             row = {**dict(zip(self.identity, values, strict=True)), "rollout/ep_rew_mean": update.train_return}
-            self._pending.append(row | {f"train/{name}": value for name, value in update.metrics.items()})
-        self._write()
+            rows.append(row | {f"train/{name}": value for name, value in update.metrics.items()})
+        return rows
 
 
 class LineageReporter(FileReporter[OffspringRecord]):

@@ -18,9 +18,12 @@ from agilerl_like.reporting import (
     LineageReporter,
     Reporter,
     RunContext,
+    UpdateRecord,
+    UpdatesReporter,
     files,
     read_lineage,
     read_metrics,
+    read_updates,
 )
 from agilerl_like.reporting.files import MAX_DAMAGED_LINES
 from agilerl_like.reporting.metrics import scalars
@@ -390,6 +393,25 @@ def test_resuming_a_long_lineage_takes_little_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert [birth.uid for birth in read_lineage(tmp_path)] == [*range(4800), 6000]
+
+
+@pytest.mark.parametrize("later", [(4,), ()])
+def test_updates_of_an_abandoned_attempt_are_removed_although_none_follow_soon(tmp_path, later):
+    """The second attempt continues after generation 2, and `later` are its generations in which a member learns."""
+
+    def generation(number, *, learns):
+        update = UpdateRecord(slot=0, uid=0, number=number, env_steps=100, train_return=1.0, metrics={"loss": 0.5})
+        return a_generation(a_member(), number=number, updates=(update,) if learns else ())
+
+    first, second = UpdatesReporter(tmp_path), UpdatesReporter(tmp_path)
+    first.start(a_run())
+    for number in (1, 2, 3):
+        first.generation(generation(number, learns=True))
+    second.start(a_run())
+    for number in (3, 4):
+        second.generation(generation(number, learns=number in later))
+    second.close()
+    assert [row["generation"] for row in read_updates(tmp_path)] == [1, 2, *later]
 
 
 def test_a_lineage_reporter_that_has_not_begun_changes_no_file(tmp_path):
