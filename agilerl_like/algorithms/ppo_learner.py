@@ -39,8 +39,8 @@ class PPOLearner(Learner):
 
     algo = "PPO"
 
-    def hyperparams(self) -> tuple[float, ...]:
-        """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
+    def scheduled_values(self) -> dict[str, Any]:
+        """Return the values of the next update by name, as schedules set them and without the factors of the group."""
         host, settings = self.algorithm, self.algorithm.settings()
         values = {name: math.inf if settings.get(name) is None else settings[name] for name in HYPERPARAM_NAMES}
         for name in host.active_schedules:
@@ -48,6 +48,11 @@ class PPOLearner(Learner):
         if settings["lr_schedule"] not in (None, ADAPTIVE):
             share = factor(LR_SCHEDULE, settings["lr_schedule"], host.progress)
             values["lr"] = settings["lr_end"] + (settings["lr"] - settings["lr_end"]) * share
+        return values
+
+    def hyperparams(self) -> tuple[float, ...]:
+        """Return the values that enter the computation of an update, in the order of `HYPERPARAM_NAMES`."""
+        settings, values = self.algorithm.settings(), self.scheduled_values()
         for name, factor_of_group in self.group.factors.items():
             for scaled in (name, "lr_min", "lr_max") if name == "lr" else (name,):
                 values[scaled] *= factor_of_group
@@ -323,7 +328,8 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
         """Update some members; `experience(places, steps)` returns their rollouts.
 
         Members with rollouts and minibatches of equal size learn together; with `per_member` each learns separately.
-        Rollouts before `learning_starts` are not reported, nor those without a step that is learned from.
+        Rollouts before `learning_starts` are not reported, nor those without a step that is learned from. Scheduled
+        values are reported without the factors of the group, because a team has one report, beside its own values.
         """
         reports: dict[int, TensorDict] = {}
         due: dict[tuple[Any, ...], list[int]] = {}
@@ -341,12 +347,15 @@ class PPOLearnerGroup(LearnerGroup[PPOLearner]):
             rates = {i: its.adapted_lr for i, its in enumerate(learners) if its.algorithm.lr_schedule == ADAPTIVE}
             metrics = self.cohort.learn(together, update).cpu()
             for name in {name for learner in learners for name in learner.scheduled}:
-                metrics.set(name, getattr(update.hyperparams, name).cpu())  # as scheduled
+                values = getattr(update.hyperparams, name).cpu()  # as scheduled
+                if name in learners[0].group.factors:  # the factor may be 0, so no division
+                    values = torch.tensor([float(learner.scheduled_values()[name]) for learner in learners])
+                metrics.set(name, values)
             has_samples = learned_steps(rollout).transpose(0, 1).flatten(1).any(1).tolist()
             for i, (place, learner) in enumerate(zip(together, learners, strict=True)):
                 learner.after_rollout(rollout, i)
                 if i in rates:  # that of the first epoch
-                    metrics["lr"][i] = rates[i]
+                    metrics["lr"][i] = rates[i] / learner.group.factors.get("lr", 1.0)
                 if learns and has_samples[i]:
                     reports[place] = metrics[i : i + 1]
         return reports

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from duel_envs import Duel
+from small_runs import SMALL
 
 from agilerl_like import (
     IPPO,
     PPO,
     ConfigurationError,
     HyperparameterConfig,
+    MultiAgentPopulation,
     Mutations,
     RLParameter,
     TournamentSelection,
@@ -21,11 +24,14 @@ from agilerl_like import (
 )
 from agilerl_like.cli import main
 from agilerl_like.envs.multi_agent.probe_envs import MULTI_AGENT_PROBES
+from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.hpo import Genome, Offspring
 from agilerl_like.hpo.schedules import CHECKED_AT
 from agilerl_like.learning.ppo_update import HYPERPARAM_NAMES
-from agilerl_like.reporting import Callback
+from agilerl_like.reporting import Callback, formatting
 from agilerl_like.reporting.files import read_metrics, read_updates
+from agilerl_like.training.collector import PhaseTimer
+from agilerl_like.training.multi_agent_env_setup import MultiAgentCollector
 
 ENVS = 2
 
@@ -211,6 +217,32 @@ def test_schedules_of_a_team_are_those_of_its_learners():
     team.progress = 0.75
     assert learning_rates(team) == [2.5e-4] * len(team.learners)
     assert learning_rates(team.clone()) == [2.5e-4] * len(team.learners)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("lr", 10.0), ("vf_coef", 0.0)])
+def test_a_team_reports_scheduled_values_without_the_factors_of_its_groups(name, factor):
+    team, report = report_of_duel(schedules={name: [[0, 0.5]]}, group_factors={name: {"red": factor}})
+    own = getattr(team, name)
+    assert float(report[name]) == pytest.approx(own / 2)
+    assert formatting.scheduled({name: own}, {name: float(report[name])}).endswith(" (factor 0.5)")
+
+
+def test_a_team_reports_adapted_rates_without_the_factors_of_its_groups():
+    team, report = report_of_duel(lr_schedule="kl", group_factors={"lr": {"red": 10.0}})
+    scales = [float(learner.moments.lr_scale[0]) for learner in team.learners.values()]
+    assert float(report["lr"]) == pytest.approx(team.lr * np.mean(scales))
+
+
+def report_of_duel(**settings):
+    """Return a team with two groups, and the report of its first update."""
+    env = make_multi_agent_vect_envs(Duel, ENVS, backend="sync")
+    spaces = env.single_observation_spaces, env.single_action_spaces
+    team = IPPO(*spaces, seed=1, num_envs=ENVS, learn_step=8, batch_size=8, lr=1e-4, net_config=SMALL, **settings)
+    teams, timer = MultiAgentPopulation([team]), PhaseTimer(("env", "act", "learn"))
+    collector = MultiAgentCollector(teams, MultiAgentVecEnvAdapter(env), timer)
+    collector.reset([0])
+    collector.collect(8 // ENVS)
+    return team, collector.learn()[0]
 
 
 def test_an_agent_without_schedules_is_saved_as_before():
