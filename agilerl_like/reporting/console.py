@@ -80,6 +80,8 @@ class ConsoleReporter(Reporter):
     def _clear(self) -> None:
         self._record: GenerationRecord | None = None
         self._previous: dict[int, float] = {}
+        self._clones_of_best: dict[int, float] = {}
+        """The best agent's fitness in its generation, by the uid of its clone; nan if this process has not seen it."""
         self._tops: list[_Top] = []
         self._env_steps = 0
         self._rendered = _RenderedMembers(None, self._canvas.size, Segments([]))
@@ -173,11 +175,15 @@ class ConsoleReporter(Reporter):
             place = f"generation {birth.generation}, slot {birth.slot}"
             if birth.reason:
                 self.warning(f"{place}: {birth.reason}")
-            elif birth.parent_generation is not None and self.verbose:
+            elif birth.parent_generation is not None:
+                best = birth.parent_uid, birth.parent_generation
+                known = (top.fitness for top in self._tops if (top.uid, top.generation) == best)
+                self._clones_of_best[birth.uid] = next(known, math.nan)
                 parent = f"member {birth.parent_uid} of generation {birth.parent_generation}"
-                self._print(
-                    Text(f"{place}: a clone of the run's best agent ({parent}), which is ahead of all", style="dim")
-                )
+                if self.verbose:
+                    self._print(
+                        Text(f"{place}: a clone of the run's best agent ({parent}), which is ahead of all", style="dim")
+                    )
 
     def warning(self, text: str) -> None:
         """Print a warning above the live display."""
@@ -241,7 +247,11 @@ class ConsoleReporter(Reporter):
         if self._rendered.record is not self._record or self._rendered.size != size:
             title = Rule(f"generation {self._record.generation}", align="left", style="dim")
             table = members_table(
-                self._record, self._previous, width=size.width, height=size.height - 5 - bool(self._record.tracked)
+                self._record,
+                self._previous,
+                self._clones_of_best,
+                width=size.width,
+                height=size.height - 5 - bool(self._record.tracked),
             )
             self._rendered = _RenderedMembers(
                 self._record, size, Segments(list(self._canvas.render(Group(title, table))))

@@ -25,14 +25,21 @@ _ARCHITECTURE_WIDTH_ALONE = 12  # least width in the second table
 
 
 def members_table(
-    record: GenerationRecord, previous: Mapping[int, float], *, width: int, height: int = 10_000
+    record: GenerationRecord,
+    previous: Mapping[int, float],
+    clones_of_best: Mapping[int, float],
+    *,
+    width: int,
+    height: int = 10_000,
 ) -> RenderableType:
     """Return a generation's members in one or two tables of at most `width` columns and about `height` lines.
 
-    `previous` is the fitness of the previous generation by uid; offspring are compared with their parent.
+    `previous` is the fitness of the previous generation by uid; offspring are compared with their parent. Clones of the
+    run's best agent, and their offspring of the same generation, are compared with that agent, whose fitness
+    `clones_of_best` has by the clone's uid.
     """
     members = sorted(record.members, key=fitness_order, reverse=True)
-    identity = _identity(members, previous, math.inf if record.target is None else record.target)
+    identity = _identity(members, previous, clones_of_best, math.inf if record.target is None else record.target)
     names = dict.fromkeys(name for m in members for name in m.hyperparameters)  # members may have other ranges
     hyperparameters = [
         _column(name, formatting.hyperparameters([m.hyperparameters.get(name, "") for m in members])) for name in names
@@ -132,9 +139,11 @@ def _column(header: str, cells: Iterable[str], styles: Iterable[str] | str = "")
     return _Column(header, [Text(cell, style=style) for cell, style in zip(cells, each, strict=False)])
 
 
-def _identity(members: list[MemberRecord], previous: Mapping[int, float], target: float) -> list[_Column]:
-    fitness = [m.fitness for m in members]
-    changes = [m.fitness - previous.get(m.uid, previous.get(m.parent_uid, math.nan)) for m in members]
+def _identity(
+    members: list[MemberRecord], previous: Mapping[int, float], clones_of_best: Mapping[int, float], target: float
+) -> list[_Column]:
+    fitness, known = [m.fitness for m in members], {**clones_of_best, **previous}
+    changes = [m.fitness - known.get(m.uid, known.get(m.parent_uid, math.nan)) for m in members]
     is_new = [bool(previous) and m.uid not in previous for m in members]
     has_parent = [new and m.parent_uid != NO_PARENT for m, new in zip(members, is_new, strict=True)]
     names = [f"{m.uid} ← {m.parent_uid}" if its else str(m.uid) for m, its in zip(members, has_parent, strict=True)]

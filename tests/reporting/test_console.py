@@ -45,9 +45,9 @@ def written(console: Console) -> str:
     return console.file.buffer.getvalue().decode(console.encoding)
 
 
-def table(record, previous, *, width, height=100) -> list[str]:
+def table(record, previous, clones_of_best=None, *, width, height=100) -> list[str]:
     console = a_console(terminal=False, width=width)
-    console.print(members_table(record, previous, width=width, height=height))
+    console.print(members_table(record, previous, clones_of_best or {}, width=width, height=height))
     return [line.rstrip() for line in written(console).splitlines()]
 
 
@@ -96,6 +96,14 @@ def test_table_is_sorted_by_fitness_and_compares_offspring_with_parents():
 
 def test_a_fresh_member_has_no_parent_in_the_table():
     assert table(a_generation(a_member(uid=9), number=2), {0: 100.0}, width=120)[1].split()[:3] == ["0", "9", "100.0"]
+
+
+def test_offspring_of_a_clone_of_the_best_agent_are_compared_with_that_agent_too():
+    """Members 2 and 3 have taken their slots in one generation."""
+    members = a_member(uid=2, parent_uid=0, fitness=195.0), a_member(slot=1, uid=3, parent_uid=2, fitness=190.0)
+    first, second = table(a_generation(*members, number=3), {0: 90.0, 1: 50.0}, {2: 200.0}, width=120)[1:]
+    assert first.split()[:6] == ["0", "2", "←", "0", "195.0", "10.0"]
+    assert (first.split()[6], second.split()[6]) == ("-5.0", "-10.0")
 
 
 def test_narrow_window_splits_the_table():
@@ -225,6 +233,24 @@ def test_clones_of_the_best_agent_are_reported():
     assert written(console).splitlines()[-1] == (
         "generation 5, slot 1: a clone of the run's best agent (member 0 of generation 3), which is ahead of all"
     )
+
+
+def test_a_clone_of_the_best_agent_is_compared_with_that_agent():
+    """Its parent had earned 90 after the generation that it was cloned from."""
+    console = a_console(terminal=True, width=100)
+    reporter = ConsoleReporter(console, clock=Clock())
+    reporter.start(a_run())
+    others = [a_member(slot=1, uid=1, fitness=50.0) for _ in range(2)]
+    reporter.generation(a_generation(a_member(fitness=200.0), others[0]))
+    reporter.generation(a_generation(a_member(fitness=90.0), others[1], number=2))
+    reporter.offspring((a_birth(generation=2, uid=2, parent_uid=0, parent_generation=1),))
+    clone = a_member(slot=1, uid=2, parent_uid=0, fitness=195.0)
+    reporter.generation(a_generation(a_member(fitness=80.0), clone, number=3))
+    last = written(console).split("generation 3")[-1]
+    assert re.search(r"2 ← 0 +195\.0 +10\.0 +-5\.0 ", last)
+    reporter.generation(a_generation(a_member(fitness=80.0), replace(clone, fitness=210.0), number=4))
+    assert re.search(r" 2 +210\.0 +10\.0 +\+15\.0 ", written(console).split("generation 4")[-1])
+    reporter.close()
 
 
 def test_progress_line_every_ten_seconds_without_a_terminal():
