@@ -128,13 +128,14 @@ class TensorBoardReporter(TrackerReporter):
         self._excepthook = threading.excepthook
 
     def start(self, run: RunRecord) -> None:
-        """Wait for the first generation: the event file is opened with its step."""
+        """Wait for the first generation, whose step opens a new event file, also where a run restarts."""
+        self.close()
         folder = self._logging_dir / self._name
         self._run_name = run.name
         self._is_in_run_dir = run.run_dir is not None and folder.is_relative_to(run.run_dir.absolute())
 
     def generation(self, record: GenerationRecord) -> None:
-        """Log every finite number; of a resumed run, discard the steps that a killed process logged from here on."""
+        """Log every finite number; the first generation discards the steps that were logged from here on before."""
         if self._tracker is None:
             name, is_resumed = self._place(is_new=record.generation == 1 and not self._is_in_run_dir)
             self._open(name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})

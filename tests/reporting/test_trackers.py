@@ -196,6 +196,17 @@ def test_an_option_with_a_secret_is_refused_because_settings_are_written_and_sen
     assert "hush" not in str(found.value)
 
 
+def test_tensorboard_discards_steps_of_an_attempt_in_which_all_members_diverged(tmp_path):
+    reporter = tracker_reporter("tensorboard", tmp_path)
+    for generations in ((1, 2, 3), (2,)):  # the restart continues after the first
+        reporter.start(a_run())
+        for number in generations:
+            reporter.generation(a_generation(a_member(fitness=10.0 * number + generations[0]), number=number))
+    reporter.close()
+    curve = scalars_in(tmp_path / "tensorboard", "member/0/eval/mean_reward")
+    assert curve == [(100_000, 11.0), (200_000, 22.0)]
+
+
 def test_wandb_logs_over_env_steps_and_is_finished_once(wandb_calls):
     reporter = tracker_reporter({"name": "wandb", "project": "mine"}, None)
     reporter.start(a_run())
