@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tyro.conf import Positional
@@ -131,16 +130,15 @@ def _write_methods(best: Mapping[str, np.ndarray], env_steps: float) -> None:
 def _write_found(runs: list[Run], run_names: list[str]) -> None:
     """Print the hyperparameters that the best agent of each run has, its architecture, and its number of weights."""
     best = [run.records.rows[run.records.best_row] for run in runs]
-    names = dict.fromkeys(name for row in best for name in row if name.startswith("hp/"))
-    rows = [[name.removeprefix("hp/"), *(_value(row.get(name)) for row in best)] for name in names]
+    found = [run.records.active_hyperparameters(run.records.best_row) for run in runs]
+    rows = [
+        [name, *(formatting.hyperparameter(its[name]) if name in its else MISSING for its in found)]
+        for name in dict.fromkeys(name for its in found for name in its)
+    ]
     rows.append(["architecture", *(row["architecture"] or MISSING for row in best)])
     rows.append(["weights", *(f"{row['parameters']:,.0f}" for row in best)])
     write_line("\nhyperparameters and architecture of each run's best agent")
     write_table(("best agent", *run_names), rows)
-
-
-def _value(value: Any) -> str:
-    return MISSING if value is None else formatting.hyperparameter(value)
 
 
 def _write_differences(runs: list[Run], run_names: list[str]) -> None:

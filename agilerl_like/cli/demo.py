@@ -55,7 +55,8 @@ def demo(config: Positional[str] = CONFIG, /, dir: Path = Path("runs"), seed: in
     write_line(f"  returns on fresh episodes: {', '.join(shown)}")
     write_line("\nHow the best agent came about")
     write_table(("generation", "member", "mutation", "parent", "member's", "gain"), lineage_rows(records))
-    found = [f"{name[3:]} {formatting.hyperparameter(best[name])}" for name in records.hyperparameters]
+    values = records.active_hyperparameters(records.best_row)
+    found = [f"{name} {formatting.hyperparameter(value)}" for name, value in values.items()]
     median = statistics.median(returns)
     write_line(f"\nfound            {', '.join(found)}; architecture {best['architecture']}")
     error = formatting.fitness(last["population/best_ever_standard_error"])

@@ -362,13 +362,9 @@ def _configuration(run: RunHistory) -> str:
 
 
 def _genome(run: RunHistory, row: int) -> str:
-    own = run.rows[row]
-    values = [
-        f"{name[3:]} {formatting.hyperparameter(own[name])}"
-        for name in run.hyperparameters
-        if isinstance(own[name], str) or math.isfinite(own[name])
-    ]
-    return "; ".join(filter(None, (", ".join(values), own["architecture"])))
+    found = run.active_hyperparameters(row)
+    values = [f"{name} {formatting.hyperparameter(value)}" for name, value in found.items()]
+    return "; ".join(filter(None, (", ".join(values), run.rows[row]["architecture"])))
 
 
 def _section(title: str, note: str, body: str) -> str:

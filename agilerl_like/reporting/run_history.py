@@ -172,6 +172,11 @@ class RunHistory:
         """The columns of hyperparameters."""
         return [name for name in self.rows[0] if name.startswith("hp/")]
 
+    def active_hyperparameters(self, row: int) -> dict[str, Any]:
+        """Return the hyperparameters of a row by name, without those whose condition (`when`) is not met."""
+        values = {name.removeprefix("hp/"): self.rows[row][name] for name in self.hyperparameters}
+        return {name: value for name, value in values.items() if isinstance(value, str) or math.isfinite(value)}
+
     @cached_property
     def scheduled(self) -> list[str]:
         """The columns of hyperparameters that a schedule changed, which are means over each member's updates."""

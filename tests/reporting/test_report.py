@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reporting_examples import a_birth, a_founder, a_generation, a_member, a_run, report_of
 
-from agilerl_like.cli import main
+from agilerl_like.cli import demo, main
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import CsvReporter, LineageReporter, charts
 from agilerl_like.reporting.estimates import (
@@ -312,6 +312,35 @@ def test_compare_has_a_mean_for_each_method_and_their_difference(tmp_path, capsy
     assert "interval" not in out  # of one run each
     assert "without a mean, because of one run each: evolution auto; selection tournament" in out
     assert "equal training steps (up to 300k)" in out
+
+
+def write_run_of_conditions(folder, **changes):
+    """Write a run of two members, of which the second meets the conditions of all hyperparameters."""
+    reporter = CsvReporter(folder)
+    reporter.start(a_run())
+    values = {"lr": 1e-3, "kl_threshold": 0.01, "target_kl": 0.02}
+    second = a_member(slot=1, uid=1, fitness=50.0, hyperparameters=values)
+    reporter.generation(a_generation(a_member(hyperparameters=values, **changes), second))
+    return folder
+
+
+def test_compare_leaves_out_hyperparameters_whose_condition_is_not_met(tmp_path, capsys):
+    first = write_run_of_conditions(tmp_path / "a", inactive=["kl_threshold", "target_kl"])
+    second = write_run_of_conditions(tmp_path / "b", inactive=["target_kl"])
+    assert main(["compare", str(first), str(second)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    begin = rows.index(["best", "agent", "a", "b"])
+    assert rows[begin + 1 : begin + 3] == [["lr", "1e-3", "1e-3"], ["kl_threshold", "-", "0.01"]]
+    assert rows[begin + 3][0] == "architecture"
+
+
+def test_what_a_demonstration_found_has_no_hyperparameter_whose_condition_is_not_met(tmp_path, capsys, monkeypatch):
+    write_run_of_conditions(tmp_path / "demo", inactive=["kl_threshold"])
+    monkeypatch.setattr(demo, "train_config", lambda config: 0)
+    monkeypatch.setattr(demo, "train_initial_members", lambda run, **options: [10.0])
+    assert main(["demo", "--dir", str(tmp_path)]) == 0
+    found = "found            lr 1e-3, target_kl 0.02; architecture enc 64 | head 64 Tanh\n"
+    assert found in capsys.readouterr().out
 
 
 def test_compare_names_the_run_that_ends_the_comparison(tmp_path, capsys):
