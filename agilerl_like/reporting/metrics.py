@@ -1,8 +1,9 @@
 """Metrics of a generation by name, for CSV and all trackers.
 
-`rollout/`, `train/`, `eval/` and `time/` have the meaning of Stable-Baselines3 (`eval/mean_reward` is the fitness,
-`rollout/ep_rew_mean` the return of training episodes); `hp/`, `member/` and `population/` are ours; `callback/` has
-what callbacks track.
+`rollout/`, `train/`, `eval/` and `time/` have the names of Stable-Baselines3 (`eval/mean_reward` is the fitness,
+`rollout/ep_rew_mean` the return of training episodes). PPO's `train/value_loss` is half the mean squared error, where
+Stable-Baselines3 logs the whole, and with `normalize_value` in the units of normalised targets. `hp/`, `member/` and
+`population/` are ours; `callback/` has what callbacks track.
 """
 
 from __future__ import annotations
