@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import cast
 
 import gymnasium
 import torch
@@ -23,7 +23,7 @@ from agilerl_like.modules.memory_module import MemorySpec
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.modules.spec import Arguments
-from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder
+from agilerl_like.networks.architecture import PARTS, NetworkSpec, make_encoder, rebuild_encoder
 from agilerl_like.networks.custom import Branch, CustomSpec, EvolvableCustom
 from agilerl_like.networks.distributions import ActionDistribution, make_distribution
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
@@ -151,7 +151,7 @@ class ActorCritic(CompositeModule[NetworkSpec]):
                 encoder, memory, head = branch.encoder, branch.memory, branch.head
                 latent = encoder.num_outputs if given else its.latent_dim
                 if encoder not in instead and (encoder.spec, encoder.num_outputs) != (its.encoder, latent):
-                    instead[encoder] = cast(Any, type(encoder))(its.encoder, encoder.inputs, latent)
+                    instead[encoder] = rebuild_encoder(encoder, its.encoder, latent)
                 if memory not in instead and (memory.spec, memory.inputs) != (its.memory, latent):
                     instead[memory] = make_recurrent(its.memory, latent)
                 features = cast(RecurrentModule, instead.get(memory, memory)).num_outputs

@@ -501,6 +501,20 @@ def make_encoder(spec: NetworkSpec, encoding: ObservationEncoder, branch: Branch
     return module(spec.encoder, forms[kind.input_form], spec.latent_dim)
 
 
+def rebuild_encoder(encoder: EvolvableModule, spec: Spec, num_outputs: int) -> EvolvableModule:
+    """Return an encoder with the same inputs, built from another spec of its kind; its weights may be undefined.
+
+    As in `make_encoder`, the entry of its kind builds it, which may be a function with arguments of its own, such as a
+    `functools.partial`, that the class of the module lacks.
+    """
+    if isinstance(encoder, EvolvableCustom):
+        return EvolvableCustom(cast(CustomSpec, spec), encoder.inputs, num_outputs)
+    kind = next(kind for kind in ENCODERS.values() if kind.spec is type(spec))
+    if kind.flat is not None and kind.input_form == "vectors" and isinstance(encoder.inputs, Sequence):
+        return kind.flat(spec, encoder.inputs, num_outputs)
+    return kind.module(spec, encoder.inputs, num_outputs)
+
+
 def _input_forms(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Return the input forms that observations with these leaves have, and the `inputs` argument of each."""
     images = [leaf for leaf in leaves if leaf.kind == "image"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from agilerl_like.modules.layers import skip_init
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.networks.actor_critic import ActorCritic, Network
-from agilerl_like.networks.architecture import PARTS, NetworkSpec
+from agilerl_like.networks.architecture import PARTS, NetworkSpec, rebuild_encoder
 from agilerl_like.networks.identity_module import EmptySpec, IdentityModule
 from agilerl_like.networks.observation_norm import NoNorm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
@@ -72,7 +72,7 @@ class BranchedNetwork(ActorCritic):
             for name, branch in self.branches.items():
                 encoder, head, head_spec = branch.encoder, branch.head, self.head_spec(name, spec)
                 if encoder not in instead and (encoder.spec, encoder.num_outputs) != (spec.encoder, spec.latent_dim):
-                    instead[encoder] = cast(Any, type(encoder))(spec.encoder, encoder.inputs, spec.latent_dim)
+                    instead[encoder] = rebuild_encoder(encoder, spec.encoder, spec.latent_dim)
                 if branch.memory.inputs != spec.latent_dim:
                     instead[branch.memory] = IdentityModule(EmptySpec(), spec.latent_dim)
                 if (head.spec, head.inputs) != (head_spec, spec.latent_dim):
