@@ -16,6 +16,7 @@ of an LSTM are an axis of their own).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -70,8 +71,33 @@ class EvolvableModule(nn.Module, Generic[SpecT]):
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
 
     def rebuild(self: ModuleT, spec: Any) -> ModuleT:
-        """Return a module with the same inputs and outputs built from another spec, with undefined weights."""
+        """Return a module with the same inputs and outputs built from another spec, with undefined weights.
+
+        A class whose constructor has other parameters than these three overrides it, to pass them on.
+
+        Raises:
+            ConfigurationError: as `check_rebuild`.
+        """
+        self.check_rebuild("module")
         return cast(Any, type(self))(spec, self.inputs, self.num_outputs)
+
+    def check_rebuild(self, field: str) -> None:
+        """Raise ConfigurationError if `rebuild` is inherited and would not give the constructor all of its arguments.
+
+        `field` is the name of the module in the message.
+        """
+        if type(self).rebuild is not EvolvableModule.rebuild:
+            return
+        own = inspect.signature(type(self)).parameters.values()
+        by_place = [its for its in own if its.kind in (its.POSITIONAL_ONLY, its.POSITIONAL_OR_KEYWORD)]
+        takes_three = len(by_place) == 3 or (len(by_place) < 3 and any(its.kind is its.VAR_POSITIONAL for its in own))
+        if not takes_three or any(its.kind is its.KEYWORD_ONLY for its in own):
+            name, names = type(self).__name__, ", ".join(map(str, own)) or "none"
+            raise ConfigurationError(
+                f"{field}={name} evolves, and its constructor has the parameters {names:.200}, but a "
+                f"mutation builds {name}(spec, inputs, num_outputs); allowed are these three alone, or a method "
+                "rebuild(self, spec) of the class that returns the module for another spec with all of its arguments"
+            )
 
     def reset_(self, generator: torch.Generator, *, output_gain: float) -> None:
         """Draw initial weights; `output_gain` scales the last layer's."""

@@ -63,9 +63,15 @@ class UserNetworkSpec(Spec):
         return cls(ModuleTemplate(module), module.spec if isinstance(module, EvolvableModule) else EmptySpec())
 
     def check(self, field: str) -> None:
-        """Raise ConfigurationError if an evolvable module has parameters with `requires_grad=False`."""
+        """Raise ConfigurationError if an evolvable module has parameters with `requires_grad=False`.
+
+        The same holds for one that a mutation could not build (see `EvolvableModule.check_rebuild`).
+        """
         module = self.template.module
-        if isinstance(module, EvolvableModule) and _frozen_names(module):
+        if not isinstance(module, EvolvableModule):
+            return
+        module.check_rebuild(field)
+        if _frozen_names(module):
             raise ConfigurationError(
                 f"{field}={self.template} evolves, so all of its parameters are learned, but requires_grad=False is "
                 f"set for {', '.join(sorted(_frozen_names(module))):.200}; "
@@ -93,7 +99,7 @@ class CustomSpec(CompositeSpec):
 
         Raises:
             ConfigurationError: one of them is missing or no `nn.Module`, or is an `EvolvableModule` that has parameters
-                with `requires_grad=False`; or they have a parameter in common.
+                with `requires_grad=False` or that a mutation could not build; or they have a parameter in common.
         """
         for name, network in (("actor_network", actor_network), ("critic_network", critic_network)):
             if not isinstance(network, nn.Module):

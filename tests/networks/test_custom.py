@@ -49,6 +49,34 @@ def sequential(outputs, inputs=4):
     return net
 
 
+class WithFactor(EvolvableMLP):
+    """A user's evolvable network whose constructor has a further argument."""
+
+    def __init__(self, spec, inputs, num_outputs, scale=1.0):
+        super().__init__(spec, inputs, num_outputs)
+        self.scale = scale
+
+    def forward(self, x):
+        return super().forward(self.scale * x)
+
+    def layer_input(self, name, x):
+        return super().layer_input(name, self.scale * x)
+
+
+class Rebuilt(WithFactor):
+    """Passes the further argument on."""
+
+    def rebuild(self, spec):
+        return Rebuilt(spec, self.inputs, self.num_outputs, self.scale)
+
+
+class WithoutSizes(EvolvableMLP):
+    """Has its sizes from elsewhere."""
+
+    def __init__(self, hidden_size=(16,)):
+        super().__init__(MLPSpec(hidden_size), 4, 3)
+
+
 def squashed(outputs):
     net = Squashed(MLPSpec((16,)), 4, outputs)
     net.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
@@ -224,6 +252,35 @@ def test_an_evolved_user_network_is_loaded_with_its_architecture(tmp_path):
     loaded = PPO.load(tmp_path / "agent", actor_network=squashed(3), critic_network=squashed(1))
     assert loaded.architecture.to_config() == agent.architecture.to_config()
     np.testing.assert_array_equal(loaded.get_action(observations())[3], agent.get_action(observations())[3])
+
+
+def rebuilt(outputs):
+    net = Rebuilt(MLPSpec((16,)), 4, outputs, scale=5.0)
+    net.reset_(torch.Generator().manual_seed(0), output_gain=1.0)
+    return net
+
+
+def test_a_rebuild_of_the_class_passes_further_arguments_on(tmp_path):
+    seen = torch.from_numpy(observations())
+    before = agent_of(rebuilt).network.actor(seen)
+    agent = mutated(rebuilt, "encoder.actor.add_node", layer=0, nodes=16)
+    torch.testing.assert_close(agent.network.actor(seen), before)
+    agent.save_checkpoint(tmp_path / "agent")
+    loaded = PPO.load(tmp_path / "agent", actor_network=rebuilt(3), critic_network=rebuilt(1))
+    for other in (agent, agent.clone(), loaded):
+        assert other.actor.encoder.net.scale == 5.0
+        assert torch.equal(other.network.actor(seen), agent.network.actor(seen))
+
+
+def test_a_constructor_that_a_mutation_cannot_call_is_refused():
+    message = (
+        r"actor_network=WithFactor evolves, and .* spec, inputs, num_outputs, scale=1\.0, but .* rebuild\(self, spec\)"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        agent_of(lambda outputs: WithFactor(MLPSpec((16,)), 4, outputs, scale=5.0))
+    for module in (WithFactor(MLPSpec((16,)), 4, 3), WithoutSizes()):
+        with pytest.raises(ConfigurationError, match=f"module={type(module).__name__} evolves, and its constructor"):
+            module.add_node()
 
 
 def test_fresh_members_of_an_evolved_user_network_keep_the_supplied_weights_and_draw_the_others():
