@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from agilerl_like.algorithms.evolution_strategy import (
     EvolutionStrategyGroup,
     EvolutionStrategyLearner,
 )
-from agilerl_like.algorithms.serialization import SEARCH, WEIGHTS_ONLY, read_flag
+from agilerl_like.algorithms.serialization import SEARCH
 from agilerl_like.errors import ConfigurationError, check_argument_names
 from agilerl_like.hpo import HyperparameterConfig, Mutation
 from agilerl_like.learning.covariance_search import (
@@ -29,7 +28,6 @@ from agilerl_like.learning.covariance_search import (
 )
 from agilerl_like.learning.execution import Precision
 from agilerl_like.learning.perturbations import ReturnsUpdate
-from agilerl_like.networks.actor_critic import ActorCritic
 from agilerl_like.networks.observation_norm import ObservationNormKind
 from agilerl_like.resources import check_memory
 from agilerl_like.storage import safe_folder
@@ -42,7 +40,7 @@ SMALL = {"latent_dim": 8, "encoder": "mlp", "encoder_config": _PART, "head_confi
 class CMAESLearner(EvolutionStrategyLearner):
     """The policy of one agent, which is the mean of a search."""
 
-    algo = "CMAES"
+    algo, own_prefix = "CMAES", SEARCH
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -86,37 +84,17 @@ class CMAESLearner(EvolutionStrategyLearner):
         super().reinitialize()
         self._search = None
 
-    def copy_for(self, algorithm: Any) -> CMAESLearner:
-        other = super().copy_for(algorithm)
-        other._search = copy.deepcopy(self._search)
-        return other
+    def own_state(self) -> dict[str, Tensor]:
+        return self.search.tensors()
 
-    def tensors(self) -> dict[str, Tensor]:
-        state = self.search.tensors()
-        return {**super().tensors(), **{f"{SEARCH}{name}": tensor for name, tensor in state.items()}}
-
-    def load_state(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        super().load_state(document, tensors)
-        if not read_flag(document, WEIGHTS_ONLY):
-            state = {name.removeprefix(SEARCH): tensors[name] for name in tensors if name.startswith(SEARCH)}
-            self._search = CovarianceSearch.from_tensors(state, self.algorithm.num_envs)
-
-    def _check_facts(
-        self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
-    ) -> None:
-        own = {name: facts for name, facts in found.items() if name.startswith(SEARCH)}
-        rest = {name: facts for name, facts in found.items() if name not in own}
-        super()._check_facts(rest, network, weights_only=weights_only)
-        if weights_only:
-            return
-        size = sum(parameter.numel() for parameter in network.parameters())
-        wanted = {
-            f"{SEARCH}{name}": safe_folder.TensorInfo(shape, torch.float64)
-            for name, shape in CovarianceSearch.shapes(size).items()
-        }
-        if own != wanted:
-            odd = sorted(name for name in {*own, *wanted} if own.get(name) != wanted.get(name))
+    def load_own_state(self, state: Mapping[str, Tensor]) -> None:
+        found, size = safe_folder.tensor_infos(state), self.parameter_count
+        shapes = CovarianceSearch.shapes(size)
+        wanted = {name: safe_folder.TensorInfo(shape, torch.float64) for name, shape in shapes.items()}
+        if found != wanted:
+            odd = sorted(f"{SEARCH}{name}" for name in {*found, *wanted} if found.get(name) != wanted.get(name))
             raise ValueError(f"tensors {odd} are missing, too many, or of another shape than {size} weights need")
+        self._search = CovarianceSearch.from_tensors(state, self.algorithm.num_envs)
 
 
 class CMAESGroup(EvolutionStrategyGroup[CMAESLearner]):

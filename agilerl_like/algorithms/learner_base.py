@@ -441,6 +441,22 @@ class LearnerBase:
 
     # -- copies
 
+    def own_state(self) -> dict[str, Tensor]:
+        """Return by name the tensors of learning that a subclass has beside those of this class.
+
+        Clones and files contain them, except files of weights alone. `reinitialize` sets them to their initial values.
+        """
+        return {}
+
+    def load_own_state(self, state: Mapping[str, Tensor]) -> None:
+        """Set the tensors that `own_state` returned, which this learner may keep; those of a file are on the CPU.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        if state:
+            raise ValueError(f"tensors {sorted(state)} of own_state are too many: {type(self).__name__} has none")
+
     def forget_random_steps(self) -> None:
         """Count none of the random steps since the last rollout, because it was learned from or discarded."""
         self._random_steps_taken = self._undone_random_steps = 0
@@ -464,6 +480,7 @@ class LearnerBase:
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
         copy.env_steps, copy.return_statistics = self.env_steps, self.return_statistics
+        copy.load_own_state({name: tensor.clone() for name, tensor in self.own_state().items()})
         copy.updates_without_learning, copy.updates_before = self.updates_without_learning, self.updates_before
         if copy.index == self.index:  # it continues the steps of a hand-written loop
             copy._last_noise, copy._random_steps_taken = self._last_noise, self._random_steps_taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import torch
@@ -16,6 +16,7 @@ from agilerl_like.algorithms.learner_host import LearnerHost
 from agilerl_like.algorithms.serialization import (
     ADAM,
     LEARNING_STATE,
+    OWN,
     RECENT_OBSERVATIONS,
     REWARD_NORM,
     WEIGHTS_ONLY,
@@ -47,6 +48,9 @@ STATISTICS = {f"{REWARD_NORM}{part}": part for part in ReturnStatistics._fields}
 
 class StoredLearner(LearnerBase):
     """A learner's document and tensors."""
+
+    own_prefix: ClassVar[str] = OWN
+    """Beginning of the names of `own_state` in `tensors`; one of `LEARNING_STATE`."""
 
     def document(self) -> dict[str, Any]:
         """Return everything but tensors as JSON data.
@@ -92,6 +96,7 @@ class StoredLearner(LearnerBase):
             **moments,
             **({name: getattr(rewards, part) for name, part in STATISTICS.items()} if has_rewards else {}),
             RECENT_OBSERVATIONS: self.recent_observations,
+            **{f"{self.own_prefix}{name}": tensor for name, tensor in self.own_state().items()},
         }
 
     @classmethod
@@ -181,15 +186,20 @@ class StoredLearner(LearnerBase):
             for name, tensor in _tensors_of(self.network).items():
                 tensor.copy_(tensors[name])
         update_count_flags(self.network)
+        if not weights_only:
+            own = [name for name in tensors if name.startswith(self.own_prefix)]
+            self.load_own_state({name.removeprefix(self.own_prefix): tensors[name].clone() for name in own})
 
     def _check_facts(
         self, found: Mapping[str, safe_folder.TensorInfo], network: ActorCritic, *, weights_only: bool
     ) -> None:
         """Raise ValueError unless stored tensors have a network's names, shapes and dtypes.
 
-        With `weights_only` the state of learning is not read; earlier versions stored some of it.
+        With `weights_only` the state of learning is not read; earlier versions stored some of it. `load_own_state`
+        checks its own part.
         """
         info = safe_folder.TensorInfo
+        found = {name: facts for name, facts in found.items() if not name.startswith(self.own_prefix)}
         if weights_only:
             found = {name: facts for name, facts in found.items() if not name.startswith(LEARNING_STATE)}
         wanted = safe_folder.tensor_infos(_tensors_of(network))

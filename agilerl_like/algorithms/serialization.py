@@ -164,8 +164,8 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
 
 WEIGHTS_ONLY = "weights_only"
 """Key of a flag in a learner's document: only the tensors that acting needs are stored."""
-ADAM, REWARD_NORM, SEARCH, RECENT_OBSERVATIONS = "adam.", "reward_norm.", "cma.", "recent_observations"
-LEARNING_STATE = (ADAM, REWARD_NORM, SEARCH, RECENT_OBSERVATIONS)
+ADAM, REWARD_NORM, SEARCH, OWN, RECENT_OBSERVATIONS = "adam.", "reward_norm.", "cma.", "own.", "recent_observations"
+LEARNING_STATE = (ADAM, REWARD_NORM, SEARCH, OWN, RECENT_OBSERVATIONS)
 """Beginnings of the names of a learner's tensors that learning needs and acting does not."""
 
 

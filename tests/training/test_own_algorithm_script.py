@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from gymnasium.spaces import Box, Discrete
 from scripts import own_registrations
 from small_runs import SMALL
 
 from agilerl_like import PPO, make_vect_envs, train_on_policy
 from agilerl_like.algorithms.population import Population
+from agilerl_like.algorithms.serialization import without_learning_state
 from agilerl_like.cli import main
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection
 from agilerl_like.training.collector import Collector, PhaseTimer
 
@@ -73,6 +75,43 @@ def test_it_evolves_predicts_and_is_loaded(script, tmp_path):
     for name, found in (("clip_coef", "it is a setting of PPO"), ("gama", "did you mean 'gamma'")):
         with pytest.raises(ConfigurationError, match=f"setting='{name}' is unknown.*{found}"):
             a2c(*spaces, **{name: 0.2})
+
+
+def test_clones_and_files_contain_the_own_state_of_a_learner(script, tmp_path):
+    class Learner(script["A2CLearner"]):
+        """Has a baseline, too."""
+
+        algo = "WithBaseline"
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.baseline = torch.zeros(2)
+
+        def own_state(self):
+            return {"baseline": self.baseline}
+
+        def load_own_state(self, state):
+            self.baseline = state["baseline"]
+
+    class Group(script["A2CGroup"]):
+        learner_class = Learner
+
+    class WithBaseline(script["A2C"]):
+        algo, group_class = "WithBaseline", Group
+
+    space = Box(-1.0, 1.0, (4,))
+    agent = WithBaseline(space, Discrete(2), net_config=SMALL, seed=1)
+    agent.learner.baseline = torch.tensor([2.0, 3.0])
+    clone = agent.clone()
+    agent.save_checkpoint(tmp_path / "agent")
+    agent.learner.baseline += 1  # of the agent alone
+    for other in (clone, WithBaseline.load(tmp_path / "agent")):
+        assert other.learner.baseline.tolist() == [2.0, 3.0]
+    acting = WithBaseline.from_documents(*without_learning_state(*agent.to_documents()), device="cpu", where="here")
+    assert acting.learner.baseline.tolist() == [0.0, 0.0]
+    document, tensors = agent.to_documents()
+    with pytest.raises(CheckpointError, match=r"tensors \['baseline'\] of own_state are too many: A2CLearner has none"):
+        script["A2C"].from_documents({**document, "algorithm": "A2C"}, tensors, device="cpu", where="here")
 
 
 def test_its_configuration_trains_through_the_command(script, tmp_path, monkeypatch, capsys):
