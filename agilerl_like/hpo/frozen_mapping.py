@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 V_co = TypeVar("V_co", covariant=True)
 
 
 class FrozenMapping(Mapping[str, V_co]):
-    """An immutable, hashable mapping from names to values; its lists become tuples."""
+    """An immutable, hashable mapping from names to values, which are stored as `frozen` returns them."""
 
     __slots__ = ("_entries",)
 
@@ -37,5 +39,7 @@ class FrozenMapping(Mapping[str, V_co]):
 
 
 def frozen(value: Any) -> Any:
-    """Return lists as tuples."""
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+    """Return lists as tuples, scalars of numpy as numbers, and arrays as tuples of numbers: JSON and hashes need it."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return tuple(map(frozen, value)) if isinstance(value, list) or type(value) is tuple else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from contextlib import nullcontext
@@ -371,6 +372,18 @@ def test_values_in_use_are_checked_where_the_explorer_changes_them(layers, befor
     )
     with nullcontext() if is_allowed else pytest.raises(ConfigurationError, match=r"target_kl=0\.5 lies outside"):
         checked_proposal(Proposed(), (new, (with_hyperparameters(old, new.hyperparameters)[1],)), old, ranges)
+
+
+def test_proposals_and_records_contain_plain_numbers_where_the_explorer_uses_numpy(layers) -> None:
+    old, ranges = Genome({"lr": 1e-3, "n": 4}, layers()), HyperparameterConfig(n=RLParameter(1, 9))
+    by_hand = (
+        old.replace(hyperparameters={"lr": 1e-3, "n": np.int64(8)}),
+        Mutation("rl_hp", "", {"n": (4, np.int64(8))}),
+    )
+    for genome, record in (with_hyperparameters(old, {"n": np.int64(8)}), by_hand):
+        genome, (record,) = checked_proposal(Proposed(), (genome, (record,)), old, ranges)
+        assert [type(value) for value in (genome.hyperparameters["n"], *record.details["n"])] == [int] * 3
+        assert json.dumps(record.to_json()["details"]) == '{"n": [4, 8]}'
 
 
 @pytest.mark.parametrize("explorer", [PB2(always=True), TPE(random=0.0, min_jobs=4)], ids=["pb2", "tpe"])

@@ -22,6 +22,7 @@ from agilerl_like.registry import registered
 from agilerl_like.reporting import read_lineage
 
 RANGE = RLParameter(1e-5, 1e-1)
+RANGES = HyperparameterConfig(lr=RANGE)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class HistoryAsSeed(Explorer):
         return changed, (record,)
 
 
-def run(folder, max_steps, selection, mutation=HistoryAsSeed(), **options):
+def run(folder, max_steps, selection, mutation=HistoryAsSeed(), hp_config=RANGES, checkpoint=64, **options):
     env = make_vect_envs("CartPole-v1", num_envs=2, backend="sync")
     pop = PPO.population(
         3,
@@ -59,7 +60,7 @@ def run(folder, max_steps, selection, mutation=HistoryAsSeed(), **options):
         num_envs=2,
         learn_step=32,
         batch_size=32,
-        hp_config=HyperparameterConfig(lr=RANGE),
+        hp_config=hp_config,
         sample_hyperparameters=True,
     )
     if "resume" in options:
@@ -69,7 +70,8 @@ def run(folder, max_steps, selection, mutation=HistoryAsSeed(), **options):
         pop=pop,
         max_steps=max_steps,
         evo_steps=64,
-        checkpoint=64,  # envs are reset where a checkpoint is written, so both runs must write one at the same step
+        # envs are reset where a checkpoint is written, so two runs that are compared must write one at the same step
+        checkpoint=checkpoint,
         eval_loop=2,
         selection_strategy=selection,
         mutation=mutation,
@@ -110,6 +112,27 @@ def test_the_history_holds_one_trial_for_each_member_and_generation(tmp_path):
     (change,) = [one for one in read_lineage(tmp_path / "run") if one.generation == 1 and one.mutations]
     assert change.slot == worst
     assert change.hyperparameters["lr"] == trials[3 + worst].hyperparameters["lr"]
+
+
+@dataclass(frozen=True)
+class OfNumpy(Explorer):
+    """Draws a length of rollouts and a learning rate as numbers of numpy, which JSON lacks."""
+
+    mutate_survivors = True
+
+    def propose(self, genome, history, rng, *, hp_config, repair, **_):
+        drawn = {"learn_step": rng.integers(32, 65), "lr": np.float32(10 ** rng.uniform(-4, -2))}
+        changed, record = with_hyperparameters(genome, drawn, repair)
+        return changed, (record,)
+
+
+def test_an_explorer_may_propose_numbers_of_numpy(tmp_path):
+    selection, ranges = WorstLearnsFromBest(), HyperparameterConfig(lr=RANGE, learn_step=RLParameter(32, 64))
+    pop, _ = run(tmp_path / "run", 256, selection, OfNumpy(), hp_config=ranges, checkpoint=256)
+    trials = selection.views[-1].history.trials
+    found = [one.hyperparameters for one in (*trials, *pop, *read_lineage(tmp_path / "run"))]
+    assert {(type(its["learn_step"]), type(its["lr"])) for its in found} == {(int, float)}
+    assert len({its["learn_step"] for its in found}) > 3  # those that were sampled before the run
 
 
 def test_an_explorer_that_changes_a_setting_without_a_range_is_named(tmp_path):
