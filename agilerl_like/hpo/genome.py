@@ -122,8 +122,8 @@ NO_PARENT = -1
 class WeightMix(NamedTuple):
     """Weights of an offspring that are not its parent's alone: `parent` * its weights + `initial` * initial ones.
 
-    Unless `parent` is 0, the logarithms of the deviation of actions and of SAC's temperature stay the parent's: a
-    factor would move the deviation and the temperature towards 1.
+    Where `parent` is 0, `initial` is 1. Elsewhere the logarithms of the deviation of actions and of SAC's temperature
+    stay the parent's: a factor would move the deviation and the temperature towards 1.
     """
 
     parent: float = 0.0

@@ -398,14 +398,16 @@ def check_plan(plan: Any, population_size: int, selection: Selection) -> None:
         if row.start is not None and not _is_legal_mix(row.start):
             raise ConfigurationError(
                 f"{name} planned start={row.start!r:.100} for slot {slot}; allowed are None and WeightMix(parent, "
-                "initial) of finite numbers that are not negative"
+                "initial) of finite numbers that are not negative, with initial=1 where parent is 0"
             )
 
 
 def _is_legal_mix(start: Any) -> bool:
-    return isinstance(start, WeightMix) and all(
+    """Return whether a mix is of legal shares; a fresh member has initial weights as they are drawn."""
+    are_shares = isinstance(start, WeightMix) and all(
         isinstance(share, int | float) and 0 <= share < math.inf for share in start
     )
+    return are_shares and (not start.is_fresh or start.initial == 1)
 
 
 def check_state(state: Mapping[Any, Any], selection: Selection) -> None:

@@ -170,7 +170,14 @@ def test_a_pending_trial_holds_the_proposal_and_the_fitness_of_its_weights(layer
         ([SlotPlan(0, 0, "no")] * 4, r"explore='no'.* for slot 0; allowed is .* explore and wider are True or False"),
         *(
             ([SlotPlan(0, 0, True, start=start)] * 4, r"Planned planned start=.* for slot 0; allowed are None and")
-            for start in (True, (0.2, 0.1), WeightMix(math.nan, -1), WeightMix(0.2, -1), WeightMix("a", 0.1))
+            for start in (
+                True,
+                (0.2, 0.1),
+                WeightMix(math.nan, -1),
+                WeightMix(0.2, -1),
+                WeightMix("a", 0.1),
+                WeightMix(0, 0.5),
+            )
         ),
     ],
 )
