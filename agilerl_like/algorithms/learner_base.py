@@ -104,7 +104,7 @@ class LearnerBase:
         self.num_agents = group.num_agents
         """Agents that share this policy; each is a further row of every env."""
         self.max_steps: int | None = None
-        """Env steps of each member in the run; None in hand-written loops."""
+        """Env steps of each member in the run, which sets them before each update; None in hand-written loops."""
         self._max_seq_len = max_seq_len  # if the algorithm's setting is None
         self.updates = 0
         self.draws = 0
@@ -475,7 +475,6 @@ class LearnerBase:
             self.group,
             max_seq_len=self._max_seq_len,
         )
-        copy.max_steps = self.max_steps
         copy.network, copy._optimizer, copy._shares_network = self.network, self.moments, True
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
@@ -493,9 +492,10 @@ class LearnerBase:
             self._use(clone_module(self.network), self.moments.copy())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for `copy.deepcopy` and `pickle`: a network of its own, without algorithm and cohort."""
+        """Return the state for `copy.deepcopy` and `pickle`: a network of its own, without algorithm, cohort or run."""
         alone = {
             "_algorithm": None,
+            "max_steps": None,
             "_optimizer": self.moments.copy(),
             "_cohort": None,
             "row": 0,

@@ -135,6 +135,19 @@ class LearnerHost:
     def check_settings(self) -> None:
         """Raise ConfigurationError unless the settings are legal in a hand-written loop, whatever its rollouts are."""
 
+    def leave_run(self) -> None:
+        """Remove what a run sets before each update.
+
+        A learning rate that has fallen would slow down further training, which would also seem to be at its end.
+        """
+        self.run_schedules = FrozenMapping()
+        for learner in self.learners.values():
+            learner.max_steps = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for `copy.deepcopy` and `pickle`, without the schedules of a run, which trains no copy."""
+        return {name: value for name, value in vars(self).items() if name != "run_schedules"}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Attach the learners that `copy.deepcopy` and `pickle` made."""
         vars(self).update(state)

@@ -221,6 +221,9 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             self.by_group = {group: agents[0].group_class(self, group) for group in agents[0].learners}
             for group, learners in self.by_group.items():
                 learners.detailed = before[group].detailed
+        for agent in self.agents:
+            if agent not in agents:
+                agent.leave_run()
             return
         changed = [i for i, (new, old) in enumerate(zip(agents, self.agents, strict=True)) if new is not old]
         self.agents = agents

@@ -27,7 +27,6 @@ from agilerl_like.algorithms.population import ALL_DIVERGED, BasePopulation, rep
 from agilerl_like.distributed.signals import BY_CALLBACK, StopRequests, first_signal
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import Explorer, Offspring, PopulationView, Selection, clone_of_best, next_generation
-from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.selection import check_removed, check_slot_for_best
 from agilerl_like.reporting.records import (
     BestRecord,
@@ -94,11 +93,8 @@ class TrainingLoop(LoopEvaluation):
         finally:
             self.callbacks.guard = contextlib.nullcontext  # which does not refer to this loop
             self.population.discard_experience()  # which holds the replay and the envs
-            for agent in self.population:  # a learning rate that has fallen would slow down further training
-                agent.run_schedules = FrozenMapping()
-            for agent in (*self.population, None if self.best is None else self.best.agent):
-                for learner in () if agent is None else agent.learners.values():
-                    learner.max_steps = None  # else a hand-written loop after the run would seem to be at its end
+            for agent in self.population:
+                agent.leave_run()
 
     def _run(self) -> RunResult:
         try:

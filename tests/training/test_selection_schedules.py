@@ -1,5 +1,7 @@
 """Schedules that a selection strategy gives to members without one of their own."""
 
+import copy
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +112,35 @@ def test_a_selection_of_a_users_own_gives_schedules_by_name():
     rates, pop = trained(selection=Scheduled({"lr": "linear", "ent_coef": "cosine"}), **PPO_SETTINGS)
     assert all(its == {"lr": "linear", "ent_coef": "cosine"} for its in rates.schedules)
     assert all(agent.active_schedules == {} for agent in pop)
+
+
+@dataclass(frozen=True)
+class Replacing(Scheduled):
+    """Clones of the first member replace the second one."""
+
+    def plan(self, view, rng):
+        return [SlotPlan(0, 0, explore=False) for _ in view.uids]
+
+
+def test_copies_of_a_run_and_replaced_members_have_neither_its_schedules_nor_its_length():
+    """Further training of them would else begin at the low learning rate of the end of the run."""
+    taken, members = [], {}
+
+    class Copies(Callback):
+        def on_update(self, run, metrics):
+            members.update((agent.index, agent) for agent in run.population)
+
+        def on_generation(self, run, record):
+            agent = run.population[0]
+            assert agent.learner.hyperparams()[0] < agent.lr
+            assert agent.learner.max_steps == MAX_STEPS
+            taken.extend((agent.clone(), copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))))
+
+    trained(selection=Replacing({"lr": "linear"}), rates=Copies(), **PPO_SETTINGS)
+    assert len(members) > 2
+    for agent in (*taken, *members.values()):
+        assert agent.learner.hyperparams()[0] == agent.lr
+        assert agent.learner.max_steps is None
 
 
 def test_no_schedule_of_the_selection_stays_after_an_error():
