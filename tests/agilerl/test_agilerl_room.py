@@ -354,6 +354,17 @@ def test_a_copy_of_an_agent_has_the_steps_of_its_buffer_and_not_their_environmen
     assert twin.learn() == agent.learn()
 
 
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda steps: pickle.loads(pickle.dumps(steps))])
+def test_copied_steps_have_counts_of_their_own(way):
+    agent = agent_of()
+    agent.steps += 5
+    agent.steps.append(9)
+    steps = way(agent.steps)
+    assert (type(steps), steps, steps[0]) == (type(agent.steps), 9, 5)
+    steps.append(12)
+    assert (steps[-1], agent.steps[-1]) == (12, 9)
+
+
 def test_clean_up_frees_the_observations_that_only_mutations_need():
     agent = agent_of(num_envs=2)
     collect_rollouts(agent, vector_of(AutoresetMode.SAME_STEP), n_steps=8)

@@ -30,6 +30,10 @@ class Steps(int):
         steps._counts = counts
         return steps
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle with counts of its own: a copy that shared them would count the agent's steps."""
+        return type(self), (StepCounts(self._counts),)
+
     def __getitem__(self, place: int) -> int:
         return self._counts[place]
 
