@@ -148,7 +148,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments of `_init_settings` that are equal for a copy."""
         return {
-            "settings": self.config(**{**self.settings(), **self._fixed}),
+            "settings": validated(self.config, {**self.settings(), **self._fixed}),
             "hp_config": self.hp_config,
             "num_envs": self.num_envs,
             "device": self.device,

@@ -161,6 +161,23 @@ def test_attributes_set_by_hand_become_what_the_constructor_would_store(make, na
     assert (found, type(found)) == (stored, type(stored))
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("clip_coef_vf", True, "clip_coef_vf=True: input should be a number, not a flag"),
+        ("lr", -1.0, r"lr=-1\.0: input should be greater than 0"),
+        ("update_epochs", "many", "update_epochs='many': input should be a valid integer"),
+    ],
+)
+@pytest.mark.parametrize("make", [agent_of, team_of])
+def test_a_clone_is_refused_with_the_settings_that_the_agent_refuses(make, name, given, message):
+    agent = make()
+    setattr(agent, name, given)
+    for refuses in (agent.check, agent.clone):
+        with pytest.raises(ConfigurationError, match=message):
+            refuses()
+
+
 def grow_by_hand(agent):
     agent.actor.head.add_node(layer=0, nodes=16)
 
