@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from copy import deepcopy
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -423,6 +424,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def clone(self: AlgorithmT, index: int | None = None, wrap: bool = True) -> AlgorithmT:
         """Return an independent copy: weights, moments, normalizers, hyperparameters and history.
 
+        Attributes that a script has set are copied by `copy.deepcopy`; hooks and functions of settings are shared.
         Another `index` gives it random streams of its own; the same one makes it act identically. `wrap` is ignored; it
         is AgileRL's.
         """
@@ -451,7 +453,26 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         copy._init_copy(self, index)
         copy._copy_record(self)
         copy._hooks, copy._seed_is_drawn = list(self._hooks), self._seed_is_drawn
+        copy._copy_own_attributes(self)
         return copy
+
+    def _copy_own_attributes(self, other: EvolvableAlgorithm) -> None:
+        """Copy the attributes that a script has set on another agent; a file or another process has none of them.
+
+        Raises:
+            ConfigurationError: `copy.deepcopy` refuses an attribute.
+        """
+        memo = {id(other): self}
+        for name, value in other.__getstate__().items():
+            if name in vars(self):
+                continue
+            try:
+                setattr(self, name, deepcopy(value, memo))
+            except Exception as error:  # the classes of a script may raise anything
+                raise ConfigurationError(
+                    f"{name}={value!r:.100} of agent {other.index} cannot be copied with the agent: {error!s:.200}; "
+                    "allowed is what copy.deepcopy copies, or an object whose __deepcopy__ returns itself"
+                ) from error
 
     @abstractmethod
     def _init_copy(self, other: Any, index: int, seed: int | None = None) -> None:

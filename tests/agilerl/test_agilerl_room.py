@@ -34,7 +34,7 @@ from agilerl_like.agilerl.utils.utils import (
     run_selection_and_mutation,
     save_population_checkpoint,
 )
-from agilerl_like.agilerl.wrappers.agent import AsyncAgentsWrapper, RSNorm
+from agilerl_like.agilerl.wrappers.agent import AgentWrapper, AsyncAgentsWrapper, RSNorm
 from agilerl_like.agilerl.wrappers.make_evolvable import MakeEvolvable
 from agilerl_like.algorithms.evolvable_algorithm import UnsavedState
 from agilerl_like.hpo import Choice
@@ -363,6 +363,28 @@ def test_copied_steps_have_counts_of_their_own(way):
     assert (type(steps), steps, steps[0]) == (type(agent.steps), 9, 5)
     steps.append(12)
     assert (steps[-1], agent.steps[-1]) == (12, 9)
+
+
+class Below(AgentWrapper):
+    """Lets an agent observe no more than `limit`."""
+
+    def __init__(self, agent, limit):
+        super().__init__(agent)
+        self.limit = limit
+
+    def get_action(self, obs, *args, **kwargs):
+        return self.agent.get_action(np.minimum(obs, self.limit), *args, **kwargs)
+
+
+def test_a_wrapper_that_sets_an_attribute_acts_after_a_selection_and_a_mutation():
+    pop = [Below(agent_of(index=index), 0.5) for index in range(2)]
+    for agent in pop:
+        agent.fitness.append(1.0)
+    _, pop, *_ = TournamentSelection(2, True, 2).select(pop)
+    pop = Mutations(1, 0, 0.5, 0, 0, 0).mutation(pop)
+    for agent in pop:
+        assert isinstance(agent, Below)
+        assert len(agent.get_action(np.ones((1, 3), np.float32))[0]) == 1
 
 
 def test_clean_up_frees_the_observations_that_only_mutations_need():

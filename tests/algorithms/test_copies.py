@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import gymnasium
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, Mutations
+from agilerl_like import IPPO, PPO, ConfigurationError, Mutations, TournamentSelection
 
 SEEN, THREE = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(3)
 SETTINGS = {"seed": 1, "net_config": SMALL, "num_envs": 2, "learn_step": 32, "batch_size": 8}
@@ -114,3 +115,34 @@ def test_a_copied_multi_agent_population_has_its_own_learners(way):
     assert equal(tensors(teams[0]), before)
     assert loss == learn(teams[0].learners["red"])
     assert equal(tensors(twins[0]), tensors(teams[0]))
+
+
+def select(agent):
+    agent.fitness = [1.0]
+    return TournamentSelection(1, True).select([agent])[1][0]
+
+
+@pytest.mark.parametrize("way", [*WAYS.values(), lambda agent: agent.clone(index=3), select])
+def test_a_copied_agent_has_copies_of_the_attributes_that_a_script_has_set(way):
+    agent = PPO(SEEN, THREE, **SETTINGS)
+    agent.levels, agent.itself = [3], agent
+    twin = way(agent)
+    twin.levels.append(4)
+    assert (agent.levels, twin.levels) == ([3], [3, 4])
+    assert twin.itself is twin
+
+
+def test_a_mutated_child_has_the_attributes_of_its_parent():
+    population = PPO.population(2, SEEN, THREE, **SETTINGS)
+    for agent in population:
+        agent.level = 3
+    before = [*population]
+    population.mutate(Mutations(no_mutation=0, architecture=0, parameters=1, rl_hp=0), pre_training=True)
+    assert all(new is not old and new.level == 3 for new, old in zip(population, before, strict=True))
+
+
+def test_an_attribute_that_cannot_be_copied_is_named():
+    agent = PPO(SEEN, THREE, **SETTINGS)
+    agent.lock = threading.Lock()
+    with pytest.raises(ConfigurationError, match=r"lock=<.*> of agent 0 cannot be copied with the agent: .*lock"):
+        agent.clone()
