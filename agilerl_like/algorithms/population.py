@@ -28,7 +28,7 @@ from agilerl_like.algorithms.evolvable_algorithm import (
 )
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.learner_host import ATTRIBUTES
+from agilerl_like.algorithms.learner_host import ATTRIBUTES, SettingFunctions
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
@@ -139,8 +139,13 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
             agent.seed = (given or drawn)[0].seed
 
     def __copy__(self: PopulationT) -> PopulationT:
-        """Return an independent copy, as that of an agent is: a shallow one would share the groups of learners."""
-        return deepcopy(self)
+        """Return an independent copy, as that of an agent is: a shallow one would share the groups of learners.
+
+        Hooks and functions of settings are shared, as an agent's copy shares them: their owners may be large or locked.
+        """
+        agents = filter(None, (*self.agents, self.best_of_run))
+        shared = [one for agent in agents for one in (*agent._hooks, *SettingFunctions.of(agent))]
+        return deepcopy(self, {id(one): one for one in shared})
 
     def __repr__(self) -> str:
         tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]
@@ -216,14 +221,14 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
 
     def set_members(self, agents: list[AlgorithmT]) -> None:
         """Replace the members; the action noise drawn ahead for members that stay is kept, if their number does."""
+        for agent in self.agents:
+            if agent not in agents:
+                agent.leave_run()
         if len(agents) != len(self.agents):
             self.agents, before = agents, self.by_group
             self.by_group = {group: agents[0].group_class(self, group) for group in agents[0].learners}
             for group, learners in self.by_group.items():
                 learners.detailed = before[group].detailed
-        for agent in self.agents:
-            if agent not in agents:
-                agent.leave_run()
             return
         changed = [i for i, (new, old) in enumerate(zip(agents, self.agents, strict=True)) if new is not old]
         self.agents = agents

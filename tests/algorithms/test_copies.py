@@ -146,3 +146,32 @@ def test_an_attribute_that_cannot_be_copied_is_named():
     agent.lock = threading.Lock()
     with pytest.raises(ConfigurationError, match=r"lock=<.*> of agent 0 cannot be copied with the agent: .*lock"):
         agent.clone()
+
+
+class Owner:
+    """Cannot be copied, and has functions for an agent."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def hook(self, agent):
+        pass
+
+    def decay(self, progress):
+        return 1.0
+
+    def shaped(self, rewards, steps, max_steps):
+        return rewards
+
+
+def test_a_shallow_copy_of_a_population_shares_hooks_and_functions_as_that_of_an_agent():
+    owner = Owner()
+    settings = {"schedules": {"lr": owner.decay}, "reward_transform": owner.shaped}
+    population = PPO.population(2, SEEN, THREE, **SETTINGS, **settings)
+    population[1].register_mutation_hook(owner.hook)
+    population.best_of_run = population[1].clone()
+    twins = copy.copy(population)
+    for twin, agent in ((twins[1], population[1]), (twins.best, population.best), (copy.copy(twins[1]), twins[1])):
+        assert twin.learner is not agent.learner
+        assert twin._hooks == [owner.hook]
+        assert (dict(twin.schedules), twin.reward_transform) == ({"lr": owner.decay}, owner.shaped)
