@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import math
+import pickle
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -663,6 +664,23 @@ def leaves(data, above=()):
             yield from leaves(value, (*above, name))
         else:
             yield (*above, name), value
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_pickled_configuration_is_the_same(path):
+    config = load(path)
+    found = pickle.loads(pickle.dumps(config))
+    assert type(found) is type(config)
+    assert found.to_json() == config.to_json()
+
+
+def test_a_pickled_configuration_has_its_strategies_and_functions():
+    algorithm = {"schedules": {"lr": math.cos}, "reward_transform": max}
+    strategies = {"selection": {"name": "gated"}, "mutation": {"name": "pb2"}}
+    config = Config.model_validate({"environment": {"id": "CartPole-v1"}, "algorithm": algorithm, **strategies})
+    found = pickle.loads(pickle.dumps(config))
+    assert (found.strategy, found.explorer) == (config.strategy, config.explorer)
+    assert (found.algorithm.schedules["lr"], found.algorithm.reward_transform) == (math.cos, max)
 
 
 @pytest.mark.parametrize(

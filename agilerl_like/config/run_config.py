@@ -313,6 +313,10 @@ class Config(Section, frozen=True):
         """Return the YAML of this configuration, including all defaults."""
         return to_yaml(self.to_json())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings by name: classes that are made for an algorithm or a strategy have no place to import."""
+        return _from_settings, (self.model_dump(),)
+
 
 def config_class(algorithm: str) -> type[Config]:
     """Return the class of configurations of a registered algorithm; PPO's if there is no such algorithm.
@@ -349,6 +353,11 @@ def _derived_config(algorithm: str, kind: type[Any]) -> type[Config]:
     )
     found.algorithm_class = kind
     return found
+
+
+def _from_settings(settings: dict[str, Any]) -> Config:
+    """Return the configuration that was pickled as these settings."""
+    return config_class(settings["algorithm"]["name"]).model_validate(settings)
 
 
 class Experiment(NamedTuple):
