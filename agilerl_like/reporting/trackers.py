@@ -112,6 +112,36 @@ class TrackerReporter(Reporter):
         self._tracker.start()
 
 
+class _WriterErrors:
+    """The `threading.excepthook` while writers of TensorBoard are open; the former one is restored after the last.
+
+    It reports an exception of a thread, unless the next call of the writer raises it again, as it does with OSError.
+    """
+
+    def __init__(self) -> None:
+        self._writers = 0
+        self._former = threading.excepthook
+
+    def begin(self) -> None:
+        self._writers += 1
+        if threading.excepthook != self._report:
+            self._former, threading.excepthook = threading.excepthook, self._report
+
+    def end(self, close: Callable[[], None]) -> None:
+        """Close a writer; after an error the function stays, because other threads of the writer may fail later."""
+        self._writers -= 1
+        close()
+        if not self._writers and threading.excepthook == self._report:
+            threading.excepthook = self._former
+
+    def _report(self, error: threading.ExceptHookArgs) -> None:
+        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
+            self._former(error)
+
+
+_WRITER_ERRORS = _WriterErrors()
+
+
 class TensorBoardReporter(TrackerReporter):
     """Writes events into `log_dir`; to view them, `tensorboard --logdir <log_dir>`.
 
@@ -125,7 +155,6 @@ class TensorBoardReporter(TrackerReporter):
             _check_options("tensorboard", importlib.import_module("torch.utils.tensorboard").SummaryWriter, (), options)
         self._name = Path(log_dir).name
         self._run_name, self._is_in_run_dir = "run", False
-        self._excepthook = threading.excepthook
 
     def start(self, run: RunRecord) -> None:
         """Wait for the first generation, whose step opens a new event file, also where a run restarts."""
@@ -139,14 +168,12 @@ class TensorBoardReporter(TrackerReporter):
         if self._tracker is None:
             name, is_resumed = self._place(is_new=record.generation == 1 and not self._is_in_run_dir)
             self._open(name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
-            self._excepthook, threading.excepthook = threading.excepthook, self._report_thread
+            _WRITER_ERRORS.begin()
         super().generation(record)
 
     def close(self) -> None:
-        is_open = self._tracker is not None
-        super().close()
-        if is_open:  # after an error the function stays, because other threads of the writer may fail later
-            threading.excepthook = self._excepthook
+        if self._tracker is not None:
+            _WRITER_ERRORS.end(super().close)
 
     def _place(self, *, is_new: bool) -> tuple[str, bool]:
         """Return the folder of the run's events, and whether it has some: the first without any, if the run is new."""
@@ -160,11 +187,6 @@ class TensorBoardReporter(TrackerReporter):
         """Return a folder for events: `log_dir`, then NAME, NAME-2 and so on in it."""
         name = self._run_name if number == 1 else f"{self._run_name}-{number}"
         return str(Path(self._name, name)) if number else self._name
-
-    def _report_thread(self, error: threading.ExceptHookArgs) -> None:
-        """Report an exception of a thread, unless the writer's next call raises it again, as it does with OSError."""
-        if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
-            self._excepthook(error)
 
 
 class MlflowReporter(TrackerReporter):

@@ -148,6 +148,17 @@ def test_a_reporter_of_tensorboard_that_is_closed_leaves_no_hook(tmp_path):
     assert threading.excepthook == before
 
 
+def test_two_reporters_of_tensorboard_leave_no_hook_in_whatever_order_they_are_closed(tmp_path):
+    before = threading.excepthook
+    reporters = [tracker_reporter("tensorboard", tmp_path / name) for name in ("a", "b")]
+    for _ in range(2):  # a script may use them again
+        for reporter in reporters:
+            reporter.generation(a_generation(a_member()))
+        for reporter in reporters:
+            reporter.close()
+        assert threading.excepthook == before
+
+
 def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):
     """A process reported three generations and was killed before it had saved the second."""
     for generations in ((1, 2, 3), (2, 3, 4)):
