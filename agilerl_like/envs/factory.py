@@ -511,8 +511,8 @@ def with_num_envs(
     """Make a new env like this one with another number of copies, without its training wrappers unless `training`.
 
     It is known how to make envs of `make_vect_envs` and `gymnasium.make_vec`, and a user's `SyncVectorEnv`,
-    `AsyncVectorEnv` and `SubprocVectorEnv`, whose functions are repeated in order, starting with number `first`. If
-    "auto" chose between "sync" and "workers", it chooses again for the new number.
+    `AsyncVectorEnv` and `SubprocVectorEnv`, whose functions are repeated in order, starting with number `first`, in its
+    autoreset mode. If "auto" chose between "sync" and "workers", it chooses again for the new number.
 
     Raises:
         ConfigurationError: it is unknown how the env was made.
@@ -711,12 +711,11 @@ def _with_env_fns(env: Any, env_fns: Sequence[Callable[[], gym.Env]], backend: B
     if backend == "workers":
         is_same = isinstance(env, SubprocVectorEnv)
         known = {"num_workers": env.requested_workers, "timeout": env.timeout} if is_same else {}
-        return SubprocVectorEnv(env_fns, **known)
+        return SubprocVectorEnv(env_fns, autoreset_mode=env.autoreset_mode, **known)
     mode: Any = getattr(env, "observation_mode", "same")
     if not isinstance(mode, str):
         mode = (batch_space(env.single_observation_space, len(env_fns)), env.single_observation_space)
-    options = {"observation_mode": mode, "autoreset_mode": AutoresetMode.SAME_STEP}
-    return _in_gymnasium(backend, env_fns, env, **options)
+    return _in_gymnasium(backend, env_fns, env, observation_mode=mode, autoreset_mode=env.autoreset_mode)
 
 
 def _shares_generator(env_config: VecEnvConfig) -> bool:
