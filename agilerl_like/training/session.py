@@ -136,6 +136,8 @@ def train_population(
         worker_processes(processes, worker_main, (job,)) as workers,
         distributed_session(cpu=job.cpu, workers=workers) as process_group,
     ):
+        with workers.guard_rendezvous():
+            process_group.all_gather(None)  # until they have made their envs, as long as that takes: see `worker_main`
         return replace(process_run, process_group=process_group).run(resume=resume)
 
 
@@ -564,14 +566,16 @@ def worker_main(rank: int, job: WorkerJob) -> None:
 
     That one reports that the run has ended; here the exception would only print a traceback.
     """
-    with contextlib.suppress(RunFinished), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
         env_setup = job.env_setup.from_config(job.env_config)
         stack.callback(close_quietly, env_setup.env)
         eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)
         if eval_setup is not None:
             stack.callback(close_quietly, eval_setup.env)
-        ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
+        process_group.all_gather(None)  # no process expects heartbeats before, which begin with the run
+        with contextlib.suppress(RunFinished):
+            ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
 
 
 def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:

@@ -1,21 +1,25 @@
 """Law 9, and more: a run on one process and on several is one run."""
 
 import math
+import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from forked_ranks import run_forked
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.cli import main
 from agilerl_like.distributed import process_group
-from agilerl_like.distributed.heartbeat import NullMonitor
+from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor
 from agilerl_like.distributed.process_group import (
     COLLECTIVE_TIMEOUT,
     MultiProcess,
@@ -279,6 +283,34 @@ def test_two_replicas_learn_what_one_process_would():
     theirs, ours = others["member-000"]["scores"], documents["member-000"]["scores"]
     assert theirs == pytest.approx(ours, nan_ok=True)
     assert not any(math.isnan(score) for score in ours)
+
+
+def trained_by_two(env, population, **more):
+    return train_on_policy(env, pop=population, max_steps=256, evo_steps=128, processes=2, verbose=False, **more)
+
+
+def two_members(env, **settings):
+    settings = {"num_envs": 2, "learn_step": 64, "seed": 1, "net_config": SMALL, **settings}
+    return PPO.population(2, env.single_observation_space, env.single_action_space, **settings)
+
+
+class SlowToMake(CartPoleEnv):
+    """Its constructor takes a moment in rank 1, once; a file shows that it has ended."""
+
+    def __init__(self, file):
+        super().__init__()
+        if os.environ.get("RANK") == "1" and not Path(file).exists():
+            time.sleep(0.5)
+            Path(file).touch()
+
+
+def test_heartbeats_of_other_processes_are_expected_when_they_have_made_their_envs(tmp_path, monkeypatch):
+    """The making of envs may take longer than a rank may be silent."""
+    file, made, enter = tmp_path / "made", [], HeartbeatMonitor.__enter__
+    monkeypatch.setattr(HeartbeatMonitor, "__enter__", lambda monitor: made.append(file.exists()) or enter(monitor))
+    env = make_vect_envs(SlowToMake, num_envs=2, backend="sync", file=str(file))
+    trained_by_two(env, two_members(env))
+    assert made == [True]
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, "two"])
