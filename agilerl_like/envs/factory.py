@@ -199,6 +199,11 @@ class VecEnvConfig(BaseEnvConfig):
         return tuple(config._env_fn(number) for number in range(self._num_instances))
 
     @property
+    def sources(self) -> tuple[EnvSource, ...]:
+        """The envs, of which there are several if instances have ids of their own."""
+        return (self.env, *(instance["id"] for instance in self.instances if "id" in instance))
+
+    @property
     def _num_instances(self) -> int:
         return max(1, len(self.instances))
 

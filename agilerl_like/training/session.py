@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 
 from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
@@ -31,7 +32,7 @@ from agilerl_like.distributed.process_group import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import close_quietly, env_name_of
-from agilerl_like.envs.env_ids import TIME_LIMIT
+from agilerl_like.envs.env_ids import TIME_LIMIT, register_missing, sendable_specs
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
 from agilerl_like.envs.multi_agent.packed_env import time_limit
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
@@ -541,6 +542,8 @@ class WorkerJob:
     eval_setup: VecEnvConfig | None
     cpu: bool
     unsaved: UnsavedState | None
+    env_specs: tuple[EnvSpec, ...]
+    """The ids of the envs, which the script may have registered in its own process only."""
 
 
 def worker_job(
@@ -551,13 +554,16 @@ def worker_job(
     Raises:
         ConfigurationError: they cannot make the envs.
     """
+    env_config = env_config_of(env_setup.vec_env)
+    eval_config = None if eval_setup is None else env_config_of(eval_setup.vec_env)
     return WorkerJob(
         plan,
         type(env_setup),
-        env_config_of(env_setup.vec_env),
-        None if eval_setup is None else env_config_of(eval_setup.vec_env),
+        env_config,
+        eval_config,
         cpu,
         None if population is None else UnsavedState.shared(population),
+        sendable_specs([*env_config.sources, *(() if eval_config is None else eval_config.sources)]),
     )
 
 
@@ -568,6 +574,7 @@ def worker_main(rank: int, job: WorkerJob) -> None:
     """
     with contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
+        register_missing(job.env_specs)
         env_setup = job.env_setup.from_config(job.env_config)
         stack.callback(close_quietly, env_setup.env)
         eval_setup = None if job.eval_setup is None else job.env_setup.from_config(job.eval_setup)

@@ -10,10 +10,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium
 import pytest
 import torch
 from forked_ranks import run_forked
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from small_runs import SMALL
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
@@ -31,6 +33,7 @@ from agilerl_like.distributed.process_group import (
     plan_transfers,
     shard_members,
 )
+from agilerl_like.envs.env_ids import register_missing, sendable_specs
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.reporting import Reporter
@@ -311,6 +314,33 @@ def test_heartbeats_of_other_processes_are_expected_when_they_have_made_their_en
     env = make_vect_envs(SlowToMake, num_envs=2, backend="sync", file=str(file))
     trained_by_two(env, two_members(env))
     assert made == [True]
+
+
+def test_ids_that_the_script_alone_has_registered_are_made_by_all_processes(monkeypatch):
+    """As those below a main guard: the env's, those of its instances, and the eval_env's."""
+    for name in ("Guarded", "GuardedLow", "GuardedHigh", "GuardedTrial"):
+        spec = EnvSpec(f"{name}-v0", entry_point=CartPoleEnv, max_episode_steps=9)
+        monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    instances = [{"id": "GuardedLow-v0"}, {"id": "GuardedHigh"}]
+    env = make_vect_envs("Guarded-v0", num_envs=2, backend="sync", instances=instances)
+    trials = make_vect_envs("GuardedTrial-v0", backend="sync")
+    population, _ = trained_by_two(env, two_members(env), eval_env=trials)
+    assert population.outcome == "budget spent"
+
+
+def test_an_id_whose_entry_point_cannot_be_sent_is_left_to_the_other_process(monkeypatch):
+    for name, entry_point in (("Sendable", CartPoleEnv), ("Inline", lambda: CartPoleEnv())):
+        monkeypatch.setitem(gymnasium.registry, f"{name}-v0", EnvSpec(f"{name}-v0", entry_point=entry_point))
+    specs = sendable_specs(["Sendable-v0", "Inline-v0", "gymnasium:CartPole-v0", CartPoleEnv])
+    assert [spec.id for spec in specs] == ["Sendable-v0"]
+    assert sendable_specs(["Sendable"]) == specs
+    own = EnvSpec("Sendable-v0", entry_point=SlowToMake)
+    monkeypatch.setitem(gymnasium.registry, "Sendable-v0", own)
+    register_missing(specs)
+    assert gymnasium.registry["Sendable-v0"] is own
+    del gymnasium.registry["Sendable-v0"]
+    register_missing(specs)
+    assert gymnasium.registry["Sendable-v0"] is specs[0]
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, "two"])
