@@ -398,15 +398,24 @@ class ProcessRun:
             learner.check_network()
 
     def _check_steps(self, members: ShardedPopulation) -> None:
-        """Check what depends on the steps of a run, and so on the envs of each member, which the loop has set."""
+        """Check what depends on the steps of a run, and so on the envs of each member, which the loop has set.
+
+        Each process checks its own members, and all raise the first error: the others would report a lost rank.
+        """
         args = self.plan.training_args
         if self.plan.selection is not None:
             args.check_budget(self.plan.selection, members.first.num_envs)
             self._warn_if_one_generation(members.first.num_envs)
-        longest = longest_episode(self.env_setup.vec_env)
-        for agent in members.population:
-            for learner in agent.trained_learners.values():
-                learner.check_run(args.max_steps, longest, members.process_group.size)
+        longest, own = longest_episode(self.env_setup.vec_env), None
+        try:
+            for agent in members.population:
+                for learner in agent.trained_learners.values():
+                    learner.check_run(args.max_steps, longest, members.process_group.size)
+        except ConfigurationError as error:
+            own = error
+        errors = [text for text in members.process_group.all_gather("" if own is None else str(own)) if text]
+        if errors:
+            raise own or ConfigurationError(errors[0])
 
     def _shard(self, population: BasePopulation | None) -> ShardedPopulation:
         unsaved = self.unsaved or _unsaved_state(population)
@@ -570,7 +579,7 @@ def worker_job(
 def worker_main(rank: int, job: WorkerJob) -> None:
     """Run the part of a run on a process that another one started.
 
-    That one reports that the run has ended; here the exception would only print a traceback.
+    That one reports that the run has ended, or a wrong setting; here the exception would only print a traceback.
     """
     with contextlib.ExitStack() as stack:
         process_group = stack.enter_context(distributed_session(cpu=job.cpu))
@@ -581,7 +590,7 @@ def worker_main(rank: int, job: WorkerJob) -> None:
         if eval_setup is not None:
             stack.callback(close_quietly, eval_setup.env)
         process_group.all_gather(None)  # no process expects heartbeats before, which begin with the run
-        with contextlib.suppress(RunFinished):
+        with contextlib.suppress(RunFinished, ConfigurationError):
             ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
 
 

@@ -343,6 +343,15 @@ def test_an_id_whose_entry_point_cannot_be_sent_is_left_to_the_other_process(mon
     assert gymnasium.registry["Sendable-v0"] is specs[0]
 
 
+@pytest.mark.parametrize("member", range(2))
+def test_a_setting_that_is_illegal_for_a_member_of_any_process_is_the_error(member):
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    population = two_members(env)
+    population[member].learning_starts = 100_000  # illegal with the steps of the run
+    with pytest.raises(ConfigurationError, match="learning_starts=100000 is more than"):
+        trained_by_two(env, population)
+
+
 @pytest.mark.parametrize("processes", [0, 1.5, "two"])
 def test_an_invalid_number_of_processes_is_refused(processes):
     with pytest.raises(ConfigurationError, match="processes="):
