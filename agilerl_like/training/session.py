@@ -321,21 +321,14 @@ class ProcessRun:
     def _warn_of_what_begins_again(self, members: ShardedPopulation) -> None:
         """Warn if members that have learned before begin with an empty replay, or explore more than they did at last.
 
-        Schedules begin again without a warning, since every run has them over its own `max_steps`.
+        There is one warning of each, of the first such member. Schedules begin again without a warning, since every run
+        has them over its own `max_steps`.
         """
-        trained = [agent for agent in members.population if any(its.updates for its in agent.learners.values())]
-        if trained and members.population.keeps_experience:
-            self.callbacks.on_warning(
-                f"member {trained[0].index} has learned before, and its replay begins empty: members collect new "
-                "steps before they learn; resume= continues with the replay of a run that has save_memory=True"
-            )
-        for agent in trained:
-            if isinstance(agent, EpsilonGreedyAgent) and agent.eps_start > agent.eps_end:
-                self.callbacks.on_warning(
-                    f"member {agent.index} has learned before, and the share of random actions begins again at "
-                    f"eps_start={agent.eps_start:g}; with agent.eps_start = agent.eps_end it stays {agent.eps_end:g}"
-                )
-                return
+        keeps_experience = members.population.keeps_experience
+        own = [what_begins_again(agent, keeps_experience=keeps_experience) for agent in members.population]
+        for texts in zip(*members.all_gather_by_slot(own, encode=list, decode=list), strict=True):
+            if found := [text for text in texts if text]:
+                self.callbacks.on_warning(found[0])
 
     def _restore_experience(self, members: ShardedPopulation, checkpoint: Checkpoint | None) -> None:
         """Restore the members' experience; warn if there should be some and the checkpoint has none."""
@@ -391,7 +384,9 @@ class ProcessRun:
         """Check each member's settings; in a method, since a variable of `_run_once` would keep a learner in memory."""
         for agent in members.population:
             agent.check()
-        if all(unused := [agent.unused_ranges() for agent in members.population]):
+        own = [agent.unused_ranges() for agent in members.population]
+        unused = members.all_gather_by_slot(own, encode=str, decode=str)
+        if all(unused):
             self.callbacks.on_warning(unused[0])
         members.population.check_settings()
         for learner in members.population.all_learners():
@@ -530,12 +525,13 @@ class ProcessRun:
             layout=self.plan.layout,
             settings=self.plan.settings,
             equal_start=self._equal_start(members),
-            steps_before=max(agent.steps[-1] for agent in members.population),
+            steps_before=max(members.process_group.all_gather(max(int(its.steps[-1]) for its in members.population))),
         )
 
     def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:
-        """Return the hyperparameters that evolution changes if the members of this process all have the same."""
-        first, *others = [agent.hyperparameters for agent in members.population]
+        """Return the hyperparameters that evolution changes if all members have the same; collective."""
+        own = [agent.hyperparameters for agent in members.population]
+        first, *others = members.all_gather_by_slot(own, encode=dict, decode=dict)
         evolves = self.plan.searches and self.plan.selection is not None and self.plan.explorer != NO_MUTATION
         is_searched = evolves and members.first.hp_config.has_several_values
         return first if is_searched and others and all(values == first for values in others) else {}
@@ -592,6 +588,26 @@ def worker_main(rank: int, job: WorkerJob) -> None:
         process_group.all_gather(None)  # no process expects heartbeats before, which begin with the run
         with contextlib.suppress(RunFinished, ConfigurationError):
             ProcessRun(process_group, env_setup, eval_setup, None, job.plan, unsaved=job.unsaved).run()
+
+
+def what_begins_again(agent: EvolvableAlgorithm, *, keeps_experience: bool) -> list[str]:
+    """Return warnings that a member has learned before and begins with an empty replay, and that it explores more.
+
+    A warning that does not apply is ""; `keeps_experience` is whether members have a replay.
+    """
+    if not any(its.updates for its in agent.learners.values()):
+        return ["", ""]
+    of_replay = (
+        f"member {agent.index} has learned before, and its replay begins empty: members collect new steps before they "
+        "learn; resume= continues with the replay of a run that has save_memory=True"
+    )
+    of_exploration = ""
+    if isinstance(agent, EpsilonGreedyAgent) and agent.eps_start > agent.eps_end:
+        of_exploration = (
+            f"member {agent.index} has learned before, and the share of random actions begins again at "
+            f"eps_start={agent.eps_start:g}; with agent.eps_start = agent.eps_end it stays {agent.eps_end:g}"
+        )
+    return [of_replay * keeps_experience, of_exploration]
 
 
 def _unsaved_state(population: BasePopulation | None) -> UnsavedState | None:

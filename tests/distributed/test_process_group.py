@@ -16,7 +16,7 @@ import torch
 from forked_ranks import run_forked
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from small_runs import SMALL
+from small_runs import SMALL, Records
 
 from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, TournamentSelection, make_vect_envs
 from agilerl_like.cli import main
@@ -350,6 +350,15 @@ def test_a_setting_that_is_illegal_for_a_member_of_any_process_is_the_error(memb
     population[member].learning_starts = 100_000  # illegal with the steps of the run
     with pytest.raises(ConfigurationError, match="learning_starts=100000 is more than"):
         trained_by_two(env, population)
+
+
+@pytest.mark.parametrize("largest", [64, 512])
+def test_unused_ranges_are_reported_if_the_members_of_all_processes_have_them(largest):
+    env, records = make_vect_envs("CartPole-v1", num_envs=2), Records()
+    population = two_members(env, hp_config=HyperparameterConfig(batch_size=RLParameter(16, 512, dtype=int)))
+    population[1].hp_config = HyperparameterConfig(batch_size=RLParameter(16, largest, dtype=int))
+    trained_by_two(env, population, reporters=[records])
+    assert sum("hp_config.batch_size is 16 to 512" in text for text in records.warnings) == (largest == 512)
 
 
 @pytest.mark.parametrize("processes", [0, 1.5, "two"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import gymnasium
 import pytest
 import torch
-from small_runs import SMALL, StopAfter
+from small_runs import SMALL, Records, StopAfter
 
 from agilerl_like import (
     DDPG,
@@ -213,6 +213,20 @@ def test_a_second_run_of_trained_members_warns_that_the_replay_begins_empty(kind
         found = [text for text in warned.found if "learned before" in text]
         assert [text.partition(":")[0] for text in found if "eps_start" not in text] == texts
         assert len(found) == len(texts) * (2 if kind is DQN else 1)  # its exploration begins again, too
+
+
+def test_a_run_warns_of_trained_members_that_are_on_another_process_and_records_their_steps():
+    env, brief, records = make_vect_envs(Countdown, num_envs=4, backend="sync"), {**RUN, "max_steps": 80}, Records()
+    pop = population()
+    (trained,), _ = train_off_policy(env, pop=pop[1], **brief)
+    train_off_policy(env, pop=[pop[0], trained], processes=2, reporters=[records], **brief)
+    found = [text.partition(":")[0] for text in records.warnings if "learned before" in text]
+    assert found == [
+        "member 1 has learned before, and its replay begins empty",
+        "member 1 has learned before, and the share of random actions begins again at eps_start=1; with "
+        "agent.eps_start = agent.eps_end it stays 0.05",
+    ]
+    assert records.run.steps_before == 80
 
 
 def collected(members, slots, mode):

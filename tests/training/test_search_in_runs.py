@@ -537,19 +537,20 @@ class Start(Callback):
 
 
 @pytest.mark.parametrize(
-    ("of_members", "mutation", "expected"),
+    ("of_members", "mutation", "processes", "expected"),
     [
-        ({}, GaussianSteps(), {"lr": 1e-4}),
-        ({"sample_hyperparameters": True}, GaussianSteps(), {}),
-        ({"hp_config": None}, GaussianSteps(), {}),
-        ({}, None, {}),
+        ({}, GaussianSteps(), 1, {"lr": 1e-4}),
+        ({}, GaussianSteps(), 2, {"lr": 1e-4}),
+        ({"sample_hyperparameters": True}, GaussianSteps(), 1, {}),
+        ({"hp_config": None}, GaussianSteps(), 1, {}),
+        ({}, None, 1, {}),
     ],
 )
-def test_a_run_has_the_hyperparameters_that_all_members_begin_with(of_members, mutation, expected):
+def test_a_run_has_the_hyperparameters_that_all_members_begin_with(of_members, mutation, processes, expected):
     start, ranges = Start(), HyperparameterConfig(lr=RLParameter(1e-5, 1e-1))
     with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as env:
         spaces = env.single_observation_space, env.single_action_space
         pop = PPO.population(2, *spaces, **{"num_envs": 2, "hp_config": ranges, **of_members})
-        search = {"selection_strategy": GatedSelection(), "mutation": mutation}
+        search = {"selection_strategy": GatedSelection(), "mutation": mutation, "processes": processes}
         train_on_policy(env, pop=pop, max_steps=200, evo_steps=100, callbacks=[start], verbose=False, **search)
     assert start.values == expected
