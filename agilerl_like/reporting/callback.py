@@ -134,7 +134,7 @@ class Reporter(Callback):
     """A callback that only receives records, whose failure to write (`OSError`) does not end a run."""
 
     @property
-    def title(self) -> str:
+    def shown_name(self) -> str:
         """Its name in warnings and errors."""
         return type(self).__name__
 
@@ -291,7 +291,7 @@ class CallbackList(Callback):
                     self.on_warning(text)
 
     def _outlive(self, reporter: Reporter, error: OSError, *, is_last: bool) -> None:
-        name = reporter.title
+        name = reporter.shown_name
         if not isinstance(reporter, DurableReporter):
             self._drop(reporter)
             self.on_warning(f"{name} stopped: {error}.{'' if is_last else ' Training continues without it.'}")
@@ -304,7 +304,7 @@ class CallbackList(Callback):
     def _fail(self, callback: Callback, method: str, error: Exception) -> None:
         self._drop(callback)
         if self.failure is None:
-            name = callback.title if isinstance(callback, Reporter) else type(callback).__name__
+            name = callback.shown_name if isinstance(callback, Reporter) else type(callback).__name__
             self.failure = CallbackError(f"callback {name}.{method} raised {type(error).__name__}: {error}")
             self.failure.__cause__ = error
 

@@ -14,7 +14,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,10 @@ from agilerl_like.storage.run_lock import is_locked
 PROJECT = "agilerl-like"
 WANDB_ID = "wandb-id"
 """The file in a run's folder that holds the id of its W&B run."""
+TENSORBOARD_FOLDER = "tensorboard-folder"
+"""The file in a run's folder that names the folder of its events within a `log_dir` elsewhere."""
+MOST_FOLDERS = 10_000
+"""Names of folders that such a file may have."""
 METHODS = ("start", "store_init_configuration", "log", "finish")
 """The methods of a tracker that are called."""
 _LONGEST_WANDB_TAG = 64
@@ -67,12 +71,10 @@ class TrackerReporter(Reporter):
     except for TensorBoard and W&B, which continue the same one; generations after the checkpoint are logged again.
 
     Raises:
-        ConfigurationError: the name is unknown, the package is not installed, or an option does not exist or would hold
-            a secret.
+        ConfigurationError: the name is unknown, the package is not installed, or an option does not exist.
     """
 
     def __init__(self, name: str, /, run_dir: Path | str | None = None, **options: Any):
-        _check_no_secret(name, options)
         self._class = _tracker_class(name)
         self._tracker_name = name
         self._is_registered = not isinstance(TRACKERS[name], Package)
@@ -82,8 +84,8 @@ class TrackerReporter(Reporter):
         _check_options(name, self._class, self._positional(PROJECT), options)
 
     @property
-    def title(self) -> str:
-        return f"{super().title}({self._tracker_name!r})" if self._is_registered else super().title
+    def shown_name(self) -> str:
+        return f"{super().shown_name}({self._tracker_name!r})" if self._is_registered else super().shown_name
 
     def start(self, run: RunRecord) -> None:
         """Open a run of the tracker and store the settings in it."""
@@ -124,19 +126,23 @@ class _WriterErrors:
 
     def begin(self) -> None:
         self._writers += 1
-        if threading.excepthook != self._report:
+        if threading.excepthook != self._report:  # may be a function of the script that calls this one
             self._former, threading.excepthook = threading.excepthook, self._report
 
     def end(self, close: Callable[[], None]) -> None:
         """Close a writer; after an error the function stays, because other threads of the writer may fail later."""
-        self._writers -= 1
+        self._writers = max(0, self._writers - 1)  # a writer whose end failed may be closed again
         close()
         if not self._writers and threading.excepthook == self._report:
             threading.excepthook = self._former
 
     def _report(self, error: threading.ExceptHookArgs) -> None:
         if not (isinstance(error.exc_value, OSError) and type(error.thread).__module__.startswith("tensorboard.")):
-            self._former(error)
+            former, self._former = self._former, threading.__excepthook__
+            try:
+                former(error)
+            finally:
+                self._former = former
 
 
 _WRITER_ERRORS = _WriterErrors()
@@ -154,20 +160,20 @@ class TensorBoardReporter(TrackerReporter):
         if options:
             _check_options("tensorboard", importlib.import_module("torch.utils.tensorboard").SummaryWriter, (), options)
         self._name = Path(log_dir).name
-        self._run_name, self._is_in_run_dir = "run", False
+        self._run: RunRecord | None = None
+        self._events = self._name
 
     def start(self, run: RunRecord) -> None:
         """Wait for the first generation, whose step opens a new event file, also where a run restarts."""
         self.close()
-        folder = self._logging_dir / self._name
-        self._run_name = run.name
-        self._is_in_run_dir = run.run_dir is not None and folder.is_relative_to(run.run_dir.absolute())
+        self._run = run
 
     def generation(self, record: GenerationRecord) -> None:
         """Log every finite number; the first generation discards the steps that were logged from here on before."""
         if self._tracker is None:
-            name, is_resumed = self._place(is_new=record.generation == 1 and not self._is_in_run_dir)
-            self._open(name, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
+            self._events = self._place(is_new=record.generation == 1)
+            is_resumed = self._has_events(self._events)
+            self._open(self._events, **{"purge_step": record.env_steps if is_resumed else None, **self._options})
             _WRITER_ERRORS.begin()
         super().generation(record)
 
@@ -175,18 +181,30 @@ class TensorBoardReporter(TrackerReporter):
         if self._tracker is not None:
             _WRITER_ERRORS.end(super().close)
 
-    def _place(self, *, is_new: bool) -> tuple[str, bool]:
-        """Return the folder of the run's events, and whether it has some: the first without any, if the run is new."""
-        used = next(number for number in count() if not self._has_events(number))
-        return (self._folder(used - 1), True) if used and not is_new else (self._folder(used), False)
+    def _place(self, *, is_new: bool) -> str:
+        """Return the folder of the run's events; a file in the run's folder names it, unless it lies in that folder."""
+        run_dir = None if self._run is None else self._run.run_dir
+        if run_dir is not None and (self._logging_dir / self._name).is_relative_to(run_dir.absolute()):
+            return self._name
+        stored = None if run_dir is None else run_dir / TENSORBOARD_FOLDER
+        if stored is not None and check_regular(stored):
+            text = stored.read_text(errors="replace").strip()
+            if text in islice(self._folders(), MOST_FOLDERS):
+                return text
+        found = next(its for its in self._folders() if not self._has_events(its)) if is_new else self._events
+        if stored is not None:
+            replace_file(stored, f"{found}\n".encode())
+        return found
 
-    def _has_events(self, number: int) -> bool:
-        return any((self._logging_dir / self._folder(number)).glob("*tfevents*"))
+    def _folders(self) -> Iterator[str]:
+        """Yield the folders for events: `log_dir`, then NAME, NAME-2 and so on in it."""
+        name = "run" if self._run is None else self._run.name
+        yield self._name
+        yield str(Path(self._name, name))
+        yield from (str(Path(self._name, f"{name}-{number}")) for number in count(2))
 
-    def _folder(self, number: int) -> str:
-        """Return a folder for events: `log_dir`, then NAME, NAME-2 and so on in it."""
-        name = self._run_name if number == 1 else f"{self._run_name}-{number}"
-        return str(Path(self._name, name)) if number else self._name
+    def _has_events(self, folder: str) -> bool:
+        return any((self._logging_dir / folder).glob("*tfevents*"))
 
 
 class MlflowReporter(TrackerReporter):
@@ -253,9 +271,12 @@ def tracker_reporter(tracker: str | Mapping[str, Any], run_dir: Path | str | Non
     """Return the reporter of a tracker, given by name or as {name: ..., its options}.
 
     Raises:
-        ConfigurationError: the name is missing or unknown, or the package is not installed.
+        ConfigurationError: the name is missing or unknown, the package is not installed, or an option does not exist or
+            would hold a secret.
     """
     name, options = TRACKERS.parse("tracker", tracker)
+    if isinstance(TRACKERS[name], Package):
+        check_no_secret(name, options)
     if name == "wandb":
         return WandbReporter(**options)
     if name == "tensorboard":
@@ -318,9 +339,10 @@ def _check_options(name: str, function: Any, arguments: tuple[Any, ...], options
         raise ConfigurationError(f"tracker={name!r}: {error}") from error
 
 
-def _check_no_secret(name: str, options: Mapping[str, Any]) -> None:
+def check_no_secret(name: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError if an option has the name of a secret; its value is not in the message."""
-    for option in filter(_SECRET.search, _flat(options)):
+    own = {key: value for key, value in options.items() if key != "config"}  # W&B's are settings of the user's program
+    for option in filter(_SECRET.search, _flat(own)):
         raise ConfigurationError(
             f"tracker={name!r}: {option} is not taken, because a run writes its settings to files and sends them to "
             "its trackers; allowed is the environment variable that the package reads, such as COMET_API_KEY"

@@ -25,7 +25,7 @@ from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, CallbackList, Reporter
 from agilerl_like.reporting.console import ConsoleReporter
 from agilerl_like.reporting.run_history import CONFIG
-from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, tracker_reporter
+from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, check_no_secret, tracker_reporter
 from agilerl_like.storage.run_names import POPULATION
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
@@ -71,6 +71,7 @@ class _Logs:
         if self.tensorboard:
             found.append(TensorBoardReporter(Path(self.tensorboard_log_dir or folder / "tensorboard")))
         if self.wb:
+            check_no_secret("wandb", self.wandb_kwargs or {})
             found.append(WandbReporter(**(self.wandb_kwargs or {})))
         return [*found, *(tracker_reporter(tracker, folder) for tracker in self.trackers)]
 

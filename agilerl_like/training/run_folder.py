@@ -29,7 +29,7 @@ from agilerl_like.reporting.plot import PLOT
 from agilerl_like.reporting.records import RunRecord
 from agilerl_like.reporting.report import REPORT, HtmlReporter
 from agilerl_like.reporting.run_history import CONFIG, RUN_DOCUMENT, run_document
-from agilerl_like.reporting.trackers import WANDB_ID
+from agilerl_like.reporting.trackers import TENSORBOARD_FOLDER, WANDB_ID
 from agilerl_like.storage import safe_folder
 from agilerl_like.storage.checkpoint_folder import CHECKPOINTS, FOLDER, HISTORY, HISTORY_ENTRY, KIND, remove_marker
 from agilerl_like.storage.durable_io import check_regular, make_folder, replace_file, sync_folder
@@ -296,6 +296,7 @@ RUN_FILES: Mapping[str, RunFile] = {
     RUN_DOCUMENT: RunFile(lambda path: is_run_document(run_document(path))),
     EVENTS: SharedFolder(lambda path: "tfevents" in path.name and not path.is_dir()),
     WANDB_ID: RunFile(lambda path: path.stat().st_size < 100),
+    TENSORBOARD_FOLDER: RunFile(lambda path: path.stat().st_size < 1000),
 }
 """The files of a run, by name."""
 FOUND_FILE = RunFile(lambda path: _first_line(path).startswith((f"# {FOUND_HEAD}", f"# {SEARCH_HEAD}")))

@@ -14,7 +14,7 @@ from agilerl_like import registry
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.registry import Registry
 from agilerl_like.reporting import CallbackList, TensorBoardReporter, TrackerReporter, WandbReporter, tracker_reporter
-from agilerl_like.reporting.trackers import TRACKERS, wandb_films
+from agilerl_like.reporting.trackers import TRACKERS, check_no_secret, wandb_films
 from agilerl_like.storage.run_lock import RunLock
 
 # The package needs an account: this module has its functions, and writes its calls to a file.
@@ -159,6 +159,28 @@ def test_two_reporters_of_tensorboard_leave_no_hook_in_whatever_order_they_are_c
         assert threading.excepthook == before
 
 
+def test_a_function_of_the_script_that_calls_the_reporters_one_is_called_once(tmp_path, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    monkeypatch.setattr(threading, "__excepthook__", reported.append)
+    first, second = (tracker_reporter("tensorboard", tmp_path / name) for name in ("a", "b"))
+    first.generation(a_generation(a_member()))
+    before = threading.excepthook
+
+    def of_script(error):
+        before(error)
+        reported.append("script")
+
+    threading.excepthook = of_script
+    second.generation(a_generation(a_member()))
+    other = threading.Thread(target=(tmp_path / "absent").read_text)
+    other.start()
+    other.join()
+    assert [type(error) for error in reported] == [threading.ExceptHookArgs, str]
+    for reporter in (first, second):
+        reporter.close()
+
+
 def test_tensorboard_discards_steps_that_a_resumed_run_logs_again(tmp_path):
     """A process reported three generations and was killed before it had saved the second."""
     for generations in ((1, 2, 3), (2, 3, 4)):
@@ -180,14 +202,19 @@ def log_fitness(reporter, run, fitness, *generations):
 
 def test_a_new_run_leaves_the_events_of_others_in_a_folder_that_they_share(tmp_path):
     logs, run = tmp_path / "logs", a_run(name="mine", run_dir=tmp_path / "runs" / "mine")
-    for fitness in (1.0, 2.0, 3.0):
-        log_fitness(TensorBoardReporter(logs), run, fitness, 1, 2)
-    log_fitness(TensorBoardReporter(logs), run, 4.0, 2)  # a resumed run continues where the last of its name is
-    curves = [scalars_in(logs / name, "member/0/eval/mean_reward") for name in ("", "mine", "mine-2")]
+    runs = [a_run(name="mine", run_dir=tmp_path / parent / "mine") for parent in ("a", "b", "c")]
+    for fitness, run in enumerate(runs):
+        run.run_dir.mkdir(parents=True)
+        log_fitness(TensorBoardReporter(logs), run, float(fitness), 1, 2)
+    log_fitness(TensorBoardReporter(logs), runs[1], 4.0, 2)  # a resumed run continues its own curve
+    log_fitness(TensorBoardReporter(logs), runs[2], 5.0, 1)  # killed before its first checkpoint
+    log_fitness(TensorBoardReporter(logs), a_run(name="mine"), 6.0, 1)
+    curves = [scalars_in(logs / name, "member/0/eval/mean_reward") for name in ("", "mine", "mine-2", "mine-3")]
     assert curves == [
-        [(100_000, 1.0), (200_000, 1.0)],
-        [(100_000, 2.0), (200_000, 2.0)],
-        [(100_000, 3.0), (200_000, 4.0)],
+        [(100_000, 0.0), (200_000, 0.0)],
+        [(100_000, 1.0), (200_000, 4.0)],
+        [(100_000, 5.0)],
+        [(100_000, 6.0)],
     ]
 
 
@@ -205,6 +232,19 @@ def test_an_option_with_a_secret_is_refused_because_settings_are_written_and_sen
     with pytest.raises(ConfigurationError, match=r"^tracker='comet_ml': .* is not taken, .*COMET_API_KEY$") as found:
         tracker_reporter({"name": "comet_ml", **options}, None)
     assert "hush" not in str(found.value)
+
+
+def test_settings_of_the_users_program_and_trackers_of_their_own_may_have_such_names(monkeypatch, tmp_path):
+    check_no_secret("wandb", {"config": {"pad_token": "<eos>"}})
+
+    class Sends(FileTracker):
+        def __init__(self, run_name, logging_dir, file, token):
+            super().__init__(run_name, logging_dir, file)
+
+    mine = Registry("tracker")
+    mine.add("sends", Sends)
+    monkeypatch.setattr("agilerl_like.reporting.trackers.TRACKERS", mine)
+    tracker_reporter({"name": "sends", "file": "calls.json", "token": "mine"}, tmp_path)
 
 
 def test_tensorboard_discards_steps_of_an_attempt_in_which_all_members_diverged(tmp_path):
