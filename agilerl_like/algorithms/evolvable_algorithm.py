@@ -7,6 +7,7 @@ Operations on weights are delegated to the learners.
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -459,20 +460,21 @@ class EvolvableAlgorithm(LearnerHost, ABC):
     def _copy_own_attributes(self, other: EvolvableAlgorithm) -> None:
         """Copy the attributes that a script has set on another agent; a file or another process has none of them.
 
-        Raises:
-            ConfigurationError: `copy.deepcopy` refuses an attribute.
+        A function in place of a method is left out, because it may call that of the other agent; and what
+        `copy.deepcopy` refuses, with a warning.
         """
         memo = {id(other): self}
         for name, value in other.__getstate__().items():
-            if name in vars(self):
+            if name in vars(self) or callable(getattr(type(self), name, None)):
                 continue
             try:
                 setattr(self, name, deepcopy(value, memo))
             except Exception as error:  # the classes of a script may raise anything
-                raise ConfigurationError(
-                    f"{name}={value!r:.100} of agent {other.index} cannot be copied with the agent: {error!s:.200}; "
-                    "allowed is what copy.deepcopy copies, or an object whose __deepcopy__ returns itself"
-                ) from error
+                warnings.warn(
+                    f"clones do not have {name}={value!r:.100} of agent {other.index}, which cannot be copied: "
+                    f"{error!s:.200}; an object whose __deepcopy__ returns itself is shared with them",
+                    stacklevel=2,
+                )
 
     @abstractmethod
     def _init_copy(self, other: Any, index: int, seed: int | None = None) -> None:

@@ -449,7 +449,7 @@ class LearnerBase:
         return {}
 
     def load_own_state(self, state: Mapping[str, Tensor]) -> None:
-        """Set the tensors that `own_state` returned, which this learner may keep; those of a file are on the CPU.
+        """Set the tensors that `own_state` returned, without gradients; those of a file are on the CPU.
 
         Raises:
             ValueError: they do not fit.
@@ -479,7 +479,7 @@ class LearnerBase:
         copy.updates, copy.draws, copy.variations = self.updates, self.draws, self.variations
         copy.recent_observations, copy.learned_with_masks = self.recent_observations, self.learned_with_masks
         copy.env_steps, copy.return_statistics = self.env_steps, self.return_statistics
-        copy.load_own_state({name: tensor.clone() for name, tensor in self.own_state().items()})
+        copy.load_own_state({name: tensor.detach().clone() for name, tensor in self.own_state().items()})
         copy.updates_without_learning, copy.updates_before = self.updates_without_learning, self.updates_before
         if copy.index == self.index:  # it continues the steps of a hand-written loop
             copy._last_noise, copy._random_steps_taken = self._last_noise, self._random_steps_taken

@@ -28,7 +28,7 @@ from agilerl_like.algorithms.evolvable_algorithm import (
 )
 from agilerl_like.algorithms.learner import Learner
 from agilerl_like.algorithms.learner_group import LearnerGroup
-from agilerl_like.algorithms.learner_host import ATTRIBUTES, SettingFunctions
+from agilerl_like.algorithms.learner_host import ATTRIBUTES
 from agilerl_like.algorithms.presets import reads_presets
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.algorithms.serialization import read_floats, read_population
@@ -144,8 +144,8 @@ class BasePopulation(Sequence[AlgorithmT], Generic[AlgorithmT]):
         Hooks and functions of settings are shared, as an agent's copy shares them: their owners may be large or locked.
         """
         agents = filter(None, (*self.agents, self.best_of_run))
-        shared = [one for agent in agents for one in (*agent._hooks, *SettingFunctions.of(agent))]
-        return deepcopy(self, {id(one): one for one in shared})
+        shared = [(*its._hooks, its.schedules, its.lr_schedule, its.reward_transform) for its in agents]
+        return deepcopy(self, {id(one): one for ones in shared for one in ones})
 
     def __repr__(self) -> str:
         tested = [agent.fitness[-1] for agent in self.agents if agent.fitness and np.ndim(agent.fitness[-1]) == 0]

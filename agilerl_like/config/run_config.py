@@ -315,7 +315,8 @@ class Config(Section, frozen=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings by name: classes that are made for an algorithm or a strategy have no place to import."""
-        return _from_settings, (self.model_dump(),)
+        is_made = config_class(self.algorithm.name) is type(self)
+        return _from_settings, (None if is_made else type(self), self.model_dump())
 
 
 def config_class(algorithm: str) -> type[Config]:
@@ -355,9 +356,9 @@ def _derived_config(algorithm: str, kind: type[Any]) -> type[Config]:
     return found
 
 
-def _from_settings(settings: dict[str, Any]) -> Config:
-    """Return the configuration that was pickled as these settings."""
-    return config_class(settings["algorithm"]["name"]).model_validate(settings)
+def _from_settings(kind: type[Config] | None, settings: dict[str, Any]) -> Config:
+    """Return the configuration that was pickled as these settings; `kind` is None if its algorithm names its class."""
+    return (kind or config_class(settings["algorithm"]["name"])).model_validate(settings)
 
 
 class Experiment(NamedTuple):

@@ -115,14 +115,14 @@ class WorkerProcesses:
         return f"{which} {ProcessExit.of(rank, process)} before its work began; its output above may say why"
 
     @contextmanager
-    def guard_rendezvous(self) -> Iterator[None]:
+    def guard_rendezvous(self, what: str = "joining the process group") -> Iterator[None]:
         """End all processes with one message and `ExitCode.TEMPFAIL` if one ends while this block lasts.
 
         Joining a process group waits for every rank, for hours and in a call that no exception interrupts; a
         `HeartbeatMonitor` detects a rank that ended only when all have joined.
         """
         reader, writer = multiprocessing.Pipe(duplex=False)
-        guard = Thread(target=self._abort_on_exit, args=(reader,), daemon=True, name="rendezvous guard")
+        guard = Thread(target=self._abort_on_exit, args=(reader, what), daemon=True, name="rendezvous guard")
         guard.start()
         try:
             yield
@@ -132,7 +132,7 @@ class WorkerProcesses:
             reader.close()
             writer.close()
 
-    def _abort_on_exit(self, joined: Connection) -> None:
+    def _abort_on_exit(self, joined: Connection, what: str) -> None:
         ready = wait([joined, *(process.sentinel for process in self._processes.values())], RENDEZVOUS_TIMEOUT)
         if joined in ready:
             return
@@ -141,8 +141,8 @@ class WorkerProcesses:
             if process.sentinel in ready:
                 process.join()
                 failures.append(f"rank {rank} (pid {process.pid}) {self.describe_exit(rank) or 'ended'}")
-        reason = f"{'; '.join(failures)} while joining" if failures else f"{RENDEZVOUS_TIMEOUT:g} s were not enough for"
-        write_stderr(f"\nagilerl-like: {reason} the process group, so all ranks end. Nothing was trained.\n")
+        reason = f"{'; '.join(failures)} while" if failures else f"{RENDEZVOUS_TIMEOUT:g} s were not enough for"
+        write_stderr(f"\nagilerl-like: {reason} {what}, so all ranks end. Nothing was trained.\n")
         if sys.stdout is not None:
             sys.stdout.flush()
         for process in self._processes.values():
@@ -215,6 +215,15 @@ def unavailable_reason() -> str:
     if its_group := _group_of_script():
         return f"this script has {its_group}"
     return ""
+
+
+def is_sendable(value: object) -> bool:
+    """Return whether a value can be pickled for another process; nothing is changed, as tensors in shared memory."""
+    try:
+        _PickleCheck(io.BytesIO()).dump(value)
+    except Exception:  # whatever the value's own __reduce__ raises
+        return False
+    return True
 
 
 def check_launch(processes: int, target: Callable[..., object], arguments: Sequence[Any]) -> None:

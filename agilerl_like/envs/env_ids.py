@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 import gymnasium as gym
@@ -84,23 +83,13 @@ def resolve_source(env: EnvSource) -> EnvSource:
     return env
 
 
-def sendable_specs(sources: Iterable[EnvSource]) -> tuple[EnvSpec, ...]:
+def registered_specs(sources: Iterable[EnvSource]) -> tuple[EnvSpec, ...]:
     """Return the specs of ids for another process, which may lack those that a script registers under its main guard.
 
-    An id with a module in front is registered by that module in each process. A spec that cannot be pickled is left
-    out, because the other process may have registered it, too: it imports the script.
+    An id with a module in front is registered by that module in each process.
     """
     names = {source for source in sources if isinstance(source, str)}
-    specs = [spec for spec in gym.registry.values() if names & {spec.id, spec.id.rpartition("-v")[0]}]
-    return tuple(filter(_can_be_pickled, specs))
-
-
-def _can_be_pickled(spec: EnvSpec) -> bool:
-    try:
-        ForkingPickler.dumps(spec)
-    except Exception:  # whatever an argument's own __reduce__ raises
-        return False
-    return True
+    return tuple(its for its in gym.registry.values() if names & {its.id, its.id.rpartition("-v")[0]})
 
 
 def register_missing(specs: Iterable[EnvSpec]) -> None:

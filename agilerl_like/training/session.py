@@ -21,7 +21,7 @@ from gymnasium.vector import SyncVectorEnv
 from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState, differing_functions
 from agilerl_like.algorithms.population import BasePopulation
-from agilerl_like.distributed.launcher import WorkerProcesses, worker_processes
+from agilerl_like.distributed.launcher import WorkerProcesses, is_sendable, worker_processes
 from agilerl_like.distributed.process_group import (
     MultiProcess,
     ProcessGroup,
@@ -32,10 +32,11 @@ from agilerl_like.distributed.process_group import (
 )
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs.env_errors import close_quietly, env_name_of
-from agilerl_like.envs.env_ids import TIME_LIMIT, register_missing, sendable_specs
+from agilerl_like.envs.env_ids import TIME_LIMIT, register_missing, registered_specs
 from agilerl_like.envs.factory import VecEnvConfig, describe_backend, env_config_of, have_equal_episodes
 from agilerl_like.envs.multi_agent.packed_env import time_limit
 from agilerl_like.errors import CheckpointError, ConfigurationError, PopulationDivergedError
+from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.reporting.callback import CallbackList
 from agilerl_like.reporting.files import METRICS
 from agilerl_like.reporting.records import RunRecord
@@ -137,8 +138,8 @@ def train_population(
         worker_processes(processes, worker_main, (job,)) as workers,
         distributed_session(cpu=job.cpu, workers=workers) as process_group,
     ):
-        with workers.guard_rendezvous():
-            process_group.all_gather(None)  # until they have made their envs, as long as that takes: see `worker_main`
+        with workers.guard_rendezvous("making the envs"):
+            process_group.all_gather(None)  # before heartbeats are expected: see `worker_main`
         return replace(process_run, process_group=process_group).run(resume=resume)
 
 
@@ -531,7 +532,7 @@ class ProcessRun:
     def _equal_start(self, members: ShardedPopulation) -> Mapping[str, Any]:
         """Return the hyperparameters that evolution changes if all members have the same; collective."""
         own = [agent.hyperparameters for agent in members.population]
-        first, *others = members.all_gather_by_slot(own, encode=dict, decode=dict)
+        first, *others = members.all_gather_by_slot(own, encode=dict, decode=FrozenMapping)  # lists as tuples
         evolves = self.plan.searches and self.plan.selection is not None and self.plan.explorer != NO_MUTATION
         is_searched = evolves and members.first.hp_config.has_several_values
         return first if is_searched and others and all(values == first for values in others) else {}
@@ -548,7 +549,10 @@ class WorkerJob:
     cpu: bool
     unsaved: UnsavedState | None
     env_specs: tuple[EnvSpec, ...]
-    """The ids of the envs, which the script may have registered in its own process only."""
+    """The ids of the envs, which the script may have registered in its own process only.
+
+    One that cannot be pickled is left out, because the other process may have registered it, too: it imports the script.
+    """
 
 
 def worker_job(
@@ -561,6 +565,7 @@ def worker_job(
     """
     env_config = env_config_of(env_setup.vec_env)
     eval_config = None if eval_setup is None else env_config_of(eval_setup.vec_env)
+    sources = [*env_config.sources, *(() if eval_config is None else eval_config.sources)]
     return WorkerJob(
         plan,
         type(env_setup),
@@ -568,7 +573,7 @@ def worker_job(
         eval_config,
         cpu,
         None if population is None else UnsavedState.shared(population),
-        sendable_specs([*env_config.sources, *(() if eval_config is None else eval_config.sources)]),
+        tuple(filter(is_sendable, registered_specs(sources))),
     )
 
 

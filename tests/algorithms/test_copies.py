@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_runs import SMALL
 
-from agilerl_like import IPPO, PPO, ConfigurationError, Mutations, TournamentSelection
+from agilerl_like import IPPO, PPO, Mutations, TournamentSelection
 
 SEEN, THREE = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(3)
 SETTINGS = {"seed": 1, "net_config": SMALL, "num_envs": 2, "learn_step": 32, "batch_size": 8}
@@ -141,11 +141,19 @@ def test_a_mutated_child_has_the_attributes_of_its_parent():
     assert all(new is not old and new.level == 3 for new, old in zip(population, before, strict=True))
 
 
-def test_an_attribute_that_cannot_be_copied_is_named():
+def test_clones_lack_an_attribute_that_cannot_be_copied_with_a_warning():
     agent = PPO(SEEN, THREE, **SETTINGS)
-    agent.lock = threading.Lock()
-    with pytest.raises(ConfigurationError, match=r"lock=<.*> of agent 0 cannot be copied with the agent: .*lock"):
-        agent.clone()
+    agent.lock, agent.level = threading.Lock(), 3
+    with pytest.warns(UserWarning, match=r"clones do not have lock=<.*> of agent 0, which cannot be copied: .*lock"):
+        clone = agent.clone()
+    assert (clone.level, hasattr(clone, "lock")) == (3, False)
+
+
+def test_a_clone_has_its_own_method_where_a_script_has_put_a_function():
+    agent = PPO(SEEN, THREE, **SETTINGS)
+    own = agent.get_action
+    agent.get_action = lambda *given, **options: own(*given, **options)
+    assert agent.clone().get_action.__self__ is not agent
 
 
 class Owner:

@@ -22,6 +22,7 @@ from agilerl_like import PPO, HyperparameterConfig, Mutations, RLParameter, Tour
 from agilerl_like.cli import main
 from agilerl_like.distributed import process_group
 from agilerl_like.distributed.heartbeat import HeartbeatMonitor, NullMonitor
+from agilerl_like.distributed.launcher import is_sendable
 from agilerl_like.distributed.process_group import (
     COLLECTIVE_TIMEOUT,
     MultiProcess,
@@ -33,7 +34,7 @@ from agilerl_like.distributed.process_group import (
     plan_transfers,
     shard_members,
 )
-from agilerl_like.envs.env_ids import register_missing, sendable_specs
+from agilerl_like.envs.env_ids import register_missing, registered_specs
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.rollout_buffer import FinalObservations, Rollout
 from agilerl_like.reporting import Reporter
@@ -331,9 +332,9 @@ def test_ids_that_the_script_alone_has_registered_are_made_by_all_processes(monk
 def test_an_id_whose_entry_point_cannot_be_sent_is_left_to_the_other_process(monkeypatch):
     for name, entry_point in (("Sendable", CartPoleEnv), ("Inline", lambda: CartPoleEnv())):
         monkeypatch.setitem(gymnasium.registry, f"{name}-v0", EnvSpec(f"{name}-v0", entry_point=entry_point))
-    specs = sendable_specs(["Sendable-v0", "Inline-v0", "gymnasium:CartPole-v0", CartPoleEnv])
-    assert [spec.id for spec in specs] == ["Sendable-v0"]
-    assert sendable_specs(["Sendable"]) == specs
+    specs = registered_specs(["Sendable-v0", "Inline-v0", "gymnasium:CartPole-v0", CartPoleEnv])
+    assert [(spec.id, is_sendable(spec)) for spec in specs] == [("Sendable-v0", True), ("Inline-v0", False)]
+    assert registered_specs(["Sendable"]) == specs[:1]
     own = EnvSpec("Sendable-v0", entry_point=SlowToMake)
     monkeypatch.setitem(gymnasium.registry, "Sendable-v0", own)
     register_missing(specs)
