@@ -383,6 +383,44 @@ def test_the_speed_counts_an_evaluation_in_each_generation_and_what_further_proc
     assert tune.steps_per_second(config, seconds=1.0) == 90.0
 
 
+@pytest.fixture
+def probe(monkeypatch, tmp_path):
+    """Return what `steps_per_second` trains with the settings of a file, without training it."""
+    probes = []
+
+    def train(env_setup, population, plan, **_):
+        probes.append(SimpleNamespace(population=population))
+        return SimpleNamespace(raise_if_interrupted=lambda: None)
+
+    def probed(settings):
+        (tmp_path / "probed.yaml").write_text(f"environment: {{id: CartPole-v1, num_envs: 4}}\n{settings}\n")
+        draft, has_ranges = find_config(str(tmp_path / "probed.yaml")), "hyperparameters" in settings
+        config = tune.search_config(draft, steps=1e5, population=2, seed=1, has_ranges=has_ranges)
+        with monkeypatch.context() as patched:
+            patched.setattr(tune, "train_population", train)
+            tune.steps_per_second(config, seconds=1.0)
+        return probes[-1]
+
+    return probed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "algorithm: {name: DQN, learning_starts: 2000}",
+        "algorithm: {name: DQN}\nhyperparameters: {learning_starts: {min: 1000, max: 3000}}",
+        "algorithm: {name: DQN}\nhyperparameters: {learning_starts: {choices: [1000, 3000]}, "
+        "lr: {min: 1e-4, max: 1e-2, when: {learning_starts: 1000}}}",
+        "algorithm: {name: PPO, learning_starts: 2000}\nrun: {processes: 1}",
+    ],
+)
+def test_the_speed_is_that_of_members_that_learn_from_the_first_steps_on(probe, settings):
+    """Members that wait for `learning_starts` would be faster than those of most of the search."""
+    for agent in probe(settings).population:
+        agent.check()
+        assert agent.learning_starts == 0
+
+
 @pytest.mark.parametrize("method", ["_evaluate", "_finish"])
 def test_ctrl_c_after_the_speed_was_measured_ends_the_command_without_a_search(monkeypatch, method):
     """A callback ended training; the signal comes in the evaluation that follows, or in what follows that."""

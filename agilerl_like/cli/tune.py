@@ -11,6 +11,7 @@ from typing import Any
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
+from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
 from agilerl_like.cli.found import write_found
@@ -21,6 +22,7 @@ from agilerl_like.config.bundled import find_config, names_file
 from agilerl_like.config.search_space import SMALLEST_ROLLOUT, UPDATES_IN_GENERATION, search_space
 from agilerl_like.distributed.process_group import is_launched
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.reporting import formatting
 from agilerl_like.reporting.callback import Callback, CallbackList, RunContext
 from agilerl_like.reporting.records import GenerationRecord
@@ -322,17 +324,20 @@ def steps_per_second(config: Config, seconds: float) -> float:
     """Return the env steps per second of all members in a run of some seconds, which leaves no files.
 
     The run has one process; where the search would have more processes or threads, the rate is multiplied by what these
-    bring.
+    bring. Its members learn from the first steps on, because members that wait for `learning_starts` are several times
+    as fast.
     """
     experiment = build(config)
     stopwatch = Stopwatch(seconds)
-    env_setup, plan = experiment.env_setup, experiment.plan()
+    env_setup, population, plan = experiment.env_setup, experiment.population, experiment.plan()
     run = config.run
     try:
-        choice = choose_layout(env_setup, experiment.population, plan, processes=run.processes, threads=run.threads)
+        for agent in population:
+            _learn_at_once(agent)
+        choice = choose_layout(env_setup, population, plan, processes=run.processes, threads=run.threads)
         result = train_population(
             env_setup,
-            experiment.population,
+            population,
             plan,
             output_paths=OutputPaths(),
             callbacks=CallbackList([stopwatch]),
@@ -342,3 +347,10 @@ def steps_per_second(config: Config, seconds: float) -> float:
         experiment.env.close()
     rates = choice.rates
     return stopwatch.rate * (rates[choice.layout] / next(iter(rates.values())) if rates else 1.0)
+
+
+def _learn_at_once(agent: EvolvableAlgorithm) -> None:
+    """Set `learning_starts` to 0, and remove its range, which may not hold 0, and ranges that depend on it."""
+    agent.learning_starts = 0
+    ranges = {name: its for name, its in agent.hp_config.items() if "learning_starts" not in (name, *its.when)}
+    agent.hp_config = HyperparameterConfig(**ranges)
