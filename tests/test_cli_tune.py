@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
+import torch
 import yaml
 from small_runs import CopyFolder
 
@@ -20,7 +21,6 @@ from agilerl_like.config import Draft, load
 from agilerl_like.config.bundled import find_config
 from agilerl_like.config.search_space import search_space
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.reporting import Callback
 from agilerl_like.saved_runs import Run
 from agilerl_like.training.loop import TrainingLoop
 from agilerl_like.training.process_choice import Choice, Layout
@@ -367,20 +367,16 @@ def test_minutes_of_a_file_with_long_rollouts_are_measured(tmp_path, monkeypatch
     assert "minutes=1 are 60,000 env steps" in capsys.readouterr().err
 
 
-def test_the_speed_counts_an_evaluation_in_each_generation_and_what_further_processes_bring(monkeypatch):
+def test_the_speed_counts_an_evaluation_in_each_generation_and_no_wait_for_the_stop_of_other_processes():
     watch = tune.Stopwatch(1.0)
-    parts = {"evaluate": 6.0, "env": 4.0}
-    watch.on_generation(
-        SimpleNamespace(record=SimpleNamespace(generation_env_steps=1000)),
-        SimpleNamespace(generation=2, env_steps=1500, seconds=21.0, seconds_by_part=parts),
-    )
+    run = SimpleNamespace(record=SimpleNamespace(generation_env_steps=1000))
+    for generation, (steps, lasted, evaluation) in enumerate([(1000, 10.0, 4.0), (1500, 19.0, 6.0)], start=1):
+        watch.until_last_step = lasted
+        parts = {"evaluate": evaluation, "env": 4.0}
+        watch.on_generation(
+            run, SimpleNamespace(generation=generation, env_steps=steps, seconds=lasted + 4, seconds_by_part=parts)
+        )
     assert watch.rate == pytest.approx(1000 / (10 + 3))  # 15 s for 1,500 steps, 3 s for an evaluation
-    rates = {Layout(1, 1): 100.0, Layout(2, 1): 180.0}
-    choice = Choice(Layout(2, 1), "measured", rates)
-    monkeypatch.setattr(tune, "choose_layout", lambda *_, **__: choice)
-    monkeypatch.setattr(tune, "Stopwatch", lambda seconds: Fixed())
-    config = tune.search_config(find_config("CartPole-v1"), steps=8192, population=2, seed=1)
-    assert tune.steps_per_second(config, seconds=1.0) == 90.0
 
 
 @pytest.fixture
@@ -388,8 +384,8 @@ def probe(monkeypatch, tmp_path):
     """Return what `steps_per_second` trains with the settings of a file, without training it."""
     probes = []
 
-    def train(env_setup, population, plan, **_):
-        probes.append(SimpleNamespace(population=population))
+    def train(env_setup, population, plan, *, processes, **_):
+        probes.append(SimpleNamespace(population=population, processes=processes, threads=torch.get_num_threads()))
         return SimpleNamespace(raise_if_interrupted=lambda: None)
 
     def probed(settings):
@@ -421,6 +417,34 @@ def test_the_speed_is_that_of_members_that_learn_from_the_first_steps_on(probe, 
         assert agent.learning_starts == 0
 
 
+def test_the_speed_is_measured_with_the_processes_and_threads_of_the_file(probe):
+    threads = torch.get_num_threads()
+    assert probe("run: {processes: 2}").processes == 2
+    found = probe("run: {processes: 1, threads: 3}")
+    assert (found.processes, found.threads) == (1, 3)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_speed_is_measured_with_the_processes_and_threads_that_are_chosen(probe, monkeypatch):
+    rates = {Layout(1, 1): 100.0, Layout(2, 3): 180.0}
+    monkeypatch.setattr(tune, "choose_layout", lambda *_, **__: Choice(Layout(2, 3), "measured", rates))
+    found = probe("algorithm: {learn_step: 64}")
+    assert (found.processes, found.threads) == (2, 3)
+
+
+@pytest.mark.slow
+def test_the_speed_of_two_processes_is_measured():
+    """The second process receives its member without the range of `learning_starts`."""
+    sections = {
+        "environment": {"id": "CartPole-v1", "num_envs": 4},
+        "algorithm": {"name": "DQN", "learn_step": 4},
+        "hyperparameters": {"learning_starts": {"min": 1000, "max": 3000}},
+        "run": {"processes": 2},
+    }
+    config = tune.search_config(Draft(sections), steps=1e5, population=2, seed=1, has_ranges=True)
+    assert 10 < tune.steps_per_second(config, seconds=0.5) < 1e6
+
+
 @pytest.mark.parametrize("method", ["_evaluate", "_finish"])
 def test_ctrl_c_after_the_speed_was_measured_ends_the_command_without_a_search(monkeypatch, method):
     """A callback ended training; the signal comes in the evaluation that follows, or in what follows that."""
@@ -435,15 +459,6 @@ def test_ctrl_c_after_the_speed_was_measured_ends_the_command_without_a_search(m
     monkeypatch.setattr(tune, "choose_layout", lambda *_, **__: Choice(Layout(1, 1), "chosen", {}))
     with pytest.raises(KeyboardInterrupt):
         tune.steps_per_second(config, seconds=0.0)
-
-
-class Fixed(Callback):
-    """Measures 50 steps a second."""
-
-    rate = 50.0
-
-    def on_step(self, run):
-        run.stop("measured")
 
 
 def test_a_launcher_is_refused(monkeypatch, capsys):

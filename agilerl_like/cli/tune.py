@@ -30,7 +30,7 @@ from agilerl_like.saved_runs import Run
 from agilerl_like.seeding import fresh_seed
 from agilerl_like.storage.durable_io import make_folder, replace_file
 from agilerl_like.storage.run_names import BEST
-from agilerl_like.training.process_choice import choose_layout
+from agilerl_like.training.process_choice import choose_layout, torch_threads
 from agilerl_like.training.run_folder import FOUND, SEARCH_HEAD
 from agilerl_like.training.session import longest_episode, train_population
 from agilerl_like.training.training_arguments import OutputPaths
@@ -291,22 +291,26 @@ class Stopwatch(Callback):
     """Measures env steps per second of all members for some seconds, and stops the run then.
 
     A generation that is broken off is evaluated as a whole one, so the time of an evaluation is added to that of the
-    steps of a generation.
+    steps of a generation. Training is timed until the last step of this process, because others stop up to two seconds
+    later.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.started, self.rate = seconds, time.perf_counter(), math.nan
+        self.until_last_step = self.evaluation = 0.0
 
     def on_run_begin(self, run: RunContext) -> None:
         self.started = time.perf_counter()
 
     def on_step(self, run: RunContext) -> None:
-        if time.perf_counter() - self.started > self.seconds and run.env_steps:
+        self.until_last_step = time.perf_counter() - self.started
+        if self.until_last_step > self.seconds and run.env_steps:
             run.stop("measured")
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         steps, evaluation = run.record.generation_env_steps, record.seconds_by_part["evaluate"]
-        training = (record.seconds - evaluation) / record.env_steps
+        training = (self.until_last_step - self.evaluation) / record.env_steps
+        self.evaluation = evaluation
         self.rate = steps / (steps * training + evaluation / record.generation)
 
 
@@ -323,9 +327,8 @@ class SearchMark(Callback):
 def steps_per_second(config: Config, seconds: float) -> float:
     """Return the env steps per second of all members in a run of some seconds, which leaves no files.
 
-    The run has one process; where the search would have more processes or threads, the rate is multiplied by what these
-    bring. Its members learn from the first steps on, because members that wait for `learning_starts` are several times
-    as fast.
+    The run has the processes and threads of the search, and its members learn from the first steps on, because members
+    that wait for `learning_starts` are several times as fast.
     """
     experiment = build(config)
     stopwatch = Stopwatch(seconds)
@@ -335,18 +338,19 @@ def steps_per_second(config: Config, seconds: float) -> float:
         for agent in population:
             _learn_at_once(agent)
         choice = choose_layout(env_setup, population, plan, processes=run.processes, threads=run.threads)
-        result = train_population(
-            env_setup,
-            population,
-            plan,
-            output_paths=OutputPaths(),
-            callbacks=CallbackList([stopwatch]),
-        )
+        with torch_threads(choice.layout.threads):
+            result = train_population(
+                env_setup,
+                population,
+                plan,
+                output_paths=OutputPaths(),
+                callbacks=CallbackList([stopwatch]),
+                processes=choice.layout.processes,
+            )
         result.raise_if_interrupted()
     finally:
         experiment.env.close()
-    rates = choice.rates
-    return stopwatch.rate * (rates[choice.layout] / next(iter(rates.values())) if rates else 1.0)
+    return stopwatch.rate
 
 
 def _learn_at_once(agent: EvolvableAlgorithm) -> None:
