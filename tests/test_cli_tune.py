@@ -101,35 +101,46 @@ def test_generations_and_episodes_follow_from_the_budget_and_the_longest_episode
     assert tune.generations_and_episodes(steps, longest, episodes) == wanted
 
 
+def generations_and_episodes(config):
+    training = config.training
+    return training.generations(config.environment.num_envs), training.eval_loop
+
+
 def test_the_time_limit_is_known_however_the_env_is_made():
     known = {"CartPole-v1": (12, 4), "Acrobot-v1": (12, 4), "Pendulum-v1": (13, 6), "mpe2.simple_spread_v3": (30, 16)}
     for env_id, wanted in known.items():
-        training = tune.search_config(find_config(env_id), steps=2e5, population=4, seed=1).training
-        assert (training.max_steps // training.evo_steps, training.eval_loop) == wanted
+        config = tune.search_config(find_config(env_id), steps=2e5, population=4, seed=1)
+        assert generations_and_episodes(config) == wanted
 
 
 def test_a_limit_of_evaluation_episodes_counts_as_the_longest_episode(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("environment: {id: Acrobot-v1}\ntraining: {eval_steps: 50, eval_loop: 15}\n")
-    training = tune.search_config(find_config(str(file)), steps=2e5, population=4, seed=1).training
-    assert (training.max_steps // training.evo_steps, training.eval_loop) == (27, 12)
+    config = tune.search_config(find_config(str(file)), steps=2e5, population=4, seed=1)
+    assert generations_and_episodes(config) == (27, 12)
 
 
 def test_evaluation_episodes_are_counted_on_each_instance(tmp_path):
     file = tmp_path / "mine.yaml"
     instances = ", ".join(f"{{g: {5 + number}}}" for number in range(9))
     file.write_text(f"environment: {{id: Pendulum-v1, num_envs: 9, instances: [{instances}]}}\n")
-    training = tune.search_config(find_config(str(file)), steps=2e6, population=8, seed=1).training
-    assert (training.max_steps // training.evo_steps, training.eval_loop) == (12, 4)
+    config = tune.search_config(find_config(str(file)), steps=2e6, population=8, seed=1)
+    assert generations_and_episodes(config) == (12, 4)
 
 
 def test_a_budget_is_divided_into_thirty_generations_of_all_members():
     config = tune.search_config(find_config("Pendulum-v1"), steps=2e6, population=8, seed=1)
-    assert (config.training.max_steps, config.training.evo_steps, config.population.size) == (250_000, 8333, 8)
+    assert (config.training.max_steps, config.training.evo_steps, config.population.size) == (250_000, 8334, 8)
     assert config.evolution == "auto"
     assert "action_std_init" in config.hyperparameters
     short = tune.search_config(find_config("CartPole-v1"), steps=8192, population=8, seed=1)
     assert (short.training.max_steps, short.training.evo_steps, short.training.eval_loop) == (1024, 256, 3)
+
+
+@pytest.mark.parametrize("envs", [1, 4, 16])
+def test_no_steps_are_left_for_one_generation_more(envs):
+    draft = find_config("Pendulum-v1").override(["--environment.num-envs", str(envs)])
+    assert generations_and_episodes(tune.search_config(draft, steps=2e6, population=8, seed=1))[0] == 30
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def search_config(draft: Draft, *, steps: float, population: int, seed: int, has
             instances = env_setup.num_eval_episodes(1)
     longest = min(filter(None, limits), default=None)
     generations, eval_loop = generations_and_episodes(each, longest, base.training.eval_loop, instances)
-    evo_steps = max(shortest, each // generations)
+    evo_steps = max(shortest, -(-each // generations))  # rounded down, a few steps would be one generation more
     data = base.to_json()
     if not has_ranges:
         ranges, start = search_space(
