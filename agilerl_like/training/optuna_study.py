@@ -50,8 +50,12 @@ class StudyCallback(Callback):
                 f"study={study!r:.100} and hp_config={hp_config!r:.100}; allowed are a study of Optuna and a "
                 "HyperparameterConfig"
             )
-        if study.direction != optuna.study.StudyDirection.MAXIMIZE:
-            raise ConfigurationError("study.direction must be maximize, because fitness is")
+        if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
+            directions = [direction.name.lower() for direction in study.directions]
+            raise ConfigurationError(
+                f"study.directions={directions}; allowed is ['maximize'], because a member has one fitness, which is "
+                "maximized"
+            )
         wanted = {label(name, parameter): distribution(parameter) for name, parameter in hp_config.items()}
         for trial in study.get_trials(deepcopy=False):
             for name, own in trial.distributions.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -189,6 +190,13 @@ def test_ranges_that_members_lack_are_refused_before_anything_is_trained():
     env.close()
 
 
+@pytest.mark.parametrize("directions", [["minimize"], ["maximize", "minimize"]])
+def test_a_study_that_does_not_maximize_one_value_is_refused(directions):
+    message = re.escape(f"study.directions={directions}; allowed is ['maximize'], because a member has one fitness")
+    with pytest.raises(ConfigurationError, match=message):
+        StudyCallback(optuna.create_study(directions=directions), LR)
+
+
 def found_in(study):
     return [(trial.user_attrs["uid"], trial.intermediate_values, trial.value) for trial in study.trials]
 
@@ -283,7 +291,5 @@ def test_a_run_is_searched_by_a_sampler_and_shown_in_a_study():
         ConfigurationError, match=r"has lr=FloatDistribution.*allowed are equal ranges, or another study"
     ):
         StudyCallback(study, other)
-    with pytest.raises(ConfigurationError, match=r"study\.direction must be maximize"):
-        StudyCallback(optuna.create_study(), ranges)
     with pytest.raises(ConfigurationError, match=r"study=3 and hp_config=.*; allowed are a study of Optuna"):
         StudyCallback(3, ranges)
