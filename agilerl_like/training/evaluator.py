@@ -194,13 +194,17 @@ def _number(info: Any, key: str) -> float:
 
 
 def _check_is_found(played: Episodes, key: str) -> None:
-    """Raise EnvStepError if no episode that was not lost has the info that is the fitness."""
+    """Raise EnvStepError unless each episode that was not lost has the info that is the fitness.
+
+    The mean over the others would leave out episodes by their outcome, such as those that did not reach the goal.
+    """
     infos = [] if played.infos is None else [*played.infos[~played.lost]]
-    if infos and all(_entry(info, key) is None for info in infos):
-        names = sorted({str(name) for info in infos if isinstance(info, Mapping) for name in info})
+    if lacking := [info for info in infos if _entry(info, key) is None]:
+        names = sorted({str(name) for info in lacking if isinstance(info, Mapping) for name in info})
         raise EnvStepError(
-            f"info_keys: info[{key!r}], which is the fitness, is missing in all {len(infos)} episodes; their last "
-            f"infos have {short_repr(names)}"
+            f"info_keys: info[{key!r}], which is the fitness, is missing in {len(lacking)} of {len(infos)} episodes, "
+            f"such as those that the time limit or eval_steps cuts; their last infos have {short_repr(names)}; allowed "
+            "is an info that every last step has"
         )
 
 
@@ -231,6 +235,8 @@ signal that stopped the evaluation on any process."""
 
 class Evaluator:
     """Computes the mean return of members, or with `fitness="info.NAME"` the mean of an info.
+
+    Evaluations raise EnvStepError where an episode's last step lacks that info.
 
     Raises:
         ConfigurationError: the env's `info_keys` have no such name.

@@ -410,9 +410,40 @@ def test_fitness_may_be_success_and_not_the_return():
 def test_a_fitness_that_no_info_has_is_an_error_that_names_those_it_has():
     env = make_vect_envs(Paid, num_envs=2, backend="sync", info_keys={"won": "nested.won", "cost": "cost"})
     population = members(2, env)
-    with pytest.raises(EnvStepError, match=r"info\['nested.won'\], which is the fitness, is missing in all 2 .*'cost'"):
+    message = r"info\['nested.won'\], which is the fitness, is missing in 2 of 2 episodes, .*'cost'"
+    with pytest.raises(EnvStepError, match=message):
         Evaluator(VecEnvAdapter(env), None, "info.won").evaluate(population, [0], 0)
     assert np.isnan(Evaluator(VecEnvAdapter(env), None).evaluate(population, [0], 0).measures["info/won"]).all()
+
+
+class ScoredAtGoal(Paid):
+    """Has a score only where action 1 in the first step leads to the goal; action 0 runs into the time limit."""
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        done = bool(action == 1)
+        return observation, reward, done, not done, {**info, "score": 7.0} if done else info
+
+
+def test_a_fitness_that_some_episodes_lack_is_an_error():
+    """The mean over the others would be that of the episodes that reached the goal, whatever their share is."""
+    env = make_vect_envs(ScoredAtGoal, num_envs=2, backend="sync", info_keys={"score": "score"})
+    population = members(2, env)
+    for agent, choice in zip(population, (0, 1), strict=True):
+        agent.network.actor.head.linears[-1].bias.data.view(-1)[choice] = 100.0
+    message = (
+        r"info\['score'\], which is the fitness, is missing in 1 of 2 episodes, such as those that the time limit or "
+        "eval_steps cuts; .*'cost'.*; allowed is an info that every last step has"
+    )
+    by_score = Evaluator(VecEnvAdapter(env), None, "info.score")
+    with pytest.raises(EnvStepError, match=message):
+        by_score.evaluate(population, [0], 0)
+    with pytest.raises(EnvStepError, match=message):
+        by_score.play_constant(population, [0, 1], [0])
+    by_return = Evaluator(VecEnvAdapter(env), None)
+    np.testing.assert_array_equal(by_return.evaluate(population, [0], 0).measures["info/score"], [math.nan, 7.0])
+    result = by_score.evaluate(population[1], [0, 1, 2], 0)
+    assert (result.fitness, result.returns) == ([7.0], [[7.0, 7.0, 7.0]])
 
 
 @pytest.mark.parametrize(("seeds", "equal"), [([7, 7], True), ([7, 8], False), (7, False)])
