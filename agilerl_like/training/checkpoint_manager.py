@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -124,7 +124,10 @@ class SearchState:
     returns: list[list[Score]] = field(default_factory=list)
     """Returns of the last evaluation's episodes, by slot; empty lists if fitness is not a mean return."""
     best_returns: list[Score] = field(default_factory=list)
-    """Returns of the best agent of the run on the same seeds; empty if it did not play them, because a member leads."""
+    """Returns of the best agent of the run on the seeds of the first round; empty if it did not play them, because a
+    member leads."""
+    episodes: int = 0
+    """Episodes of each member in the first round of the last evaluation; 0 if an earlier version wrote the state."""
 
     @classmethod
     def from_json(cls, data: Any, where: str = "search") -> SearchState:
@@ -137,7 +140,7 @@ class SearchState:
 
     def for_selection(self, name: str) -> SearchState:
         """Return the state for a strategy: without the data of another one."""
-        return self if name == self.selection else SearchState(name, {}, self.returns, self.best_returns)
+        return self if name == self.selection else replace(self, selection=name, state={})
 
     def paired_returns(self) -> np.ndarray | None:
         """Return the returns `[P, K]`, nan where a member did not play a seed; None if there are none."""

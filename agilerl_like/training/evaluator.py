@@ -10,7 +10,7 @@ import numpy as np
 
 from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.episode_summary import deciding_instances, summarise_episodes
+from agilerl_like.algorithms.episode_summary import Summary, deciding_instances, summarise_episodes
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -96,6 +96,13 @@ class EvalResult(NamedTuple):
             {name: [values[place] for place in places] for name, values in (self.episode_measures or {}).items()},
             [self.further_episodes[place] for place in places if self.further_episodes],
         )
+
+    def first(self, episodes: int) -> EvalResult:
+        """Return the result of the first `episodes` of each member."""
+        returns = [its[:episodes] for its in self.returns]
+        found = [summarise_episodes(its, self.instances, self.aggregate) for its in returns]
+        fitness, spread, errors = ([getattr(one, name) for one in found] for name in Summary._fields)
+        return self._replace(fitness=fitness, spread=spread, errors=errors, episodes=episodes, returns=returns)
 
     def extended(self, places: Sequence[int], more: EvalResult | None, episodes: int) -> EvalResult:
         """Return the result after further `episodes` of the members at `places`, whose result is `more`.

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl_like.algorithms.episode_guard import EvaluationStopped
-from agilerl_like.algorithms.episode_summary import summarise_episodes
 from agilerl_like.algorithms.evaluation import is_zero_sum
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -59,6 +58,7 @@ class LoopEvaluation(LoopState):
         )
         own_returns = result.returns or [[]] * len(members.population)
         self.search.returns = members.all_gather_by_slot(own_returns, encode=list, decode=list)
+        self.search.episodes = min(members.process_group.all_gather(result.episodes))
         self._extend_history(records)
         self.fitness = [record.fitness for record in records]
         progress.evaluation_steps += sum(record.evaluation_steps for record in records)
@@ -311,18 +311,19 @@ class LoopEvaluation(LoopState):
     def _leads_on_equal_seeds(self, candidate: MemberRecord, best: BestAgent) -> tuple[bool, int]:
         """Return whether a member leads the best agent in this generation's evaluation, and the signal that stopped it.
 
-        The best agent plays the same seeds for it, unless it has just been measured against the same opponents.
+        The best agent plays the same seeds for it, unless it has just been measured against the same opponents. Of a
+        shared env it has all rows, and plays whole sets of those that differ; the further seeds do not count.
         """
         if self.evaluator.is_relative:
             return False, 0
         played, stop_signal = self._play(best.agent, self.training_args.eval_loop, Purpose.EVALUATION_ENVS)
         if played is None:
             return False, stop_signal
-        self.search.best_returns = played.returns[0] if played.returns else []
-        returns = self.search.returns[candidate.slot][: played.episodes]
-        found = summarise_episodes(returns, played.instances, played.aggregate)
-        error = difference_error(played._replace(fitness=[found.mean], errors=[found.error], returns=[returns]), played)
-        return found.mean - played.fitness[0] > (error if math.isfinite(error) else 0.0), 0
+        of_best = played.first(self.search.episodes)
+        of_member = played._replace(returns=[self.search.returns[candidate.slot]]).first(self.search.episodes)
+        self.search.best_returns = of_best.returns[0]
+        error = difference_error(of_member, of_best)
+        return of_member.fitness[0] - of_best.fitness[0] > (error if math.isfinite(error) else 0.0), 0
 
     def _measured_again(self, best: BestAgent) -> tuple[BestAgent, EvalResult | None, int]:
         """Return the best agent with its fitness on this generation's fresh episodes, their result, and the signal."""

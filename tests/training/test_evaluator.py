@@ -30,6 +30,7 @@ from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_multi_agent_
 from agilerl_like.envs.evaluation_envs import make_eval_env
 from agilerl_like.envs.multi_agent.pettingzoo import MultiAgentVectorEnv, make_packed_env
 from agilerl_like.errors import EnvStepError
+from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.hpo.selection import PopulationView
 from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
@@ -184,6 +185,42 @@ def test_a_warning_names_an_env_of_which_members_share_unequal_rows():
     twice = VectorWrapper(in_turn(4, 8))
     _, fitness = train_on_policy(twice, pop=population_of(twice), eval_env=twice, **settings)
     assert fitness == [12.5, 12.5]  # the mean of 5, 10, 15 and 20
+
+
+class OfPort(Fixed):
+    """Has the port of its server."""
+
+    def __init__(self, port):
+        super().__init__()
+        self.port = port
+
+
+@pytest.mark.parametrize("eval_loop", [1, 5])
+def test_the_best_agent_is_compared_on_the_seeds_of_members_that_share_unequal_rows(eval_loop, monkeypatch):
+    """Eight rows differ in an attribute. Each of two members has four of them; the best agent, alone, plays all."""
+    few, records = VectorWrapper(SyncVectorEnv([partial(OfPort, port) for port in range(8)])), Records()
+    population, seeds_of_best, slot_for_best = population_of(few), [], AutoSelection.slot_for_best
+
+    def noted(self, view):
+        seeds_of_best.append(None if view.best_returns is None else len(view.best_returns))
+        return slot_for_best(self, view)
+
+    monkeypatch.setattr(AutoSelection, "slot_for_best", noted)
+    with pytest.warns(UserWarning, match="each of 2 members has 4 of its"):
+        train_on_policy(
+            few, pop=population, eval_env=few, max_steps=120, evo_steps=30, eval_loop=eval_loop, evolution="auto",
+            verbose=False, reporters=[records],
+        )  # fmt: skip
+    assert len(records.generations) == 4
+    assert seeds_of_best == [None, *[eval_loop] * 2]  # in the first generation a member is the best agent
+    assert {member.episodes for member in records.members} == {eval_loop}
+
+
+def test_the_first_episodes_of_a_result_have_fitness_and_errors_of_their_own():
+    whole = EvalResult([25.0], [9.0], [9.0], 4, [9], [[10.0, 14.0, 0.0, 76.0]])
+    assert whole.first(4).fitness == [25.0]
+    first = whole.first(2)
+    assert (first.fitness, first.spread, first.errors, first.returns) == ([12.0], [2.0], [2.0], [[10.0, 14.0]])
 
 
 class Generous(steady_teams.Steady):
