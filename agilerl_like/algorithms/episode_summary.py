@@ -33,7 +33,16 @@ def summarise_episodes(scores: Sequence[float], instances: int = 1, aggregate: s
         if len(played) < 2:
             return Summary(mean, math.nan, math.nan)
         return Summary(mean, float(played.std()), float(played.std(ddof=1) / math.sqrt(len(played))))
-    by_instance = [summarise_episodes(scores[i::instances]) for i in range(instances)]
+    return summarise_instances(each_instance(scores, instances), aggregate)
+
+
+def each_instance(scores: Sequence[float], instances: int) -> list[Summary]:
+    """Return the summary of a member's episodes on each instance."""
+    return [summarise_episodes(scores[i::instances]) for i in range(instances)]
+
+
+def summarise_instances(by_instance: Sequence[Summary], aggregate: str) -> Summary:
+    """Return the summary of the instances that decide the fitness; nan if the mean of any is nan."""
     if any(math.isnan(one.mean) for one in by_instance):
         return Summary(math.nan, math.nan, math.nan)
     chosen = [by_instance[i] for i in deciding_instances([one.mean for one in by_instance], aggregate)]

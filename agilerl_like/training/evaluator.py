@@ -10,7 +10,13 @@ import numpy as np
 
 from agilerl_like.algorithms.constant_policies import constant_policies
 from agilerl_like.algorithms.episode_guard import never_stop
-from agilerl_like.algorithms.episode_summary import Summary, deciding_instances, summarise_episodes
+from agilerl_like.algorithms.episode_summary import (
+    Summary,
+    deciding_instances,
+    each_instance,
+    summarise_episodes,
+    summarise_instances,
+)
 from agilerl_like.algorithms.evaluation import Episodes, evaluate
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
@@ -127,15 +133,19 @@ class EvalResult(NamedTuple):
         """Return the result with the fitness that members would have if all seeds were equally difficult.
 
         `effects` `[K]` are those of the seeds on returns. Without that, members that played further seeds could not be
-        compared with those that did not. The mean difficulty is that of the seeds that all members played.
+        compared with those that did not. Spread and errors are those of the returns on the instances that decide.
         """
-        first = np.nanmean(effects[: self.episodes].reshape(-1, self.instances), axis=0)
-        centred = effects - np.resize(first, len(effects))
-        found = [
-            summarise_episodes((np.array(its) - centred).tolist(), self.instances, self.aggregate)
-            for its in self.returns
-        ]
-        return self._replace(fitness=[one.mean for one in found])
+        equal = without_effects(np.array(self.returns), effects, self.episodes, self.instances).tolist()
+        if self.aggregate == "mean" or self.instances == 1:
+            return self._replace(fitness=[summarise_episodes(its).mean for its in equal])
+        found = []
+        for own, its in zip(self.returns, equal, strict=True):
+            noise = each_instance(own, self.instances)
+            means = [one.mean for one in each_instance(its, self.instances)]
+            by_instance = [one._replace(mean=mean) for one, mean in zip(noise, means, strict=True)]
+            found.append(summarise_instances(by_instance, self.aggregate))
+        fitness, spread, errors = ([getattr(one, name) for one in found] for name in Summary._fields)
+        return self._replace(fitness=fitness, spread=spread, errors=errors)
 
 
 def seed_effects(returns: np.ndarray, instances: int = 1) -> np.ndarray:
@@ -160,16 +170,31 @@ def seed_effects(returns: np.ndarray, instances: int = 1) -> np.ndarray:
     return np.where(played.any(axis=0), effects, np.nan)
 
 
-def deciding_returns(returns: np.ndarray | None, instances: int, aggregate: str) -> np.ndarray | None:
+def without_effects(returns: np.ndarray, effects: np.ndarray, episodes: int, instances: int) -> np.ndarray:
+    """Return the returns `[P, K]` as if all seeds were as difficult as the first `episodes`, which all members played.
+
+    `effects` are those of `seed_effects`; the mean difficulty of each instance stays.
+    """
+    first = np.nanmean(effects[:episodes].reshape(-1, instances), axis=0)
+    return returns - (effects - np.resize(first, len(effects)))
+
+
+def deciding_returns(
+    returns: np.ndarray | None, instances: int, aggregate: str, episodes: int = 0
+) -> np.ndarray | None:
     """Return the returns `[P, K]` whose mean is the fitness, with nan for those on other instances.
 
-    The noise of a fitness is that of these episodes alone.
+    The noise of a fitness is that of these episodes alone. If only the first `episodes` were played by all members,
+    the instances that decide are found as if all seeds were equally difficult, as the fitness is; 0: all of them were.
     """
     if returns is None or aggregate == "mean" or instances == 1:
         return returns
+    equal = returns
+    if 0 < episodes < returns.shape[1]:
+        equal = without_effects(returns, seed_effects(returns, instances), episodes, instances)
     found = np.full_like(returns, np.nan)
-    for own, every in zip(found, returns, strict=True):
-        means = [summarise_episodes(every[i::instances].tolist()).mean for i in range(instances)]
+    for own, every, its in zip(found, returns, equal, strict=True):
+        means = [one.mean for one in each_instance(its.tolist(), instances)]
         for i in deciding_instances(means, aggregate):
             own[i::instances] = every[i::instances]
     return found

@@ -183,7 +183,8 @@ class LoopEvaluation(LoopState):
         fitness, steps, returns, train_returns = zip(*gathered, strict=True)
         if not np.isfinite(fitness).any():
             return ()
-        view = self._view_of(infos, fitness, SearchState(returns=list(returns)), train_returns)
+        search = SearchState(returns=list(returns), episodes=result.episodes)
+        view = self._view_of(infos, fitness, search, train_returns)
         doubtful = check_slots(f"{type(selection).__name__}.in_doubt", selection.in_doubt(view), members.size)
         # a seed is played on each instance, on each kind of env, and from each side where those are apart
         played = episodes * (result.episodes / args.eval_loop)
@@ -222,7 +223,8 @@ class LoopEvaluation(LoopState):
 
     def _returns_for_selection(self, search: SearchState) -> np.ndarray | None:
         """Return the returns `[P, K]` that the members' fitness is the mean of; None if it is not a mean return."""
-        return deciding_returns(search.paired_returns(), self.evaluator.instances, self.evaluator.aggregate)
+        instances, aggregate = self.evaluator.instances, self.evaluator.aggregate
+        return deciding_returns(search.paired_returns(), instances, aggregate, search.episodes)
 
     def _train_returns_for_selection(self, train_returns: Sequence[float]) -> np.ndarray | None:
         """Return the members' training returns; None where fitness is another measure, so that they do not compare."""

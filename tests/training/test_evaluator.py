@@ -355,6 +355,33 @@ def test_members_with_different_worst_instances_differ_by_the_errors_of_both():
     assert view.standard_error(0, 1) == pytest.approx(math.hypot(own, 3 * own))
 
 
+@pytest.mark.parametrize("aggregate", ["min", "median"])
+def test_the_noise_after_further_episodes_is_that_of_the_instance_which_is_the_fitness(aggregate):
+    """Two members play two seeds, and two further ones, which are harder on instance 0 alone.
+
+    Without the effects of the seeds, the first member earns 10 on instance 0, less than 11 on instance 1. On the first
+    seeds it earns 12, so that instance 1 is its lowest, and of three instances, of which the last is worse by 10, the
+    median.
+    """
+    first = np.array([[12.0, 12, 8, 8], [10, 12, 11, 11]]), np.array([[20.0, 20, 16, 16], [12.5, 11.5, 12, 12]])
+    members = [np.concatenate([its, its[1:] - 10]) if aggregate == "median" else its for its in first]
+    count = len(members[0])
+    returns = np.stack([its.T.ravel() for its in members])
+    result = EvalResult(
+        [0.0] * 2, [0.0] * 2, [0.0] * 2, 2 * count, [1] * 2, returns.tolist(), instances=count, aggregate=aggregate
+    )
+    result = result.on_equal_terms(seed_effects(returns, count))
+    wanted = [summarise_episodes(its[1].tolist()) for its in members]
+    np.testing.assert_allclose(result.fitness, [11.0, 12.0])
+    np.testing.assert_allclose(result.spread, [one.spread for one in wanted])
+    np.testing.assert_allclose(result.errors, [one.error for one in wanted])
+    found = deciding_returns(returns, count, aggregate, episodes=2 * count)
+    np.testing.assert_array_equal(found[:, 1::count], returns[:, 1::count])
+    assert np.isfinite(found).sum() == 2 * 4
+    view = PopulationView(np.array(result.fitness), [0, 1], (), 1, returns=found)
+    assert view.standard_error(0, 1) == pytest.approx(math.sqrt(1.5 / 4))  # differences -2.5, 0.5, -1, -1
+
+
 # ---- members that played different seeds
 
 
