@@ -26,6 +26,7 @@ from agilerl_like.algorithms.episode_guard import EpisodeGuard, never_stop
 from agilerl_like.algorithms.openings import Openings
 from agilerl_like.envs.array_backend import ArrayBackend, NumpyBackend
 from agilerl_like.envs.distinct_envs import num_episodes, num_instances
+from agilerl_like.envs.evaluation_envs import idles_without_seed
 from agilerl_like.envs.spaces import ObservationEncoder
 from agilerl_like.envs.vector_infos import copy_info
 from agilerl_like.errors import ConfigurationError
@@ -57,7 +58,7 @@ class EvalEnv(Protocol):
     def agent_ids(self) -> tuple[str, ...]: ...
     @property
     def array_backend(self) -> ArrayBackend: ...
-    def reset(self, seeds: Sequence[int] | None = None) -> Any: ...
+    def reset(self, seeds: Sequence[int | None] | None = None) -> Any: ...
     def step(self, actions: Any) -> Any: ...
     def last_info(self, row: int, *, ended: bool) -> dict[str, Any]: ...
 
@@ -289,11 +290,13 @@ def _play_round(
 ) -> Played:
     envs = env.num_envs // members
     row_seeds = [seeds[i % len(seeds)] for i in range(envs)] * members
-    observations = env.reset(row_seeds)
+    counts = np.tile(np.arange(envs) < len(seeds), members)
+    starts = counts | (not idles_without_seed(env.env))  # the other rows idle, which saves the time of their steps
+    observations = env.reset([seed if its else None for seed, its in zip(row_seeds, starts, strict=True)])
     guard.check(observation=observations)
     backend = env.array_backend  # set by the first reset
     actors = [group.actor(env, row_seeds) for group in groups]
-    playing = backend.from_numpy(np.tile(np.arange(envs) < len(seeds), members))
+    playing = backend.from_numpy(counts)
     returns = [backend.zeros(env.num_envs, dtype=np.float64) for _ in env.agent_ids]
     lengths, lost = backend.zeros(env.num_envs, dtype=np.int64), backend.zeros(env.num_envs, dtype=np.bool_)
     check_every = 1 if isinstance(backend, NumpyBackend) else TENSOR_CHECK_STEPS

@@ -36,22 +36,37 @@ def make_eval_env(env: VectorEnv, num_envs: int) -> VectorEnv:
     return made
 
 
+def idles_without_seed(env: Any) -> bool:
+    """Return whether rows of a vector env, or of a team's, take no step after a reset without a seed.
+
+    That is so in envs of `make_eval_env` that one process or worker steps in turn.
+    """
+    vector = getattr(env, "vector", env)
+    if isinstance(vector, SyncVectorEnv):
+        return all(isinstance(single, SingleEpisode) for single in vector.envs)
+    return isinstance(vector, SubprocVectorEnv) and all(
+        isinstance(env_fn, partial) and env_fn.func is _make_single_episode for env_fn in vector.env_fns
+    )
+
+
 class SingleEpisode(gym.Wrapper):
-    """Plays one episode per seed; afterwards each step returns the last observation again, whatever the action."""
+    """Plays one episode per seed; otherwise each step returns the last observation again, whatever the action."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self._last: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; after its end a reset without a seed, such as a vector env's autoreset, has no effect."""
-        if seed is None and self._last is not None:
+        """Start an episode; a reset without a seed, such as a vector env's autoreset, starts none."""
+        if seed is None:
+            if self._last is None:  # no episode has ended
+                self._last, _ = self.env.reset(seed=0)  # a seed, so that an error in it is the same in each run
             return self._last, {}
         self._last = None
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take an action, unless the episode has ended."""
+        """Take an action, unless the episode has ended or none was started."""
         if self._last is not None:
             return self._last, 0.0, False, False, {}
         observation, reward, terminated, truncated, info = self.env.step(action)

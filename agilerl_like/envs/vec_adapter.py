@@ -187,11 +187,12 @@ class VecEnvAdapter:
         """For each env group the slice of a member's envs in it, equal for all members; rows are sorted by member."""
         return tuple(group.columns for group in self._groups)
 
-    def reset(self, seeds: int | Sequence[int] | None = None) -> Tree:
+    def reset(self, seeds: int | Sequence[int | None] | None = None) -> Tree:
         """Start a new episode in every env and return the first observations [N, …].
 
         `seeds` is one seed for each env, or one for all (row i is seeded with seeds + i). Native vector envs have one
-        generator for all rows; for them a list is hashed into one seed.
+        generator for all rows; for them a list is hashed into one seed. Envs of `make_eval_env` that are built from
+        functions take None in a list, too: the row idles.
         """
         with env_errors(self.env, "reset"):
             result = self._reset(seeds)
@@ -273,7 +274,7 @@ class VecEnvAdapter:
     def __repr__(self) -> str:
         return f"VecEnvAdapter({self.env}, {'?' if self.autoreset_mode is None else self.autoreset_mode.name})"
 
-    def _reset(self, seeds: int | Sequence[int] | None) -> tuple[Tree, dict[str, Any]]:
+    def _reset(self, seeds: int | Sequence[int | None] | None) -> tuple[Tree, dict[str, Any]]:
         if seeds is not None and not isinstance(self._core, EnvPoolVectorEnv) and envpool.is_pool(self._core):
             self._warn_once(
                 "a pool from envpool.make cannot be seeded any more; make_vect_envs(…, backend='envpool') can"
@@ -283,12 +284,13 @@ class VecEnvAdapter:
             return self.env.reset()
         if isinstance(seeds, (int, np.integer)):
             return self.env.reset(seed=int(seeds))
-        each = [int(seed) for seed in seeds]
+        each = [None if seed is None else int(seed) for seed in seeds]
         if len(each) != self.num_envs:
             raise ConfigurationError(f"seeds has {len(each)} entries; allowed is one for each of {self.num_envs} envs")
         if _is_seeded_per_env(self.env) or _has_env_groups(self.env):
             return self.env.reset(seed=each)  # pyright: ignore[reportArgumentType]  # wider than the base class declares
-        return self.env.reset(seed=int(np.random.SeedSequence(each).generate_state(1)[0]))
+        entropy = cast(list[int], each)  # None is for envs whose rows are seeded one by one
+        return self.env.reset(seed=int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
     def _guess_mode(self) -> AutoresetMode:
         if isinstance(self.array_backend, NumpyBackend):

@@ -41,7 +41,7 @@ class SeededEpisodes:
     def __init__(self, env: EvalEnv) -> None:
         self._adapter = env
         self.seeds: list[int] = []
-        """The seed of each row's episode."""
+        """The seed of each row's episode; 0 in a row that plays none."""
         self.rounds = 0
         """How often `reset` was called."""
 
@@ -50,7 +50,7 @@ class SeededEpisodes:
 
     def reset(self, seeds: Any = None) -> Any:
         """Start an episode in each row."""
-        self.seeds, self.rounds = list(seeds), self.rounds + 1
+        self.seeds, self.rounds = [0 if seed is None else seed for seed in seeds], self.rounds + 1
         return self._adapter.reset(seeds)
 
     def step(self, actions: Any) -> Any:

@@ -58,3 +58,22 @@ class Named(gym.Wrapper):
     def step(self, action):
         obs, *rest = self.env.step(action)
         return {"policy": obs}, *rest
+
+
+class Counted(gym.Env):
+    """Its seed is the length of its episodes; counts its calls."""
+
+    observation_space = Box(0, 100, (1,))
+    action_space = Discrete(2)
+    resets = steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        self.left = seed
+        return np.array([self.left], np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.left -= 1
+        return np.array([self.left], np.float32), 1.0, self.left == 0, False, {"left": self.left}

@@ -3,9 +3,10 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from scripted_envs import Counted
 
+from agilerl_like.algorithms import PPO
 from agilerl_like.envs import VecEnvAdapter, make_vect_envs
 from agilerl_like.envs.cartpole import SeededCartPole
 from agilerl_like.envs.evaluation_envs import SingleEpisode, make_eval_env
@@ -61,25 +62,6 @@ def test_cartpole_episodes_are_bit_identical_to_gymnasiums(backend, limit):
     trial.close()
 
 
-class Counted(gym.Env):
-    """Its seed is the length of its episodes; counts its calls."""
-
-    observation_space = Box(0, 100, (1,))
-    action_space = Discrete(2)
-    resets = steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.resets += 1
-        self.left = seed
-        return np.array([self.left], np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        self.left -= 1
-        return np.array([self.left], np.float32), 1.0, self.left == 0, False, {"left": self.left}
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_no_step_and_no_reset_after_an_episodes_end(mode):
     singles = [Counted() for _ in range(3)]
@@ -104,3 +86,48 @@ def test_the_last_observation_is_repeated_after_the_end():
         np.testing.assert_array_equal(obs, last)
         assert rest in ([{}], [0.0, False, False, {}])
     assert env.reset(seed=3)[0] == 3
+
+
+def test_no_episode_starts_without_a_seed():
+    single = Counted()
+    env = SingleEpisode(single)
+    first, _ = env.reset()
+    for obs, *rest in (env.step(1), env.reset(), env.step(1)):
+        np.testing.assert_array_equal(obs, first)
+        assert rest in ([{}], [0.0, False, False, {}])
+    env.reset(seed=3)
+    env.step(0)
+    env.reset()  # in the midst of an episode
+    assert env.step(0)[1] == 0.0
+    assert single.steps == 1
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_rows_without_an_episode_take_no_steps(backend, mode):
+    env = make_vect_envs(make_env=Counted, num_envs=2, backend=backend, num_workers=1, autoreset=mode)
+    trial = make_eval_env(env, 8)
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
+    before = 0
+    for seeds in ([5, 9], [5, 4, 6, 3, 1, 2, 8, 9], [5, 9], [*range(1, 11)]):
+        played = agent.run_episodes(VecEnvAdapter(trial), seeds)
+        assert played.returns.tolist() == played.lengths.tolist() == [seeds]
+        taken = sum(trial.call("steps"))
+        assert taken - before == sum(seeds)
+        before = taken
+    trial.close()
+
+
+def test_all_rows_of_other_envs_are_seeded():
+    """An env that resumes after its episode would play other ones in each run."""
+    seeds = []
+
+    class Seeded(Counted):
+        def reset(self, *, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed or 4)
+
+    env = gym.vector.SyncVectorEnv([Seeded] * 4)
+    agent = PPO(env.single_observation_space, env.single_action_space, seed=0)
+    agent.run_episodes(VecEnvAdapter(env), [5, 9])
+    assert [seed for seed in seeds if seed] == [5, 9, 5, 9]

@@ -228,9 +228,9 @@ class MultiAgentVectorEnv:
         return MultiAgentVectorEnv(_check_equal_spaces(lambda: with_num_envs(self.vector, num_envs, first=first)))
 
     def eval_env(self, num_envs: int) -> MultiAgentVectorEnv:
-        """Make a fresh env like this one for counted episodes: a copy idles after its episode until it is seeded again.
+        """Make a fresh env like this one for counted episodes: a copy plays one episode for each seed.
 
-        In an idle copy no agent acts, no step is valid and nothing ends.
+        After it the copy idles: no agent acts, no step is valid and nothing ends.
         """
         return MultiAgentVectorEnv(_check_equal_spaces(lambda: make_eval_env(self.vector, num_envs)))
 

@@ -110,10 +110,11 @@ class MultiAgentVecEnvAdapter:
         """The rows of each env group, in its order."""
         return self._rows
 
-    def reset(self, seeds: int | Sequence[int] | None = None) -> dict[str, Tree]:
+    def reset(self, seeds: int | Sequence[int | None] | None = None) -> dict[str, Tree]:
         """Start a new episode in every env and return the first observations by agent [N, …].
 
-        `seeds` is one seed for each env, or one for all (env i is seeded with seeds + i).
+        `seeds` is one seed for each env, or one for all (env i is seeded with seeds + i). None in a list is allowed as
+        in `VecEnvAdapter.reset`.
         """
         fields = self.env.packed_observations.read(self._adapter.reset(seeds))
         self._acting, self._waiting = np.array(fields["acting"]), np.array(fields["waiting"])
