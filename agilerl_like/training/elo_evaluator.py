@@ -44,7 +44,7 @@ from agilerl_like.training.evaluator import (
     with_opponent,
 )
 from agilerl_like.training.sharding import ShardedPopulation
-from agilerl_like.training.sides import group_parts, play_sides, player_sides
+from agilerl_like.training.sides import group_parts, play_sides, player_sides, scores_of
 
 OPPONENTS_PER_GENERATION = 3
 """Opponents that a generation plays against, if the pool has as many."""
@@ -112,7 +112,7 @@ class EloEvaluator(Evaluator):
     ) -> EvalResult:
         """Rate members by games that do not repeat those since the last `evaluate`.
 
-        Where no game is left, their standard errors are infinite, so that the ratings have no weight.
+        Where a member has no game, its standard error is infinite, so that the rating has no weight.
         """
         home = cast(MultiAgentPopulation | IPPO, players)
         opponents = self._sample_opponents(home.seed, generation, OPPONENTS_PER_GENERATION)
@@ -126,13 +126,12 @@ class EloEvaluator(Evaluator):
             )
             for opponent in opponents
         ]
-        counts = [score.shape[1] for score, _ in games]
-        scores = np.stack([score.sum(axis=1) / max(1, score.shape[1]) for score, _ in games], axis=1)  # [P, opponents]
+        counts = np.stack([np.isfinite(score).sum(axis=1) for score, _ in games], axis=1)  # [P, opponents]
+        scores = np.stack([np.nansum(score, axis=1) for score, _ in games], axis=1) / np.maximum(counts, 1)
         ratings, errors = fit_ratings(scores, counts, [opponent.rating for opponent in opponents], opponents[0].rating)
-        if not any(counts):
-            errors = np.full(len(errors), math.inf)
+        errors = np.where(counts.any(axis=1), errors, math.inf)
         steps = np.sum([steps for _, steps in games], axis=0)
-        episodes = len(player_sides(opponents[0].player.groups)) * sum(counts)
+        episodes = len(player_sides(opponents[0].player.groups)) * sum(score.shape[1] for score, _ in games)
         return EvalResult(ratings.tolist(), errors.tolist(), errors.tolist(), episodes, steps.tolist())
 
     def update_opponent_pool(
@@ -156,7 +155,7 @@ class EloEvaluator(Evaluator):
         found, steps = [], 0
         for opponent in self._sample_opponents(best.seed, generation, RERATING_OPPONENTS):
             scores, its_steps = self._play_games(best, cast(IPPO, opponent.player), seeds, should_stop)
-            found.append([opponent.generation, float(scores[0].sum()), scores.shape[1]])
+            found.append([opponent.generation, float(np.nansum(scores[0])), int(np.isfinite(scores[0]).sum())])
             steps += int(its_steps[0])
         return PoolGames(found, steps)
 
@@ -176,7 +175,10 @@ class EloEvaluator(Evaluator):
         should_stop: Callable[[], bool] = never_stop,
         seen: set[str] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores `[P, K]` of all members on each seed (1 won, 0.5 drawn, 0 lost), and their env steps `[P]`.
+        """Return scores `[P, K]` of all members on each seed, and their env steps `[P]`.
+
+        They compare the returns over all sides: 1 is a win, 0.5 a draw and 0 a defeat. A seed has no score (nan) if one
+        of its games was lost with its worker process.
 
         Without chance, games with openings that were `seen` are left out, and those of the others are added to it.
         """
@@ -198,7 +200,7 @@ class EloEvaluator(Evaluator):
         if openings is not None:
             seen |= openings.played
         mine, theirs = played.mine.sum(axis=0), played.others.sum(axis=0)
-        return np.where((mine == theirs) | played.lost.any(axis=0), 0.5, mine > theirs), played.steps
+        return scores_of(mine, theirs, played.lost.any(axis=0)), played.steps
 
     def _has_chance(self, seed: int) -> bool:
         if self._chance is None:
@@ -277,13 +279,13 @@ def _information(ratings: np.ndarray, games: np.ndarray, prior: np.ndarray) -> n
 
 
 def fit_ratings(
-    scores: np.ndarray, games: int | Sequence[int], opponents: Sequence[float], expected: float
+    scores: np.ndarray, games: int | np.ndarray, opponents: Sequence[float], expected: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ratings `[P]` and their standard errors, from mean scores `[P, R]` in `games` against each opponent.
+    """Return ratings `[P]` and their standard errors, from mean scores `[P, R]` in `games` (a number or `[P, R]`).
 
     The opponents' ratings are known; that of a player has a normal prior around `expected`.
     """
-    ratings, counts = np.asarray(opponents), np.broadcast_to(np.asarray(games, np.float64), len(opponents))
+    ratings, counts = np.asarray(opponents), np.broadcast_to(np.asarray(games, np.float64), scores.shape)
 
     def surplus(rating: np.ndarray) -> np.ndarray:
         won = ((scores - _expected_scores(rating, ratings)) * counts).sum(axis=1)

@@ -89,6 +89,11 @@ def play_sides(
     )
 
 
+def scores_of(mine: np.ndarray, others: np.ndarray, lost: np.ndarray | np.bool) -> np.ndarray:
+    """Return 1 where a player's return is above that of the others, 0.5 where it is equal, else 0; nan where `lost`."""
+    return np.where(lost, np.nan, np.where(mine == others, 0.5, mine > others))
+
+
 def group_sides(groups: Mapping[str, object]) -> list[frozenset[str]]:
     """Return the sets of groups that a team controls in its games: each single group, and all groups but that one."""
     single = [frozenset([group]) for group in groups]

@@ -42,7 +42,7 @@ from agilerl_like.training.elo_evaluator import (
     rated_pool,
 )
 from agilerl_like.training.evaluator import INITIAL_RATING, EvalResult, Opponent
-from agilerl_like.training.sides import group_sides, player_sides
+from agilerl_like.training.sides import SidesPlayed, group_sides, player_sides
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -199,6 +199,25 @@ def test_ratings_of_a_single_agent_are_refused():
         train_on_policy(env, pop=agents, fitness="rating")
     with pytest.raises(ConfigurationError, match=r"fitness.*'elo'.*rating, return"):
         train_on_policy(env, pop=agents, fitness="elo")
+
+
+@pytest.mark.parametrize(("lost", "counts"), [(15, 15), (30, 0)])
+def test_games_that_were_lost_with_their_process_do_not_count(monkeypatch, lost, counts):
+    """The first of two members, which both win all games, loses some of 30 games from one side with their process."""
+
+    def play(sides, mine, others, env, seeds, *, members, **more):
+        won, flags = np.ones((2, members, 30)), np.zeros((2, members, 30), np.bool_)
+        flags[0, 0, :lost] = True
+        return SidesPlayed(won, -won, won, flags, np.full(members, 60))
+
+    monkeypatch.setattr("agilerl_like.training.elo_evaluator.play_sides", play)
+    evaluator = evaluator_of(2, Opponent(team(2), INITIAL_RATING, 0))
+    found = evaluator.evaluate(MultiAgentPopulation([team(0), team(1)]), range(30), 1)
+    for place, number in enumerate((counts, 30)):
+        (rating,), (error,) = fit_ratings(np.ones((1, 1)), number, [INITIAL_RATING], INITIAL_RATING)
+        assert found.fitness[place] == pytest.approx(rating)
+        assert found.errors[place] == (pytest.approx(error) if number else math.inf)
+    assert evaluator._pool_games(team(0), range(30), 1, None).games == [[0, counts, counts]]
 
 
 # ---- games in which nothing is random
