@@ -73,15 +73,20 @@ class Openings:
         """The openings of the games that have been played, and those that were seen before."""
         return {*self._seen, *map(repr, self._moves.values())}
 
-    def are_new(self, seeds: Sequence[int]) -> np.ndarray:
-        """Return flags `[K]` of the games, which have been played, whose opening is not that of an earlier one."""
+    def are_new(self, seeds: Sequence[int], lengths: np.ndarray) -> np.ndarray:
+        """Return which games count `[K, I]`, on K seeds and I instances, given the lengths with which they were played.
+
+        A game does not count if its opening is that of an earlier one, or if the opening may have lasted until its end,
+        because the players have decided nothing then.
+        """
         seen = set(self._seen)
         flags = []
         for seed in seeds:
             moves = repr(self._moves[seed])
             flags.append(moves not in seen)
             seen.add(moves)
-        return np.array(flags)
+        of_openings = np.array([self._lengths[seed] for seed in seeds])
+        return np.array(flags)[:, None] & (lengths > of_openings[:, None])
 
 
 def _legal_move(space: Space, mask: np.ndarray | None, draw: float) -> Any:

@@ -2,7 +2,8 @@
 
 A game is played for each side that a player can control and each seed. Where nothing else is random, because both
 players are teams that do not explore and the env has no chance, games begin with random openings (see
-`algorithms.openings`), and games with equal openings count once.
+`algorithms.openings`), games with equal openings count once, and those that end within their opening
+not at all.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ rewards are half a win. In a team of a single group, whose agents share a policy
 the same opponents: the best team of the last generation, and a few sampled from earlier ones.
 
 Where nothing is random, agents that do not explore would repeat one game. There, games begin with `Openings`: the first
-seed has none, the others have a few random moves, the same for all members and both sides, and games with equal
-openings count once.
+seed has none, the others have a few random moves, the same for all members and both sides. Games with equal openings
+count once, and those that end within their opening not at all.
 
 Ratings are those of Bradley and Terry (1952), with a normal prior around the rating of the best team one generation
 before, so that a team that always wins has a finite rating. A prior around the initial rating would hold back ratings

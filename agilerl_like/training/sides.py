@@ -21,7 +21,7 @@ Policies = Callable[[Collection[str]], Sequence[HasActor]]
 
 
 class SidesPlayed(NamedTuple):
-    """Games of P members from each of S sides, on K seeds, without games that repeat the opening of an earlier one."""
+    """Games of P members from each of S sides, on K seeds, without those that openings leave out."""
 
     mine: np.ndarray  # [S, P, K], the total return of the side's agents
     others: np.ndarray  # [S, P, K], that of all other agents
@@ -65,9 +65,10 @@ def play_sides(
     ]
     kept = slice(None)
     if openings is not None:
-        is_new = np.ones(found[0].lengths.shape[1], np.bool_)  # also of the seeds that whole sets of instances needed
-        given = np.repeat(openings.are_new(seeds), num_instances(env.env))
-        is_new[: len(given)] = given
+        lengths = np.concatenate([episodes.lengths for episodes in found]).max(axis=0)
+        is_new = np.ones(len(lengths), np.bool_)  # also of the seeds that whole sets of instances needed
+        given = len(seeds) * num_instances(env.env)
+        is_new[:given] = openings.are_new(seeds, lengths[:given].reshape(len(seeds), -1)).ravel()
         kept = np.flatnonzero(is_new)
 
     def totals(agents_by_side: Sequence[Collection[str]]) -> np.ndarray:

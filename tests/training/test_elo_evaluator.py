@@ -261,8 +261,7 @@ def test_a_policy_that_plays_both_sides_is_rated_in_different_games():
     scores, _ = evaluator._play_games(strong, weak, seeds)
     openings = scores.shape[1]
     assert 4 <= openings < 12  # the game without an opening, and different ones with one
-    assert (scores >= 0.5).all()
-    assert scores.mean() > 0.6
+    assert (scores == 1.0).all()  # a game that its opening decides would be a draw over both sides
     even, _ = evaluator._play_games(weak, weak, seeds)
     assert even.tolist() == [[0.5] * openings]
     better, same = evaluator.evaluate(strong, seeds, 1), evaluator.evaluate(weak, seeds, 1)
@@ -275,11 +274,11 @@ def test_a_policy_that_plays_both_sides_is_rated_in_different_games():
 def test_further_games_repeat_none_and_have_no_weight_where_none_is_left():
     """On the same seeds only the first game, which now has an opening, differs from those before."""
     teams = MultiAgentPopulation([nim_team(1), nim_team(2, best=True)])
-    evaluator, seeds = nim_evaluator(4, Opponent(nim_team(3), INITIAL_RATING, 0)), range(6)
+    evaluator, seeds = nim_evaluator(4, Opponent(nim_team(3), INITIAL_RATING, 0)), range(2, 8)
     first = evaluator.evaluate(teams, seeds, 1)
     further = [evaluator.evaluate_some(teams, [0, 1], seeds, 1) for _ in range(2)]
     assert [its.episodes for its in further] == [2, 0]
-    assert (first.episodes + further[0].episodes) / 2 == len(evaluator._openings[0])
+    assert (first.episodes + further[0].episodes) / 2 == len(evaluator._openings[0]) - 1  # one lasts until the end
     both = first.averaged([0, 1], further[1])
     assert (both.fitness, both.errors) == (first.fitness, first.errors)
     assert both.steps == [sum(steps) for steps in zip(first.steps, further[1].steps, strict=True)]
