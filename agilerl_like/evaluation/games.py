@@ -29,7 +29,7 @@ from agilerl_like.seeding import Purpose, integers
 from agilerl_like.training.elo_evaluator import INITIAL_RATING, fit_bradley_terry, independent_prior, rating_errors
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.opponents import Scripts, own_sides
-from agilerl_like.training.sides import group_parts, play_sides, player_sides, scripted_agents
+from agilerl_like.training.sides import group_parts, play_sides, player_sides, scores_of, scripted_agents
 
 Player = IPPO | ScriptedPolicy
 """A team, or a function of an agent's observation, its action mask and a numpy generator that returns its action."""
@@ -53,8 +53,12 @@ class Games(NamedTuple):
     @property
     def scores(self) -> np.ndarray:
         """1 for a win of the first player, 0.5 for a draw, 0 for a defeat, nan for a game in `lost`; `[S, K]`."""
-        scores = np.where(self.returns == self.others, 0.5, self.returns > self.others)
-        return np.where(self.lost, np.nan, scores)
+        return scores_of(self.returns, self.others, self.lost)
+
+    @property
+    def scores_of_seeds(self) -> np.ndarray:
+        """Scores by the returns over all sides, so that none has an advantage; nan if a game is lost, `[K]`."""
+        return scores_of(self.returns.sum(axis=0), self.others.sum(axis=0), self.lost.any(axis=0))
 
     def share(self, result: float) -> np.ndarray:
         """Share of the games of each side that ended with a score of 1, 0.5 or 0, `[S]`; nan if all are `lost`."""
@@ -85,8 +89,9 @@ class Rating(NamedTuple):
     error: float
     """Standard error."""
     score: float
-    """Mean score of its games."""
+    """Mean over the seeds of its games with each player, see `rate_players`."""
     games: int
+    """Games on these seeds, from all sides."""
 
 
 def play_games(
@@ -119,26 +124,36 @@ def rate_players(
 ) -> dict[str, Rating]:
     """Return the ratings of players, by name, from `games` games for each side of each pair of them.
 
-    They are those of Bradley and Terry (1952), with a normal prior around 1000. All pairs play on the same seeds.
+    They are those of Bradley and Terry (1952), with a normal prior around 1000. All pairs play on the same seeds. On a
+    seed the player wins that earns more in the games from all sides together; equal returns are half a win.
+
+    A seed does not count if one of its games was lost with its worker process.
 
     Raises:
         ConfigurationError: fewer than two players, or as `play_games`.
+        EnvStepError: on all seeds of a pair games were lost with their worker processes.
     """
     if not isinstance(players, Mapping) or len(players) < 2:
         raise ConfigurationError(f"players={[*players]}; allowed are two or more, by name")
     names, table = [*players], _Table([*players.values()], env, seed)
-    wins, counts = (np.zeros((len(names), len(names))) for _ in range(2))
+    wins, counts, totals = (np.zeros((len(names), len(names))) for _ in range(3))
     for one, other in combinations(range(len(names)), 2):
-        scores = table.play(players[names[one]], players[names[other]], games).scores
+        played = table.play(players[names[one]], players[names[other]], games)
+        scores = played.scores_of_seeds
         scores = scores[~np.isnan(scores)]
+        if not scores.size:
+            raise EnvStepError(
+                f"games of {names[one]!r} and {names[other]!r} were lost on all seeds: see the warnings above"
+            )
         wins[one, other], wins[other, one] = scores.sum(), (1 - scores).sum()
         counts[one, other] = counts[other, one] = scores.size
+        totals[one, other] = totals[other, one] = scores.size * len(played.sides)
     prior = independent_prior(len(names))
     ratings = fit_bradley_terry(wins, counts, prior)
     errors = rating_errors(ratings, counts, prior)
     ratings += INITIAL_RATING - ratings.mean()
     return {
-        name: Rating(float(ratings[i]), float(errors[i]), float(wins[i].sum() / counts[i].sum()), int(counts[i].sum()))
+        name: Rating(float(ratings[i]), float(errors[i]), float(wins[i].sum() / counts[i].sum()), int(totals[i].sum()))
         for i, name in enumerate(names)
     }
 

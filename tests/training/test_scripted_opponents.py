@@ -33,6 +33,7 @@ from agilerl_like.envs.multi_agent.pettingzoo import single_env_vector
 from agilerl_like.envs.multi_agent.scripted import random_moves
 from agilerl_like.envs.multi_agent.vec_adapter import MultiAgentVecEnvAdapter
 from agilerl_like.hpo import Selection
+from agilerl_like.training.elo_evaluator import fit_bradley_terry, independent_prior
 from agilerl_like.training.evaluator import seed_effects
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 from agilerl_like.training.sides import play_sides, scripted_agents
@@ -251,6 +252,31 @@ def test_players_play_as_many_games_in_each_instance():
     assert ratings["zero"].games == 12  # 3 from each of two sides, in each of two instances
 
 
+class Hunt(Duel):
+    """The hunter, red, earns 10 and its action without that of its prey, which pays for it."""
+
+    def step(self, actions):
+        catch = 10.0 + actions["red_0"] - actions["blue_0"]
+        observations, _, *rest = super().step(actions)
+        return observations, {"red_0": catch, "blue_0": -catch}, *rest
+
+
+def two(observation, mask, rng):
+    return 2
+
+
+def test_players_of_roles_that_are_paid_unequally_are_rated_by_the_sum_over_both():
+    """The hunter always earns more; in both roles together `two` earns 4 a step more than `zero`.
+
+    All games end with equal returns, but they differ, because the env has chance.
+    """
+    env = make_multi_agent_vect_envs(Hunt, 2, backend="sync")
+    ratings = rate_players({"strong": two, "weak": zero}, env, games=5, seed=1)
+    assert [(its.score, its.games) for its in ratings.values()] == [(1.0, 10), (0.0, 10)]
+    fitted = fit_bradley_terry(np.array([[0, 5], [0, 0]]), np.array([[0, 5], [5, 0]]), independent_prior(2))
+    assert [its.rating for its in ratings.values()] == pytest.approx(fitted)
+
+
 PAID = {"speaker_0": 1.0, "listener_0": 1e17, "listener_1": -1e17, "listener_2": 5.0}
 """Rewards by agent. The sum of the first three depends on its order, because 1 is lost beside 1e17."""
 
@@ -320,7 +346,7 @@ def test_games_that_were_lost_with_their_process_do_not_count():
     with pytest.warns(RuntimeWarning, match="exit"):
         ratings = rate_players({"zero": zero, "perfect": perfect_nim}, env, games=8, seed=3)
     assert ratings["perfect"].score == 1.0
-    assert ratings["perfect"].games == 16 - played.lost.sum()
+    assert ratings["perfect"].games == 16 - 2 * played.lost.sum()  # a seed counts with the games from both sides
     env.close()
 
 
