@@ -30,7 +30,7 @@ from agilerl_like.storage.run_names import POPULATION
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
 from agilerl_like.training.process_choice import choose_layout, torch_threads
-from agilerl_like.training.run_folder import NOT_IN_FILE, ConfigReporter, run_folder_reporters
+from agilerl_like.training.run_folder import NOT_IN_FILE, ConfigReporter, TrainingReporter, run_folder_reporters
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
 from agilerl_like.training.session import train_population
@@ -168,8 +168,9 @@ def train_on_policy(
     checkpoint the run starts, with a warning. Pass the other arguments again: the run continues with those that are
     given now, or their defaults, and warns if an argument that counts steps, limits the run or evaluates (`max_steps`,
     `target`, `eval_loop`, …), `history`, `checkpoint` or `mutation` has its default now and had another value, or if
-    `selection_strategy` is another. A run that has ended continues with a larger `max_steps` or, if it had reached its
-    target, a higher one or none; otherwise its population is returned.
+    `selection_strategy` is another. The section `training` of config.yaml then has the new arguments. A run that has
+    ended continues with a larger `max_steps` or, if it had reached its target, a higher one or none; otherwise its
+    population is returned.
 
     `processes` divides the members among so many processes of this machine, which are started here; a script then
     needs `if __name__ == "__main__":`. "auto" measures for some hundred milliseconds whether several processes, or more
@@ -450,9 +451,14 @@ def _described(
 def _with_run_folder(
     reporters: Sequence[Reporter], run_dir: Path, plan: RunPlan, described: RunDescription | None
 ) -> list[Reporter]:
-    """Return the reporters with those that write the run folder, of which the configuration's is the first of all."""
+    """Return the reporters with those that write the run folder, of which the configuration's are the first of all."""
     first = [] if described is None else [_config_reporter(run_dir, described)]
-    return [*first, *reporters, *run_folder_reporters(run_dir, updates=plan.log_every == "update")]
+    return [
+        *first,
+        TrainingReporter(run_dir, plan.training_args),
+        *reporters,
+        *run_folder_reporters(run_dir, updates=plan.log_every == "update"),
+    ]
 
 
 def _config_reporter(run_dir: Path, described: RunDescription) -> ConfigReporter:

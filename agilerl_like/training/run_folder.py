@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 
@@ -36,7 +37,8 @@ from agilerl_like.storage.durable_io import check_regular, make_folder, replace_
 from agilerl_like.storage.run_lock import LOCK, RunLock
 from agilerl_like.storage.run_names import BEST, POPULATION
 from agilerl_like.training.provenance import ProvenanceReporter, is_run_document, provenance
-from agilerl_like.training.training_arguments import OutputPaths
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
+from agilerl_like.yaml_writer import to_yaml
 
 EVENTS = "tensorboard"
 FOUND = "found.yaml"
@@ -320,6 +322,10 @@ def not_in_file(config: Path) -> list[str]:
     return [line.removeprefix(f"# {NOT_IN_FILE}") for line in head if line.startswith(f"# {NOT_IN_FILE}")]
 
 
+TRAINING = re.compile(r"^training:.*\n?(?:(?:#.*\n|\n)*[ \t].*\n?)*", re.MULTILINE)
+"""The section `training` of a configuration: its first line and the indented ones below, with comments between them."""
+
+
 class ConfigReporter(Reporter):
     """Writes `config.yaml` when a run begins; until then the folder may be another run's."""
 
@@ -362,6 +368,33 @@ class ConfigReporter(Reporter):
             head = [f"{HEADER}{self._again}{AS_FAR if lacks else ''}", *notes, *before, *now]
             make_folder(self.path.parent)
             replace_file(self.path, "\n".join((*head, self._settings)).encode())
+        except OSError as error:
+            raise CheckpointError(f"path={str(self.path)!r} could not be written ({error})") from error
+
+
+class TrainingReporter(Reporter):
+    """Writes the training arguments of a script to the `config.yaml` of the run that it resumes, whose rest stays.
+
+    `agilerl-like resume` and a replay take the arguments from this file.
+    """
+
+    def __init__(self, run_dir: Path, training_args: TrainingArguments) -> None:
+        self.path = run_dir.absolute() / CONFIG
+        self._section = to_yaml({"training": asdict(training_args)})
+
+    def start(self, run: RunRecord) -> None:
+        """Replace the section `training` durably, unless it has the same content already, or no run has the file.
+
+        Raises:
+            CheckpointError: the file could not be written.
+        """
+        try:
+            text = _text(self.path) if check_regular(self.path) else ""
+            before = _without_head(text)
+            settings = TRAINING.sub(lambda _: self._section, before, count=1)
+            if settings != before and text.startswith(HEADER):
+                head = [*_head(text), *(f"# {line}" for line in provenance("changed"))]
+                replace_file(self.path, "\n".join((*head, settings)).encode())
         except OSError as error:
             raise CheckpointError(f"path={str(self.path)!r} could not be written ({error})") from error
 

@@ -22,8 +22,15 @@ from agilerl_like.storage import safe_folder
 from agilerl_like.storage.run_lock import RunLock
 from agilerl_like.training import process_choice
 from agilerl_like.training.checkpoint_manager import CheckpointManager
-from agilerl_like.training.run_folder import check_output_paths, check_unused, is_search, not_in_file, prepare_folder
-from agilerl_like.training.training_arguments import OutputPaths
+from agilerl_like.training.run_folder import (
+    TrainingReporter,
+    check_output_paths,
+    check_unused,
+    is_search,
+    not_in_file,
+    prepare_folder,
+)
+from agilerl_like.training.training_arguments import OutputPaths, TrainingArguments
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 TRACES = ("config.yaml", "metrics.csv", "lineage.jsonl", "checkpoints", "best", "population", "evolution.png")
@@ -313,6 +320,53 @@ def test_resume_is_refused_if_the_checkpoints_were_moved(earlier, emptied):
     shutil.copytree(earlier.parent / "moved", earlier / "checkpoints", dirs_exist_ok=True)
     script(resume=earlier, max_steps=96)
     assert len({line.split(",")[0] for line in (earlier / "metrics.csv").read_text().splitlines()[1:]}) == 3
+
+
+def test_the_configuration_has_the_training_arguments_of_the_script_that_resumed_its_run(tmp_path):
+    """By a smaller max_steps in the file, `resume` would find that the run has ended, and a replay learn too fast."""
+    folder, config = tmp_path / "mine", tmp_path / "mine" / "config.yaml"
+
+    def parts():
+        text = config.read_text()
+        before, _, rest = text.partition("\ntraining:\n")
+        _, end, after = rest.partition("\nrun:\n")
+        return before.splitlines(), end + after
+
+    script(run_dir=folder)
+    head, end = parts()
+    script(resume=folder, max_steps=96)
+    assert load(config).training.max_steps == 96
+    with contextlib.closing(make_vect_envs("CartPole-v1", num_envs=2, backend="sync")) as envs:
+        train_on_policy(envs, resume=folder, max_steps=128, eval_loop=1, eval_steps=20, verbose=False)
+    training = load(config).training
+    assert (training.max_steps, training.evo_steps) == (128, TrainingArguments.evo_steps)
+    changed, same_end = parts()
+    new = [line for line in changed if line not in head]
+    assert [line.split()[:2] for line in new if " UTC by: " in line] == [["#", "changed"]] * 2
+    assert (changed[0], same_end) == (head[0], end)
+    assert [line for line in changed if line[0] != "#"] == [line for line in head if line[0] != "#"]
+
+
+@pytest.mark.parametrize("rest", ["", "\n", "\n\n# of the folder\nrun: {plot: false}\n"])
+def test_the_training_arguments_of_an_edited_configuration_are_replaced_as_a_whole(tmp_path, rest):
+    head, others = "# agilerl-like run\n# note\n", "environment: {id: CartPole-v1}\nseed: 1\n"
+    edited = "training:\n  max_steps: 8\n# longer\n\n  evo_steps: 4"
+    (tmp_path / "config.yaml").write_text(f"{head}{others}{edited}{rest}")
+    TrainingReporter(tmp_path, TrainingArguments(max_steps=16)).start(None)
+    written = (tmp_path / "config.yaml").read_text()
+    assert written.startswith(f"{head}# changed ")
+    assert f"\n{others}training:\n  max_steps: 16\n" in written
+    assert "longer" not in written
+    assert written.endswith(rest)
+    assert load(tmp_path / "config.yaml").training.evo_steps == TrainingArguments.evo_steps
+
+
+@pytest.mark.parametrize("text", ["training: {max_steps: 8}\n", "# agilerl-like run\nseed: 1\n", None])
+def test_a_configuration_without_training_arguments_of_a_run_stays(tmp_path, text):
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    TrainingReporter(tmp_path, TrainingArguments(max_steps=16)).start(None)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([] if text is None else [text])
 
 
 def test_an_overwriting_run_without_a_checkpoint_can_be_resumed(earlier):
