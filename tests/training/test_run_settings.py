@@ -44,6 +44,7 @@ from agilerl_like.reporting.callback import Callback
 from agilerl_like.training import on_policy
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
+from agilerl_like.training.process_choice import Choice, Layout
 from agilerl_like.training.run_settings import (
     _environment_of,
     _strategy_of,
@@ -374,6 +375,16 @@ def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_p
         "trackers: the name of the W&B run",
     )
     options["eval_env"].close()
+
+
+def test_the_configuration_of_a_script_has_the_processes_and_threads_that_were_chosen(tmp_path, monkeypatch):
+    chosen = Choice(Layout(1, 2), "measured", {Layout(1, 2): 9.0})
+    monkeypatch.setattr(on_policy, "choose_layout", lambda *_, **__: chosen)
+    script(tmp_path / "run", options={"processes": "auto"})
+    config = load(tmp_path / "run" / "config.yaml")
+    assert (config.run.processes, config.run.threads) == (1, 2)
+    assert main(["resume", str(tmp_path / "run"), "--training.max-steps", "96", "--run.threads", "1", "--quiet"]) == 0
+    assert load(tmp_path / "run" / "config.yaml").run.threads == 1
 
 
 @pytest.mark.parametrize(
