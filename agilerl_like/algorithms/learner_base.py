@@ -185,6 +185,12 @@ class LearnerBase:
         return host.learn_step if host.num_steps is None else host.num_steps * host.num_envs
 
     @property
+    def rollout_setting(self) -> str:
+        """The setting that determines `rollout_length`, and its value, for warnings."""
+        length, steps = self.rollout_length, self.algorithm.num_steps
+        return f"learn_step={length}" if steps is None else f"num_steps={steps} ({length} env steps)"
+
+    @property
     def rollout_rows(self) -> int:
         """Rows of a rollout: `rollout_length` times the agents of this group, not yet rounded up to whole steps."""
         return self.rollout_length * self.num_agents

@@ -185,18 +185,18 @@ class TrainingLoop(LoopEvaluation):
         total = max(1, args.vector_steps(envs))
         generation = min(args.generation_steps(envs) // envs, total)
         own = [
-            [int(agent.rollout_steps), int(next(iter(agent.learners.values())).rollout_length), agent.index]
+            [int(agent.rollout_steps), next(iter(agent.learners.values())).rollout_setting, agent.index]
             for agent in self.population
         ]
         everyone = [one for members in self.members.process_group.all_gather(own) for one in members]
-        rollout_steps, length, index = max(everyone, key=lambda one: one[0])
+        rollout_steps, setting, index = max(everyone, key=lambda one: one[0])
         if rollout_steps <= generation:
             return
         until_checkpoint = -(-self.checkpoint_every // (generation * envs)) * generation
         uninterrupted = min(total, generation if self._evaluates_in_training_env else until_checkpoint)
         if rollout_steps <= uninterrupted:
             self.callbacks.on_warning(
-                f"evo_steps={args.evo_steps} is less than learn_step={length} of member {index}: it will be "
+                f"evo_steps={args.evo_steps} is less than {setting} of member {index}: it will be "
                 f"evaluated after generations without an update{_discarding_mutations(self.explorer)}"
             )
             return
@@ -205,8 +205,8 @@ class TrainingLoop(LoopEvaluation):
             reason = f"the run ends (max_steps={args.max_steps}, num_envs={envs})"
             allowed = "a larger max_steps"
         self.callbacks.on_warning(
-            f"learn_step={length} of member {index} is more than the {uninterrupted * envs} env steps after which "
-            f"{reason}: it will never learn; allowed is {allowed}, or a smaller learn_step"
+            f"{setting} of member {index} is more than the {uninterrupted * envs} env steps after which "
+            f"{reason}: it will never learn; allowed is {allowed}, or a smaller {setting.partition('=')[0]}"
         )
         self._warned_of_resets = True
 

@@ -670,6 +670,24 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"evo_steps": 252}, r"evo_steps=252 is less than num_steps=64 \(256 env steps\) of member 0: .* an update"),
+        (
+            {"max_steps": 100, "evo_steps": 100},
+            r"num_steps=64 \(256 env steps\) of member 0 is more than the 100 .* max_steps, or a smaller num_steps",
+        ),
+    ],
+)
+def test_a_warning_of_a_long_rollout_names_the_setting_of_its_length(options, expected):
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    spaces = env.single_observation_space, env.single_action_space
+    population = PPO.population(1, *spaces, num_envs=4, num_steps=64, batch_size=32, net_config=SMALL, seed=0)
+    _, _, memory = run(population=population, **{"selection_strategy": None, "mutation": None, **options})
+    assert [re.fullmatch(expected, text) is not None for text in memory.warnings] == [True]
+
+
+@pytest.mark.parametrize(
     ("explorer", "end"),
     [
         (Mutations(), "without an update"),
@@ -677,8 +695,9 @@ def test_a_generation_shorter_than_a_rollout_warns_once():
     ],
 )
 def test_a_warning_of_a_long_rollout_names_the_member_of_another_process(explorer, end):
-    warned, own = [], SimpleNamespace(rollout_steps=10, learners={"": SimpleNamespace(rollout_length=40)}, index=0)
-    group = SimpleNamespace(all_gather=lambda ours: [ours, [[64, 256, 7]]])
+    warned, learner = [], SimpleNamespace(rollout_setting="learn_step=40")
+    own = SimpleNamespace(rollout_steps=10, learners={"": learner}, index=0)
+    group = SimpleNamespace(all_gather=lambda ours: [ours, [[64, "learn_step=256", 7]]])
     loop = SimpleNamespace(
         training_args=TrainingArguments(max_steps=4096, evo_steps=252),
         members=SimpleNamespace(first=SimpleNamespace(num_envs=4), process_group=group),
