@@ -551,7 +551,7 @@ class WorkerJob:
     env_specs: tuple[EnvSpec, ...]
     """The ids of the envs, which the script may have registered in its own process only.
 
-    One that cannot be pickled is left out, because the other process may have registered it, too: it imports the script.
+    One that cannot be pickled is left out, because the other process, which imports the script, may have it, too.
     """
 
 
