@@ -229,8 +229,7 @@ def test_a_team_reports_scheduled_values_without_the_factors_of_its_groups(name,
 
 def test_a_team_reports_adapted_rates_without_the_factors_of_its_groups():
     team, report = report_of_duel(lr_schedule="kl", group_factors={"lr": {"red": 10.0}})
-    scales = [float(learner.moments.lr_scale[0]) for learner in team.learners.values()]
-    assert float(report["lr"]) == pytest.approx(team.lr * np.mean(scales))
+    assert float(report["lr"]) == pytest.approx(team.lr)  # of the first epoch; with the factor it were 5.5 times that
 
 
 def report_of_duel(**settings):
