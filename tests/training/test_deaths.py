@@ -143,5 +143,6 @@ def test_players_of_a_turn_based_game_learn_to_win():
         action, _, _, value = team.get_action({"player_0": seen}, {"player_0": {"action_mask": legal}})
         assert action["player_0"].item() + 1 == best
         assert value["player_0"].item() > 0.5
-    _, _, _, value = team.get_action({"player_1": np.eye(6, dtype=np.float32)[4]})
+    masks = {"player_1": {"action_mask": np.ones(3, bool)}}
+    _, _, _, value = team.get_action({"player_1": np.eye(6, dtype=np.float32)[4]}, masks)
     assert value["player_1"].item() < -0.5  # whatever it takes, the other one takes the rest
