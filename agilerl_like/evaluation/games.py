@@ -8,9 +8,9 @@ not at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple, cast
 
@@ -127,8 +127,7 @@ def rate_players(
     They are those of Bradley and Terry (1952), with a normal prior around 1000. All pairs play on the same seeds. On a
     seed the player wins that earns more in the games from all sides together; equal returns are half a win.
 
-    A seed does not count if one of its games was lost with its worker process. Where a function plays, the env has no
-    chance and the games of a pair all have equal returns and lengths, one seed counts, because they are one game.
+    A seed does not count if one of its games was lost with its worker process.
 
     Raises:
         ConfigurationError: fewer than two players, or as `play_games`.
@@ -139,9 +138,8 @@ def rate_players(
     names, table = [*players], _Table([*players.values()], env, seed)
     wins, counts, totals = (np.zeros((len(names), len(names))) for _ in range(3))
     for one, other in combinations(range(len(names)), 2):
-        pair = players[names[one]], players[names[other]]
-        played = table.play(*pair, games)
-        scores = played.scores_of_seeds[: table.count_distinct(*pair, played)]
+        played = table.play(players[names[one]], players[names[other]], games)
+        scores = played.scores_of_seeds
         scores = scores[~np.isnan(scores)]
         if not scores.size:
             raise EnvStepError(
@@ -181,6 +179,8 @@ class _Table:
         if len(player_sides(self._groups)) < 2:
             raise ConfigurationError(f"the groups are {dict(self._groups)}; allowed in games are two sides or more")
         self._spaces = env.single_action_spaces
+        self._has_chance: bool | None = None
+        """None before the first game between teams."""
 
     def play(self, first: Player, second: Player | Scripts, games: int, max_steps: int | None = None) -> Games:
         games = count_of("games", games)
@@ -188,7 +188,9 @@ class _Table:
         seeds = integers(games, self._seed, Purpose.CONFIRMATION_ENVS)
         sides = _sides(first, second, self._groups)
         with ExitStack() as stack:
-            env = stack.enter_context(self._env(games))
+            made = self._setup.make_eval_env(self._setup.num_eval_episodes(min(games, ENVS)))
+            stack.callback(made.close)
+            env = self._setup.adapt(made)
             for player in (first, second):
                 if isinstance(player, IPPO):
                     stack.enter_context(eval_mode(player))
@@ -199,7 +201,7 @@ class _Table:
                 cast(EvalEnv, env),
                 seeds,
                 max_steps=max_steps,
-                openings=self._openings(first, second, seeds),
+                openings=self._openings(first, second, env, seeds),
             )
             most = self._setup.num_eval_episodes(games)
         mine, others, lengths, lost = (
@@ -209,42 +211,19 @@ class _Table:
             raise EnvStepError("all games were lost with their worker processes: see the warnings above")
         return Games([sorted(side) for side in sides], mine, others, lengths, lost)
 
-    def count_distinct(self, first: Player, second: Player, played: Games) -> int:
-        """Return on how many of the first seeds games differ: all, or one in each instance (see `rate_players`)."""
-        results = np.stack([played.returns, played.others, played.steps])
-        if not _are_teams(first, second):
-            once = self._setup.num_eval_episodes(1)
-            rounds = results.reshape(3, len(played.sides), -1, once)
-            if (rounds == rounds[:, :, :1]).all() and not self._has_chance:
-                return once
-        return results.shape[-1]
-
-    @contextmanager
-    def _env(self, games: int) -> Iterator[MultiAgentVecEnvAdapter]:
-        made = self._setup.make_eval_env(self._setup.num_eval_episodes(min(games, ENVS)))
-        try:
-            yield self._setup.adapt(made)
-        finally:
-            made.close()
-
-    @cached_property
-    def _has_chance(self) -> bool:
-        with self._env(1) as env:
-            return has_chance(env, self._seed)
-
     def _policies(self, player: Player | Scripts, agents: Collection[str]) -> Sequence[HasActor]:
         if isinstance(player, IPPO):
             return group_parts(self._groups, player.group_policies, agents)
         return [scripted_agents(player, self._groups, self._spaces).part(agents)]
 
-    def _openings(self, first: Player, second: Player | Scripts, seeds: Sequence[int]) -> Openings | None:
-        if not _are_teams(first, second) or self._has_chance:
+    def _openings(
+        self, first: Player, second: Player | Scripts, env: MultiAgentVecEnvAdapter, seeds: Sequence[int]
+    ) -> Openings | None:
+        if not (isinstance(first, IPPO) and isinstance(second, IPPO)):
             return None
-        return Openings(seeds, self._spaces)
-
-
-def _are_teams(first: Player, second: Player | Scripts) -> bool:
-    return isinstance(first, IPPO) and isinstance(second, IPPO)
+        if self._has_chance is None:
+            self._has_chance = has_chance(env, self._seed)
+        return None if self._has_chance else Openings(seeds, env.single_action_spaces)
 
 
 def _sides(first: Player, second: Player | Scripts, groups: Mapping[str, Sequence[str]]) -> Sequence[Collection[str]]:

@@ -219,7 +219,7 @@ def test_an_optimal_function_wins_all_games_and_has_the_highest_rating():
     ratings = rate_players({"random": random_moves, "perfect": perfect_nim, "team": population(env, 1)[0]}, env, 20, 1)
     assert max(ratings, key=lambda name: ratings[name].rating) == "perfect"
     assert np.mean([its.rating for its in ratings.values()]) == pytest.approx(1000)
-    assert ratings["perfect"].games == 42  # from each of two sides 20, and one against the team, which never varies
+    assert ratings["perfect"].games == 80  # 20 from each of two sides, against two
     assert all(0 < its.error < 200 for its in ratings.values())
 
 
@@ -249,9 +249,7 @@ def test_players_play_as_many_games_in_each_instance():
         played = play_games(perfect_nim, zero, env, games=number, seed=3)
         assert played.returns.tolist() == [[1.0, 2.5] * number, [1.0, 1.5] * number]
     ratings = rate_players({"zero": zero, "perfect": perfect_nim}, env, games=3, seed=1)
-    assert ratings["zero"].games == 4  # one from each of two sides, in each of two instances, because all 3 are equal
-    ratings = rate_players({"random": random_moves, "perfect": perfect_nim}, env, games=20, seed=1)
-    assert ratings["random"].games == 80
+    assert ratings["zero"].games == 12  # 3 from each of two sides, in each of two instances
 
 
 class Hunt(Duel):
@@ -277,12 +275,6 @@ def test_players_of_roles_that_are_paid_unequally_are_rated_by_the_sum_over_both
     assert [(its.score, its.games) for its in ratings.values()] == [(1.0, 10), (0.0, 10)]
     fitted = fit_bradley_terry(np.array([[0, 5], [0, 0]]), np.array([[0, 5], [5, 0]]), independent_prior(2))
     assert [its.rating for its in ratings.values()] == pytest.approx(fitted)
-
-
-def test_the_one_game_of_a_function_that_draws_no_numbers_counts_once():
-    env = make_multi_agent_vect_envs(partial(games.Nim, 5), 1, backend="sync")
-    players = {"team": population(env, 1)[0], "zero": zero, "perfect": perfect_nim}
-    assert rate_players(players, env, games=50, seed=1) == rate_players(players, env, games=1, seed=1)
 
 
 PAID = {"speaker_0": 1.0, "listener_0": 1e17, "listener_1": -1e17, "listener_2": 5.0}
