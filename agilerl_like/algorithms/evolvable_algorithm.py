@@ -6,6 +6,7 @@ Operations on weights are delegated to the learners.
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -465,7 +466,7 @@ class EvolvableAlgorithm(LearnerHost, ABC):
         """
         memo = {id(other): self}
         for name, value in other.__getstate__().items():
-            if name in vars(self) or callable(getattr(type(self), name, None)):
+            if name in vars(self) or inspect.isroutine(getattr(type(self), name, None)):
                 continue
             try:
                 setattr(self, name, deepcopy(value, memo))
