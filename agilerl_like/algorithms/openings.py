@@ -74,9 +74,9 @@ class Openings:
         return {*self._seen, *map(repr, self._moves.values())}
 
     def are_new(self, seeds: Sequence[int], lengths: np.ndarray) -> np.ndarray:
-        """Return which games count `[K, I]`, on K seeds and I instances, given the lengths with which they were played.
+        """Return which seeds count `[K]`, given the lengths of their games in I instances `[K, I]`.
 
-        A game does not count if its opening is that of an earlier one, or if the opening may have lasted until its end,
+        A seed does not count if its opening is that of an earlier one, or may have lasted until the end of a game,
         because the players have decided nothing then.
         """
         seen = set(self._seen)
@@ -86,7 +86,7 @@ class Openings:
             flags.append(moves not in seen)
             seen.add(moves)
         of_openings = np.array([self._lengths[seed] for seed in seeds])
-        return np.array(flags)[:, None] & (lengths > of_openings[:, None])
+        return np.array(flags) & (lengths > of_openings[:, None]).all(axis=1)
 
 
 def _legal_move(space: Space, mask: np.ndarray | None, draw: float) -> Any:

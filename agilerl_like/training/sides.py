@@ -68,7 +68,8 @@ def play_sides(
         lengths = np.concatenate([episodes.lengths for episodes in found]).max(axis=0)
         is_new = np.ones(len(lengths), np.bool_)  # also of the seeds that whole sets of instances needed
         given = len(seeds) * num_instances(env.env)
-        is_new[:given] = openings.are_new(seeds, lengths[:given].reshape(len(seeds), -1)).ravel()
+        counting = openings.are_new(seeds, lengths[:given].reshape(len(seeds), -1))
+        is_new[:given] = np.repeat(counting, num_instances(env.env))
         kept = np.flatnonzero(is_new)
 
     def totals(agents_by_side: Sequence[Collection[str]]) -> np.ndarray:
