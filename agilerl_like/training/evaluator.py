@@ -335,14 +335,14 @@ class Evaluator:
             with_infos=bool(self.info_keys),
             should_stop=should_stop,
         )
-        fitness = self._with_measures(played).fitness if has_measures else played.mean.tolist()
+        fitness = self._with_measures(played, may_lack=True).fitness if has_measures else played.mean.tolist()
         return fitness, played.lengths.sum(axis=1).tolist()
 
-    def _with_measures(self, played: Episodes) -> EvalResult:
-        """Return the result of envs with instances or infos."""
+    def _with_measures(self, played: Episodes, *, may_lack: bool = False) -> EvalResult:
+        """Return the result of envs with instances or infos; `may_lack`: some may lack that of the fitness."""
         returns = np.where(played.lost, np.nan, played.returns)
         infos = {name: _numbers(played, key) for name, key in self.info_keys.items()}
-        if self.fitness_info:
+        if self.fitness_info and not may_lack:
             _check_is_found(played, self.info_keys[self.fitness_info])
         scores = infos.get(self.fitness_info, returns)
         found = [summarise_episodes(its.tolist(), self.instances, self.aggregate) for its in scores]

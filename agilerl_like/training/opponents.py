@@ -162,7 +162,7 @@ class ScriptedOpponentEvaluator(Evaluator):
         should_stop: Callable[[], bool] = never_stop,
     ) -> tuple[list[float], list[int]]:
         policies = constant_policies(population, numbers)
-        result = self._play(cast(IPPO, population[0]), policies, len(numbers), seeds, should_stop)
+        result = self._play(cast(IPPO, population[0]), policies, len(numbers), seeds, should_stop, may_lack=True)
         return result.fitness, result.steps
 
     def _play(
@@ -172,6 +172,8 @@ class ScriptedOpponentEvaluator(Evaluator):
         members: int,
         seeds: Sequence[int],
         should_stop: Callable[[], bool],
+        *,
+        may_lack: bool = False,
     ) -> EvalResult:
         """Return the result of the policies of each group, in the place of members like `first`."""
         sides = own_sides(self._scripts, first)
@@ -190,7 +192,7 @@ class ScriptedOpponentEvaluator(Evaluator):
         if self.info_keys or self.instances > 1:
             returns, lengths, lost = (np.concatenate(its, axis=1) for its in (played.mine, played.lengths, played.lost))
             infos = None if played.infos is None else np.concatenate(played.infos, axis=1)
-            return self._with_measures(Episodes(returns, lengths, lost, infos))
+            return self._with_measures(Episodes(returns, lengths, lost, infos), may_lack=may_lack)
         returns = np.where(played.lost.any(axis=0), np.nan, played.mine.mean(axis=0))
         counts = (~np.isnan(returns)).sum(axis=1)
         spread = [float(np.nanstd(its)) if count > 1 else np.nan for its, count in zip(returns, counts, strict=True)]
