@@ -350,11 +350,16 @@ def steps_per_second(config: Config, seconds: float) -> float:
         result.raise_if_interrupted()
     finally:
         experiment.env.close()
-    return stopwatch.rate
+    members, processes = len(population), min(choice.layout.processes, len(population))
+    return stopwatch.rate * (members // processes) / -(-members // processes)  # others may have one member more
 
 
 def _learn_at_once(agent: EvolvableAlgorithm) -> None:
     """Set `learning_starts` to 0, and remove its range, which may not hold 0, and ranges that depend on it."""
     agent.learning_starts = 0
-    ranges = {name: its for name, its in agent.hp_config.items() if "learning_starts" not in (name, *its.when)}
-    agent.hp_config = HyperparameterConfig(**ranges)
+    removed = {"learning_starts"}
+    for name in agent.hp_config.parents_first:
+        if removed & {*agent.hp_config[name].when}:
+            removed.add(name)
+    kept = {name: its for name, its in agent.hp_config.items() if name not in removed}
+    agent.hp_config = HyperparameterConfig(**kept)
