@@ -39,6 +39,8 @@ _LONGEST_WANDB_TAG = 64
 _REFUSED_BY_MLFLOW = re.compile(r"[^/\w.\- ]")
 _SECRET = re.compile(r"(?:^|[._])(?:(?:api|access|secret)_?key|token|password|secret)$", re.IGNORECASE)
 """Names of options with a secret, which would be written to config.yaml and report.html, and sent to other trackers."""
+_VOCABULARY = re.compile(r"^config\.(?:.*\.)?\w*(?<!access)(?<!auth)(?<!api)_token$", re.IGNORECASE)
+"""Settings of the user's program that W&B stores, such as config.pad_token, which are no secrets."""
 
 
 class Package(NamedTuple):
@@ -341,8 +343,9 @@ def _check_options(name: str, function: Any, arguments: tuple[Any, ...], options
 
 def check_no_secret(name: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError if an option has the name of a secret; its value is not in the message."""
-    own = {key: value for key, value in options.items() if key != "config"}  # W&B's are settings of the user's program
-    for option in filter(_SECRET.search, _flat(own)):
+    for option in filter(_SECRET.search, _flat(options)):
+        if _VOCABULARY.search(option):
+            continue
         raise ConfigurationError(
             f"tracker={name!r}: {option} is not taken, because a run writes its settings to files and sends them to "
             "its trackers; allowed is the environment variable that the package reads, such as COMET_API_KEY"

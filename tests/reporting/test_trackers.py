@@ -236,6 +236,9 @@ def test_an_option_with_a_secret_is_refused_because_settings_are_written_and_sen
 
 def test_settings_of_the_users_program_and_trackers_of_their_own_may_have_such_names(monkeypatch, tmp_path):
     check_no_secret("wandb", {"config": {"pad_token": "<eos>"}})
+    for name in ("openai_api_key", "access_token", "password"):
+        with pytest.raises(ConfigurationError, match=name):
+            check_no_secret("wandb", {"config": {"model": {name: "hush"}}})
 
     class Sends(FileTracker):
         def __init__(self, run_name, logging_dir, file, token):
