@@ -29,7 +29,7 @@ from agilerl_like.reporting.trackers import TensorBoardReporter, WandbReporter, 
 from agilerl_like.storage.run_names import POPULATION
 from agilerl_like.training.checkpoint_manager import RunFinished
 from agilerl_like.training.env_setup import EnvSetup, SingleAgentEnvSetup
-from agilerl_like.training.process_choice import Layout, choose_layout, torch_threads
+from agilerl_like.training.process_choice import choose_layout, torch_threads
 from agilerl_like.training.run_folder import NOT_IN_FILE, ConfigReporter, TrainingReporter, run_folder_reporters
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
 from agilerl_like.training.run_settings import RunDescription, describe_run
@@ -268,7 +268,7 @@ def train_on_policy(
             population,
             plan,
             logs,
-            layout=choice.layout,
+            layout=choice.layout._asdict() if choice.rates else {"processes": processes},
             process_group=process_group,
             observers=len(callbacks) + len(reporters),
             has_eval_env=eval_setup is not None,
@@ -433,15 +433,19 @@ def _described(
     plan: RunPlan,
     logs: _Logs,
     *,
-    layout: Layout,
+    layout: Mapping[str, int],
     process_group: ProcessGroup | None,
     observers: int,
     has_eval_env: bool,
 ) -> RunDescription:
-    """Describe the run of a script with so many `observers` (callbacks and reporters), which no configuration holds."""
-    several = layout.processes != 1 or (process_group is not None and process_group.size > 1)
+    """Describe the run of a script with so many `observers` (callbacks and reporters), which no configuration holds.
+
+    `layout` has the processes, and the threads if they were measured: another machine may have fewer cores than torch
+    has threads here.
+    """
+    several = layout["processes"] != 1 or (process_group is not None and process_group.size > 1)
     device = population.device.type if several else str(population.device)
-    run = {**layout._asdict(), "device": device, "log_every": plan.log_every, **logs.settings()}
+    run = {**layout, "device": device, "log_every": plan.log_every, **logs.settings()}
     left_out = [f"callbacks: {observers} of the script's own"] if observers else []
     left_out += ["environment: an eval_env of the script's own"] if has_eval_env else []
     left_out += ["trackers: the name of the W&B run"] if logs.wb and "name" in (logs.wandb_kwargs or {}) else []
