@@ -127,7 +127,9 @@ def rate_players(
     They are those of Bradley and Terry (1952), with a normal prior around 1000. All pairs play on the same seeds. On a
     seed the player wins that earns more in the games from all sides together; equal returns are half a win.
 
-    A seed does not count if one of its games was lost with its worker process.
+    A seed does not count if one of its games was lost with its worker process. In an env without chance all games of a
+    team and a function that draws no numbers are the same one, and count as often as they are played: with `games=1`
+    its rating and error are those of one game.
 
     Raises:
         ConfigurationError: fewer than two players, or as `play_games`.
