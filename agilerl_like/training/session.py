@@ -217,9 +217,10 @@ class ProcessRun:
         """Run; if all members diverge, run once again from the newest checkpoint."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.process_group)
+            lock = stack.enter_context(contextlib.ExitStack())  # released after callbacks have written and uploaded
             stack.callback(self.callbacks.close)
             if self.output_paths.run_dir is not None:
-                self.callbacks.check_folder = stack.enter_context(RunLock(self.output_paths.run_dir)).check_place
+                self.callbacks.check_folder = lock.enter_context(RunLock(self.output_paths.run_dir)).check_place
             self.process_group.monitor.before_exit = self.callbacks.break_off
             try:
                 result = self._run_or_end(resume=resume)

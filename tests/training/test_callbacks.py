@@ -23,7 +23,9 @@ from agilerl_like import (
     make_vect_envs,
 )
 from agilerl_like.cli import main
+from agilerl_like.errors import ConfigurationError
 from agilerl_like.reporting import Callback, CallbackError, Reporter, read_lineage, read_metrics
+from agilerl_like.storage.run_lock import RunLock, is_locked
 from agilerl_like.storage.safe_folder import LazyTensors
 from agilerl_like.training import train_on_policy
 from agilerl_like.training.loop import TrainingLoop
@@ -142,6 +144,32 @@ def test_events_and_their_order():
     assert all(set(metrics) == set(range(MEMBERS)) for metrics in recorder.metrics)
     assert all(math.isfinite(of_member["value_loss"]) for metrics in recorder.metrics for of_member in metrics.values())
     assert recorder.summary.reason == "budget spent"
+
+
+class LockAtClose(Callback):
+    """Records whether a folder is locked when the run closes its callbacks."""
+
+    def __init__(self, folder):
+        self.folder, self.locked = folder, []
+
+    def close(self):
+        self.locked.append(is_locked(self.folder))
+
+
+def test_callbacks_are_closed_before_the_folder_is_unlocked(tmp_path):
+    """Otherwise a second run could write its records, or log to W&B, while the first one still does."""
+    folder = tmp_path / "run"
+    callback = LockAtClose(folder)
+    train([callback], generations=2, folder=folder)
+    assert callback.locked == [True]
+    assert not is_locked(folder)
+
+
+def test_callbacks_of_a_run_whose_folder_is_in_use_are_closed(tmp_path):
+    callback = LockAtClose(tmp_path / "run")
+    with RunLock(tmp_path / "run"), pytest.raises(ConfigurationError, match="is in use by another run"):
+        train([callback], folder=tmp_path / "run")
+    assert len(callback.locked) == 1
 
 
 def test_callbacks_change_nothing(whole):
