@@ -138,6 +138,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the disk does not take it; earlier checkpoints are untouched.
+            OSError: the folder of checkpoints cannot be listed; likewise.
         """
         path = self.folder / f"gen-{generation:06d}"
         ordinal = 1 + max((past.ordinal for past in self._infos() if past.generation < generation), default=0)
@@ -145,10 +146,11 @@ class Checkpoints:
         if path.is_dir() and not safe_folder.is_replaceable(path):  # damaged, or with files of the user
             self._set_aside(path)
         safe_folder.write_folder(path, KIND, {**documents, INFO_DOCUMENT: asdict(info)}, tensors)
-        for later in self._folders():
-            if _generation_of(later) > generation:
-                self._set_aside(later)
-        self._prune(generation)
+        with contextlib.suppress(OSError):  # the checkpoint is written; what stays is tidied after the next one
+            for later in self._folders():
+                if _generation_of(later) > generation:
+                    self._set_aside(later)
+            self._prune(generation)
         return path
 
     def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:

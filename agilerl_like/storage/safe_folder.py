@@ -139,7 +139,8 @@ def write_folder(
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    _remove_leftovers(path, "old")
+    with contextlib.suppress(OSError):  # the folder is written; if its predecessor stays, it costs disk space only
+        _remove_leftovers(path, "old")
     return path
 
 

@@ -505,7 +505,8 @@ class CheckpointManager:
         written = checkpoints.write(generation, documents, tensors, score=score)
         self.saved_generation = generation
         checkpoints.write_marker()
-        checkpoints.warn_if_disk_nearly_full(self.callbacks.on_warning)
+        with contextlib.suppress(OSError):  # the checkpoint is written; the free space is checked after the next one
+            checkpoints.warn_if_disk_nearly_full(self.callbacks.on_warning)
         return written
 
     def _is_written(self, job: Callable[[], Path]) -> bool:
@@ -514,6 +515,9 @@ class CheckpointManager:
             job()
         except CheckpointError as error:
             self.callbacks.on_warning(str(error))
+            return False
+        except OSError as error:  # a file system that is out of reach for a moment, while a folder is listed
+            self.callbacks.on_warning(f"a save failed ({error}); what was saved before is untouched")
             return False
         self.saves += 1
         return True

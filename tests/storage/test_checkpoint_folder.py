@@ -1,6 +1,8 @@
 """R2 and R9: checkpoints are written atomically, damage is detected, and retention keeps the right ones."""
 
 import builtins
+import contextlib
+import errno
 import itertools
 import math
 import os
@@ -222,6 +224,28 @@ def test_a_full_disk_at_any_operation_leaves_the_previous_checkpoints(before):
         assert kept(checkpoints) == former  # nothing is left beside them either
         if former:
             check(checkpoints.newest(silent), former[-1])
+
+
+def test_an_outage_while_the_folder_is_listed_fails_a_save_only_before_it_is_written(checkpoints, monkeypatch):
+    """An outage of a moment, as network file systems have: one listing fails."""
+    iterdir, listings, failing = Path.iterdir, itertools.count(), -1
+
+    def listed(path):
+        if path == checkpoints.folder and next(listings) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    write(checkpoints, 1)
+    is_written = []
+    for number in range(5):
+        listings, failing = itertools.count(), number
+        with contextlib.suppress(OSError, CheckpointError):
+            write(checkpoints, number + 2)
+            check(checkpoints.newest(silent), number + 2)
+            is_written.append(number)
+    assert is_written == [2, 3, 4]  # before: the ordinals, what killed writers left
+    assert kept(checkpoints) == [1, 4, 5, 6]
 
 
 # -- damage

@@ -1,8 +1,11 @@
 """The document of the run in a checkpoint is validated field by field: a valid digest is not enough."""
 
+import errno
 import json
 import math
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -268,6 +271,39 @@ def test_a_file_in_a_folder_that_saves_replace_does_not_end_a_run_that_has_its_c
     env.close()
     assert pop.outcome == "budget spent"
     assert max(path.name for path in (folder / "checkpoints").iterdir()) == "gen-000004"
+
+
+class Outage(Callback):
+    """Lets one call of a function fail after the second generation, as a network file system does for a moment."""
+
+    def __init__(self, monkeypatch, owner, name, path):
+        self.function, self.path, self.is_due = getattr(owner, name), path, False
+        monkeypatch.setattr(owner, name, lambda path: self.call(path))
+
+    def on_generation(self, context, record):
+        self.is_due = record.generation == 2
+
+    def call(self, path):
+        if self.is_due and path == self.path:
+            self.is_due = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return self.function(path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "saved"), [(Path, "iterdir", [1, 3, 4]), (shutil, "disk_usage", [1, 2, 3, 4])]
+)  # the checkpoints before, and the free space after, one is written
+def test_an_outage_costs_a_checkpoint_and_a_warning_at_most(tmp_path, monkeypatch, owner, name, saved):
+    env, folder, records = make_vect_envs("CartPole-v1", 2, backend="vector"), tmp_path / "run", Records()
+    sizes = {"max_steps": 128, "evo_steps": 32, "eval_loop": 1, "eval_steps": 5, "checkpoint": 32, "history": 0}
+    outage = Outage(monkeypatch, owner, name, folder / "checkpoints")
+    callbacks = [outage, records]
+    pop, _ = train_on_policy(env, pop=members_of(env), **sizes, run_dir=folder, callbacks=callbacks, verbose=False)
+    env.close()
+    assert (pop.outcome, outage.is_due) == ("budget spent", False)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [f"gen-{n:06d}" for n in saved]
+    warning = f"a save failed ([Errno 5] Input/output error: '{folder / 'checkpoints'}'); what was saved before is "
+    assert [text for text in records.warnings if "Errno" in text] == [f"{warning}untouched"] * (len(saved) == 3)
 
 
 class Break(Callback):
