@@ -77,9 +77,9 @@ class RecordFile:
                 os.ftruncate(handle, self._complete_bytes)
             self._complete_bytes = os.fstat(handle).st_size
             write_all(handle, text.encode())
-            self._complete_bytes = -1
         finally:
-            os.close(handle)
+            os.close(handle)  # NFS reports a full disk here
+        self._complete_bytes = -1
 
     def replace(self, text: str) -> None:
         """Replace all lines, durably."""

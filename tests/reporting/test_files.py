@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -195,6 +196,25 @@ def test_rows_of_which_a_full_disk_took_a_part_are_written_once_beside_a_new_col
     reporters.on_generation(RUN, a_generation(*members, number=3))
     written = [(row["generation"], row["slot"]) for row in read_metrics(tmp_path)]
     assert written == [(number, slot) for number in (1, 2, 3) for slot in (0, 1)]
+
+
+def test_rows_of_a_disk_that_is_full_when_the_file_is_closed_are_written_once(tmp_path, monkeypatch):
+    """NFS reports a full disk when a file is closed."""
+    reporters = CallbackList([CsvReporter(tmp_path), Warnings()])
+    reporters.on_run_begin(RUN)
+    report(reporters, [1])
+    close, errors = os.close, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def closed(handle):
+        is_metrics = os.path.samestat(os.fstat(handle), os.stat(tmp_path / "metrics.csv"))
+        close(handle)
+        if is_metrics and errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(os, "close", closed)
+    report(reporters, [2, 3])
+    assert errors == []
+    assert [row["generation"] for row in read_metrics(tmp_path)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("sink", [CsvReporter, LineageReporter])
