@@ -31,7 +31,7 @@ from agilerl_like.envs.factory import env_config_of
 from agilerl_like.errors import CheckpointError, ConfigurationError
 from agilerl_like.reporting.formatting import number_of
 from agilerl_like.resources import available_cores
-from agilerl_like.training.checkpoint_manager import load_population, newest_checkpoint
+from agilerl_like.training.checkpoint_manager import Progress, load_population, newest_checkpoint
 from agilerl_like.training.collector import PhaseTimer
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.run_plan import RunPlan
@@ -165,7 +165,7 @@ def choose_layout(
 ) -> Choice:
     """Return the processes and threads of a run; those that are given as numbers are not changed.
 
-    Without a population, that of the run folder `resume` is measured.
+    If the run folder `resume` has a checkpoint, its members are measured, and the steps count that the run has left.
 
     Raises:
         ConfigurationError: several processes are set for a population on one GPU, such as "cuda:1".
@@ -181,7 +181,7 @@ def choose_layout(
         return Choice(given, f"one of {process_group.size} processes that a launcher started", {})
     if cores == 1:
         return Choice(given, "one core", {})
-    population = _load(env_setup, resume) if population is None else population
+    population, progress = _members_and_progress(env_setup, population, resume)
     if population is None:
         return Choice(given, "there is no population to measure", {})
     if population.device.type != "cpu":
@@ -190,7 +190,9 @@ def choose_layout(
         return Choice(given, reason, {})
     if population[0].compile:
         return Choice(given, "every process would compile (compile=True)", {})
-    steps = plan.training_args.max_steps * len(population)
+    num_envs = population[0].num_envs
+    steps_left = progress.vector_steps_left(len(population), plan.training_args.vector_steps(num_envs))
+    steps = steps_left * num_envs * len(population)
     if plan.training_args.target is not None:
         steps //= TARGET_DIVISOR
     if steps <= SHORT_RUN:
@@ -198,7 +200,7 @@ def choose_layout(
     choice_of_threads = [given.threads] if threads != AUTO or population[0].per_member else [1, cores]
     members, selection = len(population), plan.selection
     if selection is not None and plan.training_args.max_updates is None:  # with it, no member is removed
-        members = selection.least_left(members)
+        members = min(members, selection.least_left(members + progress.removed))
     layouts = candidates(members, cores, choice_of_threads)
     refusal = _refusal(env_setup, eval_setup, population, plan)
     if refusal:
@@ -313,15 +315,22 @@ def _refusal(env_setup: EnvSetup, eval_setup: EnvSetup | None, population: BaseP
     return ""
 
 
-def _load(env_setup: EnvSetup, folder: str | os.PathLike[str] | None) -> BasePopulation | None:
-    """Return the members of the newest checkpoint in a run's folder; None without one."""
+def _members_and_progress(
+    env_setup: EnvSetup, population: BasePopulation | None, folder: str | os.PathLike[str] | None
+) -> tuple[BasePopulation | None, Progress]:
+    """Return the members and the progress of the newest checkpoint in a run's folder.
+
+    Without a checkpoint these are `population` and the beginning of a run; with one that cannot be read, no members.
+    """
+    start = Progress(next_uid=0)
     try:
-        paths = OutputPaths(run_dir=None if folder is None else Path(folder))
-        checkpoint = newest_checkpoint(paths)
-        kind = env_setup.population
-        return None if checkpoint is None else load_population(checkpoint, kind, None)
+        checkpoint = newest_checkpoint(OutputPaths(run_dir=None if folder is None else Path(folder)))
+        if checkpoint is None:
+            return population, start
+        progress = Progress.from_json(checkpoint.documents["run"]["progress"])
+        return load_population(checkpoint, env_setup.population, population), progress
     except (CheckpointError, ConfigurationError, OSError):  # which the run reports
-        return None
+        return None, start
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting import Reporter
 from agilerl_like.storage.checkpoint_folder import Checkpoint
 from agilerl_like.training import process_choice
+from agilerl_like.training.checkpoint_manager import Progress
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 from agilerl_like.training.process_choice import Layout, candidates, choose, choose_layout, slowdown, start_seconds
 from agilerl_like.training.run_plan import NO_MUTATION, RunPlan
@@ -129,11 +130,34 @@ def test_several_processes_refuse_a_population_on_one_of_several_gpus(monkeypatc
 
 def test_members_of_a_checkpoint_are_loaded_on_the_device_of_the_run(layouts, monkeypatch, tmp_path):
     identity = {"environment": {}, "changeable": {"device": "meta"}}
-    checkpoint = Checkpoint(tmp_path, 1, {"identity": identity}, {})
+    run = {"progress": Progress(next_uid=4).to_json()}
+    checkpoint = Checkpoint(tmp_path, 1, {"identity": identity, "run": run}, {})
     monkeypatch.setattr(process_choice, "newest_checkpoint", lambda paths: checkpoint)
     monkeypatch.setattr(Population, "from_documents", lambda *_, device, **__: SimpleNamespace(device=device))
     choice = choose_layout(setup()[0], None, long_plan(), resume=tmp_path)
     assert (choice.layout.processes, choice.reason) == (1, "networks are on meta")
+
+
+@pytest.mark.parametrize(
+    ("vector_steps", "layout", "reason"),
+    [(8000, ONE, "a run of 8,000 steps is short"), (4000, Layout(4, 1), "measured 2,000 steps/s")],
+)
+def test_a_resumed_run_is_judged_by_the_members_and_steps_that_it_has_left(
+    layouts, monkeypatch, tmp_path, vector_steps, layout, reason
+):
+    monkeypatch.setattr(process_choice, "available_cores", lambda: 8)
+    env_setup, initial = setup(8, per_member=True)
+    halved = setup(4, per_member=True)[1]
+    monkeypatch.setattr(Population, "from_documents", lambda *_, **__: halved)
+    # 8 members began with 5000 vector steps each; 4 of them were removed after 1000
+    progress = Progress(next_uid=8, ticks=vector_steps, removed=4, ticks_of_removed=4000)
+    checkpoint = Checkpoint(tmp_path, 1, {"run": {"progress": progress.to_json()}}, {})
+    monkeypatch.setattr(process_choice, "newest_checkpoint", lambda paths: checkpoint)
+    plan = RunPlan(TrainingArguments(max_steps=10_000), AutoSelection(), NO_MUTATION)
+    monkeypatch.setattr(process_choice, "START_SECONDS", 0.0)
+    choice = choose_layout(env_setup, initial, plan, resume=tmp_path)
+    assert choice.layout == layout
+    assert choice.reason.startswith(reason)
 
 
 def test_a_long_run_has_two_processes(layouts):
