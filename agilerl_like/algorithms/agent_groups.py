@@ -222,12 +222,11 @@ def split_by_group(
                 raise unknown_name(f"{name} group", group, groups)
         preset = PRESETS[check_preset(settings.get("preset", DEFAULT_PRESET))]
         usual = preset.values().get(name, getattr(PPOConfig, name))
-        for value in given.values():
-            validated(PPOConfig, {name: value})
-        common = usual or max(given.values(), default=usual)  # a factor cannot change 0
+        stored = {group: getattr(validated(PPOConfig, {name: value}), name) for group, value in given.items()}
+        common = usual or max(stored.values(), default=usual)  # a factor cannot change 0
         if range_ := with_types(PPOConfig, hp_config).get(name):
             common = start_in(range_, name, common) or common
-        by_group = {**dict.fromkeys(groups, common if usual else usual), **given}
+        by_group = {**dict.fromkeys(groups, common if usual else usual), **stored}
         single[name] = common
         found[name] = {group: value / common for group, value in by_group.items() if value != common}
     return single, found

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
@@ -129,7 +130,7 @@ def _member_sections(population: BasePopulation) -> dict[str, Any]:
         "algorithm": {
             "name": first.algo,
             **{name: _common([its.get(name) for its in settings]) for name in names},
-            **population.team_settings(),
+            **_plain(population.team_settings()),
         },
         "population": {"size": len(population)},
         "hyperparameters": first.hp_config.to_json(),
@@ -147,6 +148,8 @@ def _common(values: list[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):  # such as a learning rate from np.logspace; YAML has none
+        value = value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(its) for key, its in value.items()}
     if isinstance(value, list | tuple):

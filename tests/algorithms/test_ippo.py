@@ -374,6 +374,11 @@ def test_at_the_limits_adapted_rates_of_groups_keep_their_ratio():
         assert rates == {"speaker": pytest.approx(20 * rate), "listener": pytest.approx(rate)}
 
 
+def test_values_of_numpy_by_group_are_numbers():
+    team = a_team(lr={"speaker": np.float64(1e-3)})
+    assert type(team.group_factors["lr"]["speaker"]) is float
+
+
 def test_hyperparameters_may_differ_by_group():
     team = a_team(lr={"speaker": 1e-3}, ent_coef={"listener": 0.05})
     names = HYPERPARAM_NAMES.index("lr"), HYPERPARAM_NAMES.index("ent_coef")

@@ -337,6 +337,53 @@ def test_the_configuration_of_a_script_is_that_of_its_run(name, tmp_path, monkey
         SCRIPTS[name](None)
 
 
+def written_algorithm(monkeypatch, folder, run):
+    """The algorithm's settings in config.yaml of a script, and in the identity of its checkpoints."""
+    found = []
+
+    def begin(env_setup, population, plan, **_):
+        (folder / "config.yaml").write_text(to_yaml(plan.settings))
+        found.append(run_identity(env_setup, population, plan)["algorithm"])
+        raise Begun
+
+    monkeypatch.setattr(on_policy, "train_population", begin)
+    with pytest.raises(Begun):
+        run(None)
+    return load(folder / "config.yaml").algorithm, *found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", np.float64(2e-4)), ("lr", np.float32(2e-4)), ("batch_size", np.int64(8))]
+)
+def test_attributes_of_numpy_are_written_as_numbers(name, value, tmp_path, monkeypatch):
+    def members(envs):
+        spaces = envs.single_observation_space, envs.single_action_space
+        pop = PPO.population(1, *spaces, learn_step=32, batch_size=16, net_config=SMALL, num_envs=2, seed=0)
+        setattr(pop[0], name, value)
+        return pop
+
+    run = of_env(lambda: make_vect_envs("CartPole-v1", 2, backend="sync"), train_on_policy, members)
+    written, identity = written_algorithm(monkeypatch, tmp_path, run)
+    assert getattr(written, name) == identity[name] == value.item()
+    assert type(identity[name]) is type(value.item())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lr": {"speaker": np.float64(5e-3)}}, {"group_factors": {"lr": {"speaker": np.float64(5.0)}}}],
+    ids=str,
+)
+def test_values_of_groups_of_numpy_are_written_as_numbers(settings, tmp_path, monkeypatch):
+    def members(envs):
+        spaces = envs.single_observation_spaces, envs.single_action_spaces
+        return IPPO.population(1, *spaces, learn_step=32, batch_size=16, net_config=SMALL, num_envs=2, **settings)
+
+    run = of_env(lambda: make_multi_agent_vect_envs(SPEAKER, 2), train_multi_agent_on_policy, members)
+    written, identity = written_algorithm(monkeypatch, tmp_path, run)
+    assert written.group_factors == identity["group_factors"]
+    assert type(identity["group_factors"]["lr"]["speaker"]) is float
+
+
 def test_the_configuration_of_a_script_has_its_options_and_notes_on_others(tmp_path, monkeypatch):
     folder, seen = tmp_path / "run", {}
 
