@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from small_runs import SMALL
 
-from agilerl_like import DQN, IPPO, PPO, ConfigurationError, evaluate, export_trajectories, make_vect_envs
+from agilerl_like import DQN, IPPO, PPO, ConfigurationError, EnvStepError, evaluate, export_trajectories, make_vect_envs
 from agilerl_like.evaluation.eval_envs import evaluation_env_of, single_env_spec_of
 
 
@@ -186,6 +186,29 @@ def test_endless_episodes_are_truncated(tmp_path):
     assert data["episode_length"].tolist() == [8]
     assert data["truncated"].tolist() == [False] * 7 + [True]
     env.close()
+
+
+class Spoiled(gym.Env):
+    """Ends after 3 steps, with an observation that is not finite."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([0.0, np.nan if self.steps == 3 else 0.0], np.float32), 1.0, self.steps == 3, False, {}
+
+
+def test_a_last_observation_that_is_not_finite_is_refused(tmp_path):
+    env = Spoiled()  # resets in the step that ends an episode, so that nothing acts on its last observation
+    agent = PPO(env.observation_space, env.action_space, net_config=SMALL, seed=0)
+    with pytest.raises(EnvStepError, match=r"Spoiled, seed \d+, step 3: observation\[1\]=nan is not finite"):
+        export_trajectories(agent, env, tmp_path / "t.npz", 3, seed=1)
+    assert not any(tmp_path.iterdir())
 
 
 def test_minari_reads_them(tmp_path, monkeypatch):

@@ -16,8 +16,9 @@ from agilerl_like.algorithms.evaluation import EvalEnv
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.rl_algorithm import RLAlgorithm
 from agilerl_like.envs.distinct_envs import num_instances
+from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.pytree import tree_map
-from agilerl_like.envs.vec_adapter import VecEnvAdapter
+from agilerl_like.envs.vec_adapter import VecEnvAdapter, check_finite_array
 from agilerl_like.errors import ConfigurationError, unknown_name
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of, single_env_spec_of
 from agilerl_like.evaluation.minari_dataset import check_minari, write_minari
@@ -84,6 +85,7 @@ def export_trajectories(
 
     Raises:
         ConfigurationError: an argument is out of its range, or an agent is a team.
+        EnvStepError: an observation, a last one among them, or a reward is not finite.
     """
     players, sampling, path = agents_of(agents), Sampling.parse(sampling), Path(path)
     steps, num_envs = count_of("steps", steps), count_of("num_envs", num_envs)
@@ -192,13 +194,17 @@ class Recorder(SeededEpisodes):
         truncated = np.array([step.truncated[row] for step in steps])
         terminated = np.array([step.terminated[row] for step in steps])
         truncated[-1] |= not terminated[-1]
-        observations = [tree_map(lambda leaf: leaf[row], tree) for tree in (self._first, *(s.next_obs for s in steps))]
+        each = [tree_map(lambda leaf: leaf[row], tree) for tree in (self._first, *(s.next_obs for s in steps))]
+        observations = tree_map(lambda *leaves: np.stack(leaves), *each)
+        check_finite_array(  # an evaluation reads no last observations, so it does not check them
+            "observation", observations, lambda step: f"{env_name_of(self.env)}, seed {self.seeds[row]}, step {step}"
+        )
         return Trajectory(
             seed=self.seeds[row],
             agent=self._agent,
             generation=self._generation,
             instance=row % instances if instances > 1 else None,
-            observations=tree_map(lambda *leaves: np.stack(leaves), *observations),
+            observations=observations,
             actions=np.stack([step.actions[row] for step in steps]),
             rewards=np.array([step.reward[row] for step in steps], np.float32),
             terminated=terminated,
