@@ -13,7 +13,7 @@ from tiny_team import Meeting
 from torch import nn
 
 import agilerl_like
-from agilerl_like import ConfigurationError, HyperparameterConfig, RLParameter, RolloutBuilder
+from agilerl_like import ConfigurationError, HyperparameterConfig, PopulationDivergedError, RLParameter, RolloutBuilder
 from agilerl_like.agilerl.algorithms import DQN, IPPO, PPO
 from agilerl_like.agilerl.components.data import Transition, observation_of
 from agilerl_like.agilerl.components.replay_buffer import ReplayBuffer
@@ -293,6 +293,54 @@ def test_a_rollout_is_continued_where_it_ended():
     agent.learn()
     with pytest.raises(ConfigurationError, match=r"the rollout buffer is empty: call collect_rollouts"):
         agent.learn()
+
+
+def add_steps(agent, rewards):
+    """Add a step for each reward, which the first env is paid; the second is paid 1, and no episode ends."""
+    for reward in rewards:
+        obs = np.full((2, 3), 0.1 * reward, np.float32)
+        action, log_prob, _, value = agent.get_action(obs)[:4]
+        agent.rollout_buffer.add(obs, action, [reward, 1.0], 0.0, value, log_prob, next_obs=obs)
+
+
+def test_an_undone_update_of_a_rollout_can_be_repeated():
+    agents = [agent_of(num_envs=2, normalize_reward=True) for _ in range(2)]
+    for agent in agents:
+        add_steps(agent, range(8))
+    gamma, lr = agents[0].gamma, agents[0].lr
+    agents[0].gamma = 2.0
+    with pytest.raises(ConfigurationError, match=r"gamma=2\.0"):
+        agents[0].learn()
+    agents[0].gamma, agents[0].lr = gamma, 1e38
+    with pytest.raises(PopulationDivergedError):
+        agents[0].learn()
+    agents[0].lr = lr
+    assert agents[0].learn() == agents[1].learn()
+    assert torch.equal(*(agent.learner.cohort.stacked.flat for agent in agents))
+    assert torch.equal(*(agent.learner.return_statistics.returns for agent in agents))
+
+
+@pytest.mark.parametrize("way", ["undone", "reset", "collected"])
+def test_a_rollout_does_not_continue_the_returns_before_discarded_steps(way):
+    agent, env = agent_of(num_envs=2, normalize_reward=True), vector_of(AutoresetMode.SAME_STEP)
+    add_steps(agent, range(8))
+    agent.learn()
+    add_steps(agent, range(8))
+    if way == "undone":
+        lr, agent.lr = agent.lr, 1e38
+        with pytest.raises(PopulationDivergedError):
+            agent.learn()
+        agent.lr = lr
+    elif way == "reset":
+        agent.rollout_buffer.reset()
+    else:
+        collect_rollouts(agent, env, n_steps=8)
+        agent.rollout_buffer.reset()
+    add_steps(agent, [1.0])
+    assert agent.rollout_buffer.pos == 1
+    agent.batch_size = 2
+    agent.learn()
+    assert agent.learner.return_statistics.returns.tolist() == [1.0, 1.0]
 
 
 def test_a_rollout_that_begins_within_an_episode_has_its_hidden_state():

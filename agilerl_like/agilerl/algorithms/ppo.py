@@ -168,8 +168,12 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
     ) -> float:
         """Do one update from the rollout buffer, or from the tuple of AgileRL's older loops; return the mean loss.
 
+        If an error undoes the update, the buffer keeps its steps until the next one is added, so that `learn` can
+        repeat it.
+
         Raises:
-            ConfigurationError: the buffer is empty, or `experiences` is not such a tuple.
+            ConfigurationError: the buffer is empty, `experiences` is not such a tuple, or a setting is illegal.
+            PopulationDivergedError: the update gave weights that are not finite; they were restored.
         """
         if experiences is not None:
             if not isinstance(experiences, list | tuple):
@@ -178,16 +182,24 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
                     f"into the rollout buffer, or the tuple ({', '.join(NAMES)})"
                 )
             return super().learn(tuple(experiences), action_masks, self._unnamed(hidden_state), acting)  # pyright: ignore[reportArgumentType]  # its length is checked there
-        content = self.rollout_buffer.content()
-        self.rollout_buffer.reset()
-        first = self._unnamed(content.hidden_state)
-        if self.recurrent and first is None:
-            first = super().get_initial_hidden_state(self.num_envs)
-        self.check_settings()
-        with undone_on_error([self.learner]):
-            return self.learner.learn(
-                content.experiences, content.action_masks, first, content.acting, content.last_observations
-            )
+        buffer, learner = self.rollout_buffer, self.learner
+        content = buffer.content()
+        try:
+            self.check_settings()
+            first = self._unnamed(content.hidden_state)
+            if self.recurrent and first is None:
+                first = super().get_initial_hidden_state(self.num_envs)
+            with undone_on_error([learner]):
+                if buffer.follows_discarded:  # what those steps paid is missing
+                    learner.return_statistics = learner.return_statistics.of_new_episodes()
+                loss = learner.learn(
+                    content.experiences, content.action_masks, first, content.acting, content.last_observations
+                )
+        except BaseException:
+            buffer.clear_at_next_step()
+            raise
+        buffer.empty()
+        return loss
 
     # -- hidden states, by AgileRL's names
 

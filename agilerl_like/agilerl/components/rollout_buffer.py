@@ -88,20 +88,33 @@ class RolloutBuffer:
         """The hidden state behind the last step that `collect_rollouts` took."""
         self.rng = generator(fresh_seed(), Purpose.MANUAL, Purpose.MINIBATCHES)
         """Draws the rows of `get(batch_size)`; of an agent's buffer it follows from the agent's seed."""
-        self._rows: list[Row] = []
         self._ended = np.ones(num_envs, np.float32)  # by the last step, also of the rollout before
-        self.reset()
+        self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy of the agent has: the steps, and not the env that they are from."""
         return {**vars(self), "source": None}
 
     def reset(self) -> None:
-        """Empty it; the next step continues the running episodes."""
-        self._rows = []
+        """Discard all steps, which were not learned from; the next one continues the running episodes."""
+        follows_discarded = self.follows_discarded or bool(self._rows)
+        self.empty()
+        self.follows_discarded = follows_discarded
+
+    def empty(self) -> None:
+        """Remove all steps, which were learned from; the next one continues the running episodes."""
+        self._rows: list[Row] = []
         self._first_state: Mapping[str, Tensor] | None = None
         self._next_obs: Any = None
         self.returns = self.advantages = np.zeros((0, self.num_envs), np.float32)
+        self.follows_discarded = False
+        """Whether steps before these were discarded, so that the discounted returns of `normalize_reward` begin at 0.
+        """
+        self._clears_at_next_step = False
+
+    def clear_at_next_step(self) -> None:
+        """Discard all steps when the next one is added, because the update from them was undone."""
+        self._clears_at_next_step = True
 
     @property
     def pos(self) -> int:
@@ -145,6 +158,8 @@ class RolloutBuffer:
         Raises:
             ConfigurationError: `truncated` is True, and `next_obs` is missing.
         """
+        if self._clears_at_next_step:
+            self.reset()
         flags = np.ones(self.num_envs, np.bool_) if acting is None else np.asarray(acting, np.bool_)
         starts = self._ended if episode_start is None else self._numbers(episode_start)
         numbers = (self._numbers(reward), self._numbers(done), self._numbers(value), self._numbers(log_prob))

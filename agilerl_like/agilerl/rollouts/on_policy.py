@@ -56,8 +56,6 @@ def collect_rollouts(
     if buffer.num_envs != steps.num_envs:
         player.create_rollout_buffer()
         buffer = player.rollout_buffer
-    if buffer.pos:  # steps that were not learned from: what they paid is of no later return
-        player.learner.return_statistics = player.learner.return_statistics.of_new_episodes()
     buffer.reset()
     buffer.source = steps
     obs = steps.reset() if fresh else last_obs
