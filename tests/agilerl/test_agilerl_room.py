@@ -824,6 +824,14 @@ def test_a_replay_holds_the_last_of_more_rows_than_places():
     assert memory.storage["obs"].flatten().tolist() == [9.0, 10.0, 8.0]
 
 
+def test_a_replay_that_exceeds_the_memory_is_refused():
+    memory = ReplayBuffer(10**12)
+    row = {"obs": torch.zeros(1, 3), "reward": torch.zeros(1)}
+    with pytest.raises(ConfigurationError, match=r"max_size=1000000000000 needs at least 16 TB .* transitions"):
+        memory.add(row)
+    assert not memory.initialized
+
+
 @pytest.mark.parametrize(
     ("space", "obs"),
     [

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, fresh_seed, integer
 
 __getattr__ = absent_from(__name__)
@@ -59,12 +60,18 @@ class ReplayBuffer:
         return self.size
 
     def add(self, data: Any) -> None:
-        """Add transitions: a TensorDict, or a mapping of tensors, with a row for each."""
+        """Add transitions: a TensorDict, or a mapping of tensors, with a row for each.
+
+        Raises:
+            ConfigurationError: `max_size` transitions do not fit into memory.
+        """
         rows = _with_columns(data if isinstance(data, TensorDict) else TensorDict(dict(data)))
         count = len(next(iter(rows.values(True, True))))
         rows = cast(TensorDict, rows.to(torch.device(self.device)))
         rows.batch_size = torch.Size([count])
         if self.storage is None:
+            each = sum(part[:1].nbytes for part in cast(Any, rows.values(True, True)))
+            check_memory(f"max_size={self.max_size}", self.max_size, each, "transitions")
             self.storage = cast(TensorDict, torch.zeros_like(rows[:1]).expand(self.max_size).clone())
         kept = min(count, self.max_size)  # the last rows, if there are more than places
         at = (self._cursor + torch.arange(count - kept, count)) % self.max_size
