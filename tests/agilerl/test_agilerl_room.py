@@ -532,11 +532,27 @@ def test_settings_of_sequences_are_accepted_without_a_memory():
     assert agent.max_seq_len is None
 
 
-def test_default_ranges_are_those_of_agilerl():
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"batch_size": np.int64(64)},
+        {"learn_step": np.int32(4096)},
+        {"lr": np.float64(1e-4), "batch_size": np.uint8(64)},
+    ],
+    ids=str,
+)
+def test_default_ranges_are_those_of_agilerl(given):
     """As AgileRL 2.58.0 prints them for its defaults lr=1e-4, batch_size=64 and learn_step=4096."""
-    ranges = {name: (each.min, each.max) for name, each in PPO(BOX, DISCRETE, net_config=SMALL).hp_config.items()}
+    agent = PPO(BOX, DISCRETE, net_config=SMALL, **given)
+    ranges = {name: (each.min, each.max) for name, each in agent.hp_config.items()}
     assert ranges["lr"] == pytest.approx((1e-5, 1e-3))
     assert (ranges["batch_size"], ranges["learn_step"]) == ((16, 256), (1024, 16384))
+
+
+def test_a_fraction_is_no_size_of_a_minibatch():
+    with pytest.raises(ConfigurationError, match=r"batch_size=.*64\.5.*: input should be a valid integer"):
+        PPO(BOX, DISCRETE, net_config=SMALL, batch_size=np.float64(64.5))
 
 
 def test_default_ranges_of_whole_numbers_have_the_factors_of_agilerl():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from agilerl_like.agilerl.absent import absent_from
 from agilerl_like.foreign_settings.agilerl import default_range
 from agilerl_like.hpo import HyperparameterConfig, RLParameter
@@ -21,4 +23,6 @@ def make_default_hp_config(**values: float) -> HyperparameterConfig:
 
 
 def _around(value: float) -> RLParameter:
+    if isinstance(value, np.generic):
+        value = value.item()
     return RLParameter(**default_range(value), dtype=int if isinstance(value, int) else float)
