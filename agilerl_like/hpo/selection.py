@@ -257,10 +257,7 @@ class Selection:
             )
         agents = list(population)
         self.validate(len(agents))
-        for agent in agents:
-            if not agent.fitness:
-                raise ConfigurationError(f"agent {agent.index} has no fitness yet: call its test() before select()")
-        fitness = np.array([agent.fitness[-1] for agent in agents], dtype=float)
+        fitness = _last_fitness(agents)
         uids = [agent.index for agent in agents]
         parents = self._checked_parents(fitness, self._manual_rng, uids)
         best = ranking(fitness, uids)[0]
@@ -353,6 +350,22 @@ class TruncationSelection(Selection):
         survivors = by_rank[: max(1, len(fitness) - share)]
         top = by_rank[:share]
         return np.concatenate([survivors, rng.choice(top, len(fitness) - len(survivors))])
+
+
+def best_of(agents: Sequence[Any]) -> Any:
+    """Return the agent with the highest last entry of `fitness`; ties go to the smaller `index`.
+
+    Raises:
+        ConfigurationError: an agent has no fitness.
+    """
+    return agents[ranking(_last_fitness(agents), [agent.index for agent in agents])[0]]
+
+
+def _last_fitness(agents: Sequence[Any]) -> np.ndarray:
+    for agent in agents:
+        if not agent.fitness:
+            raise ConfigurationError(f"agent {agent.index} has no fitness yet: call its test() first")
+    return np.array([agent.fitness[-1] for agent in agents], dtype=float)
 
 
 def ranking(fitness: np.ndarray, uids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:

@@ -192,6 +192,9 @@ def test_the_elite_is_saved_under_its_name(tmp_path, name):
     run_selection_and_mutation(tournament, agents, mutations, "x", elite_path=path, save_elite=True)
     assert PPO.load(tmp_path / "elite.pt").fitness == [2.0]
     assert run_selection_and_mutation(None, agents, mutations, "x") is agents
+    agents[0].fitness = [3.0]
+    assert run_selection_and_mutation(None, agents, mutations, "x", elite_path=path, save_elite=True) is agents
+    assert PPO.load(tmp_path / "elite.pt").fitness == [3.0]
 
 
 def test_an_actor_has_the_noise_and_the_squashing_of_the_agent():

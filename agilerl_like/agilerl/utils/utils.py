@@ -20,6 +20,7 @@ from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, check_argument_names, unknown_name
 from agilerl_like.foreign_settings.agilerl import LEARN_STEP
 from agilerl_like.hpo import HyperparameterConfig
+from agilerl_like.hpo.selection import best_of
 
 __all__ = [
     "calculate_vectorized_scores",
@@ -158,14 +159,19 @@ def run_selection_and_mutation(
 ) -> Any:
     """Select parents, mutate the members that selection lets change, and save the elite if `save_elite` is set.
 
-    Without a selection strategy the population stays as it is. The elite is saved as `elite_file` has it. `accelerator`
-    and `language_model` have no effect.
+    Without a selection strategy the population stays as it is, and the elite is the agent with the highest last
+    fitness. It is saved as `elite_file` has it. `accelerator` and `language_model` have no effect.
+
+    Raises:
+        ConfigurationError: an agent has no fitness.
     """
-    if selection_strategy is None:
-        return population
-    elite, population, *indices = selection_strategy.select(population)
+    selected = None if selection_strategy is None else selection_strategy.select(population)
     if save_elite:
+        elite = best_of([*population]) if selected is None else selected[0]
         elite.save_checkpoint(elite_file(elite_path, env_name, algo or elite.algo))
+    if selected is None:
+        return population
+    _, population, *indices = selected
     return mutation.mutation(population, indices=indices[0] if indices else None)
 
 
