@@ -63,7 +63,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "plot_population_score": PLOTS,
         **dict.fromkeys(("probe_envs", "probe_envs_ma"), PROBES),
         **dict.fromkeys(("OptimizerWrapper", "optimizer_wrapper", "core.wrappers"), OWN_ALGORITHM),
-        **dict.fromkeys(("RLAlgorithm", "MultiAgentRLAlgorithm"), OWN_ALGORITHM),
+        **dict.fromkeys(("RLAlgorithm", "MultiAgentRLAlgorithm", "NetworkGroup"), OWN_ALGORITHM),
         "protocols": TYPES,
         "initialPopulation": POPULATION,
         "train_multi_agent": TEAMS,

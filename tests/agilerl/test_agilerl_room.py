@@ -502,6 +502,13 @@ def test_hidden_states_have_other_names_and_the_same_numbers(memory, vectors):
         theirs.get_action(obs, hidden_state={"x": torch.zeros(1, 4, 64)})
 
 
+def test_get_action_names_an_unknown_argument():
+    """A misspelt `hidden_state` would begin each step from zeros."""
+    agent = agent_of(recurrent=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'hidden_states'"):
+        agent.get_action(np.zeros((4, 3), np.float32), hidden_states=agent.get_initial_hidden_state(4))
+
+
 @pytest.mark.parametrize("form", ["tensors", "arrays"])
 def test_predict_takes_the_hidden_states_that_get_action_takes(form):
     agent = agent_of(recurrent=True)
@@ -750,6 +757,7 @@ def test_absent_modules_are_named_and_others_are_left_to_python():
         ("algorithms.core", "OptimizerWrapper", "own_algorithm.py"),
         ("algorithms.core", "wrappers", "own_algorithm.py"),
         ("algorithms.core.base", "RLAlgorithm", "own_algorithm.py"),
+        ("algorithms.core.registry", "NetworkGroup", "own_algorithm.py"),
         ("utils.utils", "initialPopulation", "create_population"),
         ("algorithms", "CQN", "agilerl_like has other algorithms"),
     ],

@@ -204,7 +204,7 @@ class PPO(EvolvableAlgorithm, ppo.PPO, same_algorithm=True):
     # -- hidden states, by AgileRL's names
 
     def get_action(
-        self, obs: Any, action_mask: Any = None, hidden_state: Mapping[str, Tensor] | None = None, **more: Any
+        self, obs: Any, action_mask: Any = None, hidden_state: Mapping[str, Tensor] | None = None
     ) -> tuple[Any, ...]:
         """As `agilerl_like.PPO.get_action`; hidden states are `[layers, envs, units]` by AgileRL's names."""
         found = super().get_action(obs, action_mask, self._unnamed(hidden_state))
