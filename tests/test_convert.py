@@ -112,7 +112,7 @@ agent:
   value_loss_scale: 2.0
   rewards_shaper_scale: 0.1
   kl_threshold: 0.0
-  experiment: {directory: cartpole, wandb: True}
+  experiment: {directory: cartpole, experiment_name: "", write_interval: auto, wandb: True}
 trainer: {class: SequentialTrainer, timesteps: 2400, environment_info: log}
 """
 SKRL_SCRIPT = """
@@ -500,10 +500,13 @@ def test_a_file_of_skrl(tmp_path):
             "head_config": {"hidden_size": [16], "activation": "ELU"},
         },
         "training": {"max_steps": 2400 * 32},
-        "run": {"wandb": True},
+        "run": {"dir": "cartpole", "wandb": True},
         "seed": 42,
     }  # fmt: skip
     assert made.conversion.refused == {}
+    assert "dir: cartpole  # experiment; here it is its directory; its intervals are training." in made.to_yaml()
+    named = converted(tmp_path, SKRL.replace('experiment_name: ""', "experiment_name: first"), "skrl", num_envs=32)
+    assert settings(named)["run"] == {"dir": "cartpole", "name": "first", "wandb": True}
     assert "#   clip_actions: continuous actions reach the environment as they are, or are clipped " in made.to_yaml()
     made = converted(tmp_path, SKRL, "skrl")
     assert "num_envs is not given" in made.conversion.refused["timesteps=2400"]

@@ -58,6 +58,8 @@ def test_every_preset_is_legal_and_an_agent_has_its_values(name):
         meaningless.add("kl_stop")
     if its.get("max_grad_norm", 1) is None:
         meaningless.add("clip_grads")
+    if its.get("normalize_observation") is False:
+        meaningless.add("observation_clip")
     if its.get("clip_coef_vf") is None:
         meaningless.add("value_clip_mode")
     if its.get("lr_schedule") != "kl":
@@ -117,6 +119,7 @@ def test_a_setting_given_by_its_place_wins_too():
     [
         ("sb3", {"learn_step": 256}, {"learn_step": 256, "num_steps": None}),
         ("skrl", {"batch_size": 8}, {"batch_size": 8, "num_minibatches": None, "num_steps": 16}),
+        ("skrl", {"normalize_observation": True}, {"normalize_observation": True, "observation_clip": 5.0}),
         ("agilerl", {"num_steps": 100}, {"num_steps": 100, "learn_step": 2048}),
         ("isaaclab", {"lr_schedule": None}, {"lr_schedule": None, "kl_threshold": 0.008, "lr_min": 1e-6}),
         ("cleanrl", {"schedules": {"lr": "cosine"}}, {"lr_schedule": None, "schedules": {"lr": "cosine"}}),
@@ -377,11 +380,55 @@ def test_skrls_dictionary_with_everything_on():
     meant = {name: value for name, value in SKRL_MEANT.items() if name not in off} | {
         "lr": 3e-4, "lr_critic": 1e-3, "lr_schedule": "kl", "kl_threshold": 0.01, "lr_min": 1e-5, "lr_max": 1e-3,
         "kl_factor": 3, "random_steps": 40, "learning_starts": 80, "max_grad_norm": None, "target_kl": 0.02,
-        "kl_stop": "minibatch", "precision": "bfloat16",
+        "kl_stop": "minibatch", "precision": "bfloat16", "observation_clip": 5.0,
     }  # fmt: skip
     for name in ("normalize_observation", "normalize_value"):
         del meant[name]
     assert settings_of(like="skrl", num_envs=4, **{**SKRL, **changed}) == meant
+
+
+@pytest.mark.parametrize("name", ["observation_preprocessor", "state_preprocessor"])
+def test_the_arguments_of_skrls_scaler_of_observations(name):
+    """The standard deviation has epsilon added there, and the variance here."""
+    given = {name: "RunningStandardScaler", f"{name}_kwargs": {"size": BOX, "clip_threshold": 3.0, "epsilon": 0.1}}
+    found = agent(like="skrl", **given)
+    assert (found.observation_clip, found.observation_eps) == (3.0, pytest.approx(0.01))
+    for defaults in ({f"{name}_kwargs": None}, {f"{name}_kwargs": {"size": BOX, "device": "cpu"}}, {}):
+        found = agent(like="skrl", **{name: "RunningStandardScaler", **defaults})
+        assert (found.observation_clip, found.observation_eps) == (5.0, PPOConfig.observation_eps)
+    assert agent(like="skrl", **{**given, name: None}).observation_clip == PPOConfig.observation_clip
+    with pytest.raises(ConfigurationError, match=r"_preprocessor_kwargs=.* of skrl: per_env has no eq"):
+        agent(like="skrl", **{**given, f"{name}_kwargs": {"per_env": True}})
+
+
+def test_arguments_of_the_scaler_of_skrls_critic_are_not_those_of_the_actor():
+    scalers = dict.fromkeys(("observation_preprocessor", "state_preprocessor"), "RunningStandardScaler")
+    assert agent(like="skrl", **scalers, state_preprocessor_kwargs={"clip_threshold": 3.0}).observation_clip == 5.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"learning_rate_scheduler": ("KLAdaptiveLR", None)},
+        {"learning_rate_scheduler": (None, "KLAdaptiveLR")},
+        {
+            "learning_rate_scheduler": "KLAdaptiveLR",
+            "learning_rate_scheduler_kwargs": ({"kl_threshold": 0.01}, {"kl_threshold": 0.02}),
+        },
+    ],
+)
+def test_two_different_schedulers_of_skrl_are_refused(given):
+    with pytest.raises(ConfigurationError, match="of skrl: actor and critic have one schedule here"):
+        agent(like="skrl", **given)
+
+
+def test_two_equal_schedulers_of_skrl_are_one():
+    kwargs = {"kl_threshold": 0.02}
+    found = agent(
+        like="skrl", learning_rate_scheduler=["KLAdaptiveLR"] * 2, learning_rate_scheduler_kwargs=[kwargs, kwargs]
+    )
+    assert (found.lr_schedule, found.kl_threshold) == ("kl", 0.02)
+    assert agent(like="skrl", learning_rate_scheduler=[None, None]).lr_schedule is None
 
 
 DTI = {

@@ -173,6 +173,7 @@ PRESETS: Mapping[str, Preset] = {
             "random_steps": Value(0, "random_timesteps=0 (2.0)"),
             "learning_starts": Value(0, "learning_starts=0 (2.0)"),
             "normalize_observation": Value(False, "observation_preprocessor=None"),
+            "observation_clip": Value(5.0, "RunningStandardScaler: clip_threshold=5.0"),
             "normalize_value": Value(False, "value_preprocessor=None"),
             "action_std_init": Value(0.0, "initial_log_std=0"),
             "share_encoders": Value(False, "models of their own"),

@@ -58,8 +58,16 @@ HARMLESS = {"output": ("ACTIONS", "ONE"), "reduction": ("sum",)}
 """Values of parts of a model that need no conversion."""
 
 
+def _of_both(value: Any) -> Any:
+    """Return what a pair for policy and value has twice, and any other value as it is."""
+    pair = [one or None for one in value] if isinstance(value, list | tuple) else [value]
+    if any(one != pair[0] for one in pair):
+        raise NotConvertible("actor and critic have one schedule here")
+    return pair[0]
+
+
 def _scheduler(value: Any, given: Given) -> Settings:
-    name = class_name(value[0] if isinstance(value, list | tuple) else value)
+    name = class_name(_of_both(value))
     if name is None:
         return {}
     if name not in ("KLAdaptiveLR", "KLAdaptiveRL"):
@@ -67,8 +75,7 @@ def _scheduler(value: Any, given: Given) -> Settings:
             f"{name} counts epochs, of which skrl makes learning_epochs an update; give lr_schedule a factor by the "
             "run's progress: linear, cosine or [[progress, factor], …]"
         )
-    options = given.get("learning_rate_scheduler_kwargs") or {}
-    options = options[0] if isinstance(options, list | tuple) else options
+    options = _of_both(given.get("learning_rate_scheduler_kwargs") or {}) or {}
     for option in options:
         if option not in KL_OPTIONS:
             raise NotConvertible(f"{option} has no equivalent")
@@ -89,6 +96,25 @@ def _state_preprocessor(value: Any, given: Given) -> Settings:
     """Convert the preprocessor of observations before skrl 2.0, since then that of the critic's own observations."""
     is_of_critic = "observation_preprocessor" in given
     return {} if is_of_critic else _preprocessor("algorithm.normalize_observation")(value, given)
+
+
+def _scaler(value: Any, given: Given) -> Settings:
+    """Convert the arguments of the scaler of observations; its size and device follow from the agent."""
+    if class_name(given.get("observation_preprocessor", given.get("state_preprocessor"))) is None:
+        return {}
+    options = {name: one for name, one in (value or {}).items() if name not in ("size", "device")}
+    found: Settings = {}
+    if "clip_threshold" in options:
+        found["algorithm.observation_clip"] = options.pop("clip_threshold")
+    if "epsilon" in options:  # it is added to the standard deviation there, and to the variance here
+        found["algorithm.observation_eps"] = number(options.pop("epsilon")) ** 2
+    if options:
+        raise NotConvertible(f"{', '.join(options)} has no equivalent", found)
+    return found
+
+
+def _state_scaler(value: Any, given: Given) -> Settings:
+    return {} if "observation_preprocessor" in given else _scaler(value, given)
 
 
 def _value_clip(value: Any, given: Given) -> Settings:
@@ -159,9 +185,13 @@ def _names(value: Any) -> list[Any]:
 
 
 def _experiment(value: Any, given: Given) -> Settings:
-    return {"run.wandb": True} if isinstance(value, Mapping) and value.get("wandb") else {}
+    if not isinstance(value, Mapping):
+        return {}
+    parts = {"dir": value.get("directory"), "name": value.get("experiment_name"), "wandb": value.get("wandb")}
+    return {f"run.{name}": one for name, one in parts.items() if one}
 
 
+SCALER = "is clip_threshold, and observation_eps the square of epsilon"
 SKRL: Rules = {
     **RUN,
     "class": Rule("algorithm.name", "is PPO, or IPPO for teams", _agent),
@@ -188,10 +218,9 @@ SKRL: Rules = {
     "value_preprocessor": Rule(
         "algorithm.normalize_value", "is true or false", _preprocessor("algorithm.normalize_value")
     ),
-    **each(
-        "observation_preprocessor_kwargs state_preprocessor_kwargs value_preprocessor_kwargs",
-        unused("sizes follow from the spaces; observation_clip and observation_eps have the other values"),
-    ),
+    "observation_preprocessor_kwargs": Rule("algorithm.observation_clip", SCALER, _scaler),
+    "state_preprocessor_kwargs": Rule("algorithm.observation_clip", SCALER, _state_scaler),
+    "value_preprocessor_kwargs": unused("sizes follow from the spaces; normalised values are not clipped here"),
     "random_timesteps": Rule("algorithm.random_steps", VECTOR_STEPS, of_all_envs("algorithm.random_steps")),
     "learning_starts": Rule("algorithm.learning_starts", VECTOR_STEPS, of_all_envs("algorithm.learning_starts")),
     "grad_norm_clip": changed("algorithm.max_grad_norm", "is none for 0", off_at_zero),
@@ -204,7 +233,9 @@ SKRL: Rules = {
     "mixed_precision": changed(
         "algorithm.precision", "is bfloat16 for true", lambda value: "bfloat16" if flag(value) else "float32"
     ),
-    "experiment": Rule("run", "has the output", _experiment),
+    "experiment": Rule(
+        "run.dir", "is its directory; its intervals are training.checkpoint and run.log_every", _experiment
+    ),
     "models": Rule("network", NETWORK, _models),
     "memory": unused("a rollout is as long as num_steps"),
     "timesteps": Rule("training.max_steps", VECTOR_STEPS, of_all_envs("training.max_steps")),
