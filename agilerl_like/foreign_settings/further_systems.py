@@ -112,7 +112,7 @@ RLIB: Rules = {
     "num_agents": same("environment.num_envs", "is the number of perturbed policies"),
     "sigma": Rule("algorithm.sigma", "comes with name: OpenAIES", _sigma),
     **kept("algorithm", "lr"),
-    "num_iterations": same("training.max_updates"),
+    "num_iterations": same("training.max_updates", "ends the run, unless training.max_steps does before"),
     **renamed("training", num_test_agents="eval_loop", num_test_episodes="eval_loop", stop_max_score="target"),
     "use_gae": Rule("algorithm.advantage", 'is "mc" for false', _without_gae),
     "clip_value_loss": Rule("algorithm.clip_coef_vf", "is none for false", clips_values),

@@ -230,6 +230,11 @@ def test_the_arguments_of_rlib():
     assert convert("rlib", {"test_every": 10_000}).settings == {"training.evo_steps": 10_000}
 
 
+def test_the_iterations_of_rlib_end_a_run_that_max_steps_does_not_end_before():
+    comment = convert("rlib", {"num_iterations": 300}).comments["training.max_updates"]
+    assert comment == "num_iterations; here it ends the run, unless training.max_steps does before"
+
+
 def test_observations_that_the_search_cannot_normalise():
     space = gymnasium.spaces.Box(-float("inf"), float("inf"), (3,))
     with pytest.raises(ConfigurationError, match="normalize_observation='bounds' needs finite bounds"):
