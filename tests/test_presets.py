@@ -527,6 +527,9 @@ def test_the_arguments_of_brax_and_isaac_lab():
     found = agent(like="brax", **adaptive, **limits)
     assert (found.kl_threshold, found.lr_min, found.lr_max) == (0.02, 1e-6, 1e-3)
     assert agent(like="brax", **limits).lr_min == PPOConfig.lr_min
+    for flag in (True, False):
+        assert agent(like="brax", bootstrap_on_timeout=flag).bootstrap_truncated is True
+    assert agent(like="brax").bootstrap_truncated is True
     isaac = {"schedule": "adaptive", "desired_kl": 0.02, "clip_param": 0.3, "use_clipped_value_loss": False,
              "value_loss_coef": 0.5, "init_noise_std": 0.5, "actor_hidden_dims": [64, 32, 16],
              "critic_hidden_dims": [64, 64, 32], "activation": "elu"}  # fmt: skip

@@ -341,7 +341,7 @@ PRESETS: Mapping[str, Preset] = {
             "target_kl": Value(None, "none"),
             "normalize_advantage": Value("minibatch", "normalize_advantage=True"),
             "advantage_ddof": Value(0, "jnp.std"),
-            "bootstrap_truncated": Value(True, "truncated steps have no advantage"),
+            "bootstrap_truncated": Value(True, "bootstrap_on_timeout=False: truncated steps have no advantage"),
             "adam_eps": Value(1e-8, "optax.adam"),
             "normalize_observation": Value(False, "normalize_observations=False"),
             "normalize_value": Value(False, "values are learned in units of the return"),
@@ -352,6 +352,8 @@ PRESETS: Mapping[str, Preset] = {
         differences=(
             "advantages are computed again in every minibatch, from unrolls of 10 steps that are bootstrapped each; "
             "here once an update over the whole rollout",
+            "bootstrap_on_timeout=False leaves steps that a time limit truncates without an advantage; here, and with "
+            "bootstrap_on_timeout=True, they are bootstrapped",
             "continuous actions pass through tanh: squash_output: true",
             "the standard deviation depends on the observation: state_dependent_std: true",
         ),

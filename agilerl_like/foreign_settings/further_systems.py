@@ -186,6 +186,12 @@ def _brax_kl(setting: str) -> Rule:
     return Rule(setting, "needs lr_schedule: kl", convert)
 
 
+def _brax_time_limits(value: Any, given: Given) -> Settings:
+    """Convert a flag of which neither value makes time limits terminations: false masks the truncated step there."""
+    flag(value)
+    return {"algorithm.bootstrap_truncated": True}
+
+
 UNROLLS = "counts env steps: batch_size x num_minibatches x unroll_length"
 BRAX: Rules = {
     **RUN,
@@ -200,7 +206,11 @@ BRAX: Rules = {
         vf_loss_coefficient="vf_coef",
         vf_coefficient="vf_coef",
         normalize_observations="normalize_observation",
-        bootstrap_on_timeout="bootstrap_truncated",
+    ),
+    "bootstrap_on_timeout": Rule(
+        "algorithm.bootstrap_truncated",
+        "is true for both values: in Brax, false leaves truncated steps without an advantage",
+        _brax_time_limits,
     ),
     **kept("algorithm", "gae_lambda max_grad_norm"),
     "num_timesteps": TOTAL_STEPS,
