@@ -542,6 +542,15 @@ def test_the_arguments_of_brax_and_isaac_lab():
     assert layers_of(networks["critic_config"]) == [64, 64, 32]
 
 
+@pytest.mark.parametrize("actor", [True, False])
+def test_actor_and_critic_of_isaac_lab_have_one_normaliser_of_observations(actor):
+    given = {"actor_obs_normalization": actor, "critic_obs_normalization": actor}
+    assert agent(like="isaaclab", **given).normalize_observation is actor
+    why = f"=True of isaaclab: algorithm.normalize_observation has one value, and is {actor} by actor_obs_normalization"
+    with pytest.raises(ConfigurationError, match=why.replace("=True", f"={not actor}")):
+        agent(like="isaaclab", **{**given, "critic_obs_normalization": not actor})
+
+
 # -- networks
 
 
