@@ -460,6 +460,9 @@ def test_the_dictionaries_of_decision_transformer_interpretability():
     assert (made.environment.num_envs, made.environment.kwargs) == (4, {"max_steps": 1000})
     assert (made.training.max_steps, made.seed, made.run.wandb, made.run.device) == (180_000, 1, True, "auto")
     assert made.network.encoder_config == {"hidden_size": [64], "activation": "Tanh"}
+    with pytest.raises(ConfigurationError, match="recurrent: true with cell: transformer in memory_config"):
+        agent(like="dti", use_trajectory_model=True)
+    assert agent(like="dti", recurrent=True, net_config={"memory_config": {"cell": "transformer"}}).recurrent
 
 
 def test_the_configuration_of_metabox():

@@ -60,7 +60,11 @@ DTI: Rules = {
         "holds it as hidden_size, besides latent_dim and head_config",
         lambda value, given: hidden_layers([value] * 2) | activation("Tanh"),
     ),
-    "use_trajectory_model": refused("the transformer agent is absent here; recurrent: true gives a memory", False),
+    "use_trajectory_model": refused(
+        "the agent of trajectories is absent here; recurrent: true with cell: transformer in memory_config gives a "
+        "transformer as memory",
+        False,
+    ),
     "prob_go_from_end": refused("it is for windows of trajectories, which the transformer agent reads", 0, 0.0),
     "max_steps": Rule(
         "environment.kwargs", "has max_steps", lambda value, given: {"environment.kwargs.max_steps": value}
