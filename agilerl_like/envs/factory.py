@@ -361,9 +361,11 @@ def make_vect_envs(
     Backends: "vector" is gymnasium's native vector env (or a factory of `num_envs` that returns a VectorEnv), "envpool"
     is EnvPool, "torch" and "gymnax" step tensors, on `device="cuda"` for example (see `envs.tensor_envs` and
     `envs.jax_envs`), "sync" steps the envs in turn in this process, "workers" steps many envs in each of `num_workers`
-    processes (default: one per core), "async" runs each env in its own process. "auto" takes "vector", else "envpool"
-    (if installed, with the same time limit), if it runs the env unchanged; else it times some steps of one env and
-    takes "sync" or "workers", which return the same bits. `describe_backend(env)` returns the choice and the reason.
+    processes (default: one per core), "async" runs each env in its own process. Those processes import the script again
+    where they are not forked (macOS, and Linux from Python 3.14), so that a script with "async" needs the guard
+    `if __name__ == "__main__":` there. "auto" takes "vector", else "envpool" (if installed, with the same time limit),
+    if it runs the env unchanged; else it times some steps of one env and takes "sync" or "workers", which return the
+    same bits. `describe_backend(env)` returns the choice and the reason.
     `step_timeout` is the number of seconds that an env may take for a step or a reset before its worker is restarted.
 
     `instances` are environments that differ: their arguments, and their `id` if it is not `env_name`; a list of ids or

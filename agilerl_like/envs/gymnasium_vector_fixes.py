@@ -11,14 +11,16 @@ of the env is added as a note, and those are replaced. Workers also end at a Ctr
 run, although the run still needs them to stop in order.
 
 An AsyncVectorEnv that has lost a worker would wait forever for it in `close`.
+Where processes are not forked, each worker imports the script again. Without a main guard it ends in that import, and
+the EOFError of the parent does not name the cause.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -30,6 +32,7 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from agilerl_like.envs.env_errors import note_place
 from agilerl_like.envs.vector_infos import add_info, copy_info
+from agilerl_like.errors import ConfigurationError
 
 
 def fix_infos(env: VectorEnv) -> None:
@@ -102,8 +105,7 @@ def async_worker(*arguments: Any) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform != "win32":
-        os.setpgrp()
+    os.setpgrp()
     _async_worker(*arguments)
 
 
@@ -115,6 +117,28 @@ class ClosableAsyncVectorEnv(AsyncVectorEnv):
 
     max_episode_steps: int | None = None
     """Time limit of the first env's episodes, in steps; None if it has none, or it is unknown."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], **options: Any) -> None:
+        """Start a process for each env.
+
+        Raises:
+            ConfigurationError: a process ended before it had its env, and processes are not forked here, so that each
+                imports the script again.
+        """
+        try:
+            super().__init__(env_fns, **options)
+        except (EOFError, ConnectionError) as error:  # of the pipe to a process that has ended
+            method = multiprocessing.get_start_method()
+            if method == "fork":
+                raise
+            for process in self.processes:
+                if process.is_alive():
+                    process.kill()  # else its traceback could follow this error
+            raise ConfigurationError(
+                "backend='async': the process of an env ended before it had the env (its own error is above); with "
+                f"the start method {method!r} each process imports this script again, so what the script does when run "
+                "belongs under: if __name__ == '__main__':"
+            ) from error
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the envs and end their processes; end these at once if a call is unfinished or one of them is lost."""

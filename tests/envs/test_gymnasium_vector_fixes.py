@@ -1,7 +1,9 @@
 """Last observations are kept, even if the env writes the next one into the same array."""
 
 import os
+import re
 import signal
+import subprocess
 import sys
 from functools import partial
 
@@ -57,8 +59,6 @@ def async_by_hand():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_last_observation_is_not_the_first_of_the_next_episode(way):
-    if "workers" in way and sys.platform == "win32":
-        pytest.skip("workers need Linux or macOS")
     env = WAYS[way]()
     adapter = VecEnvAdapter(env)
     adapter.reset(SEEDS)
@@ -99,7 +99,6 @@ def test_training_replaces_an_async_env_only_if_it_does_not_copy_last_observatio
         env.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("options", [{}, {"shared_memory": False}])
 def test_workers_of_async_envs_leave_ctrl_c_to_their_parent(options):
     env = AsyncVectorEnv([failing_envs.SharedBufferEnv] * 2, worker=async_worker, autoreset_mode=SAME_STEP, **options)
@@ -116,9 +115,6 @@ def test_async_envs_of_this_package_have_that_worker():
         env.close()
 
 
-needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="signals and processes of POSIX")
-
-
 def failing(num_envs=3):
     env = make_vect_envs(failing_envs.FailingEnv, num_envs, backend="async")
     assert isinstance(env, AsyncVectorEnv)
@@ -132,7 +128,6 @@ def closes(env):
     return not any(process.is_alive() for process in env.processes)
 
 
-@needs_fork
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_an_async_env_closes_after_a_worker_was_lost_in_a_step(row):
     env, actions = failing(), np.zeros(3, int)
@@ -142,7 +137,6 @@ def test_an_async_env_closes_after_a_worker_was_lost_in_a_step(row):
     assert closes(env)
 
 
-@needs_fork
 def test_an_async_env_closes_after_a_worker_was_lost_between_steps():
     env = failing()
     env.processes[1].kill()
@@ -150,7 +144,6 @@ def test_an_async_env_closes_after_a_worker_was_lost_between_steps():
     assert closes(env)
 
 
-@needs_fork
 def test_an_async_env_closes_after_ctrl_c_between_the_replies_to_a_step():
     env = failing()
     env.step_async(np.zeros(3, int))
@@ -158,7 +151,6 @@ def test_an_async_env_closes_after_ctrl_c_between_the_replies_to_a_step():
     assert closes(env)
 
 
-@needs_fork
 def test_a_worker_of_an_async_env_that_hangs_ends_also_if_it_was_forked_during_a_run():
     with StopRequests(announces=False):
         env = failing()
@@ -166,12 +158,26 @@ def test_a_worker_of_an_async_env_that_hangs_ends_also_if_it_was_forked_during_a
         assert closes(env)
 
 
-@needs_fork
 def test_a_signal_to_the_processes_of_a_run_does_not_reach_workers_of_async_envs():
     env = failing()
     groups = [os.getpgid(process.pid) for process in env.processes]
     assert groups == [process.pid for process in env.processes]
     assert closes(env)
+
+
+UNGUARDED = """
+import multiprocessing
+from agilerl_like import make_vect_envs
+multiprocessing.set_start_method("spawn", force=True)
+make_vect_envs("CartPole-v1", 1, backend="async")
+"""
+
+
+def test_the_error_of_a_script_without_main_guard_names_the_guard_where_processes_are_not_forked(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    ended = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    last = ended.stderr.splitlines()[-1]
+    assert re.search(r"ConfigurationError: backend='async': .* 'spawn' .*if __name__ == '__main__':$", last), last
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's logger prints the worker's traceback
