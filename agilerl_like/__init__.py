@@ -5,6 +5,7 @@ Names are imported on first access, so that a worker process that only steps env
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from agilerl_like.registry import register
     from agilerl_like.saved_runs import Run, from_hub, load_history, push_to_hub
     from agilerl_like.training import train_multi_agent_on_policy, train_off_policy, train_on_policy
+
+if sys.platform == "win32":  # locks, signals and workers are those of POSIX
+    raise ImportError("agilerl-like needs Linux or macOS; on Windows use WSL")
 
 __version__ = version("agilerl-like")
 

@@ -62,7 +62,4 @@ def release_free_memory() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    try:
-        return getattr(ctypes.CDLL(None), "malloc_trim", None)
-    except (OSError, TypeError):  # no C library to look into (Windows)
-        return None
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)

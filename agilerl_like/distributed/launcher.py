@@ -206,8 +206,6 @@ def worker_processes(
 
 def unavailable_reason() -> str:
     """Return why this process should not start others, as `processes="auto"` decides it; "" if it may."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return f"processes cannot be started on {sys.platform}"
     if multiprocessing.current_process().daemon:
         return f"this is {_DAEMONIC}"
     if not _has_main_file():

@@ -37,8 +37,6 @@ from agilerl_like.envs.gymnasium_vector_fixes import fix_infos
 from agilerl_like.envs.subproc.vec_env import STEP_TIMEOUT, resolve_num_workers
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
-
 SAME_STEP, NEXT_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import sys
 
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
@@ -94,7 +93,6 @@ class Exits(CartPoleEnv):
         return super().step(action)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes that are forked")
 def test_the_process_of_one_env_that_exits_ends_the_run_in_an_error_and_the_processes_of_the_others():
     """Row 0 has replied to the step in which row 1 exits; `close` must not wait for its reply again."""
     env = make_vect_envs(Exits, 2, backend="async", instances=[{"at": 0}, {"at": 20}])

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -309,8 +308,6 @@ def test_replicas_train_in_distinct_envs(kind):
     ],
 )
 def test_members_of_a_users_env_have_its_autoreset_mode_however_many_a_process_has(kind, mode):
-    if kind is SubprocVectorEnv and sys.platform == "win32":
-        pytest.skip("workers need Linux or macOS")
     env_setup = SingleAgentEnvSetup(kind([partial(Fixed, 1.0)] * 2, autoreset_mode=mode))
     made = [env_setup.make_training_env(*shares) for shares in ((1, 1), (2, 1), (1, 2, 1))]
     assert [(env.num_envs, env_setup.adapt(env).autoreset_mode) for env in made] == [(2, mode), (4, mode), (1, mode)]
@@ -318,7 +315,6 @@ def test_members_of_a_users_env_have_its_autoreset_mode_however_many_a_process_h
         env.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
 def test_one_of_several_processes_steps_in_workers_for_its_share_of_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)), raising=False)
     env = SubprocVectorEnv([partial(Fixed, 1.0)] * 4)

@@ -1,6 +1,5 @@
 """The choice of processes and threads: the decision as a function of rates, what forbids it, and equal results."""
 
-import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -218,10 +217,6 @@ class TestOneProcessWhere:
         monkeypatch.setitem(sys.modules, "__main__", Notebook())
         assert "notebook" in choose_layout(*setup(), long_plan()).line
         assert layouts == [ONE, WIDE]
-
-    def test_signals_cannot_be_blocked(self, layouts, monkeypatch):
-        monkeypatch.delattr(signal, "pthread_sigmask")
-        assert f"cannot be started on {sys.platform}" in choose_layout(*setup(), long_plan()).line
 
     def test_there_is_one_member(self, layouts):
         assert choose_layout(*setup(members=1), long_plan()).layout == WIDE

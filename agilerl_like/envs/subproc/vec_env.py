@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -506,8 +505,6 @@ def check_num_actions(actions: np.ndarray, num_envs: int) -> None:
 
 def unsupported_reason(env_fn: Callable[[], gym.Env], *spaces: gym.Space) -> str:
     """Return why workers cannot run this env, or "" if they can."""
-    if sys.platform == "win32":
-        return "workers need Linux or macOS"
     for space in spaces:
         if not fits_shared_memory(space):
             return f"workers share Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, but not {space}"
