@@ -176,6 +176,11 @@ def _write_onnx(module: PolicyModule, program: torch.export.ExportedProgram, pat
             cause = cause.__cause__
         if isinstance(cause, OSError):
             raise cause from error
+        if isinstance(cause, ImportError):
+            raise ConfigurationError(
+                f"an ONNX file needs a newer onnxscript for torch {torch.__version__} ({cause}): "
+                "pip install -U onnxscript"
+            ) from error
         raise ConfigurationError(
             f"path={str(path)!r}: the network has an operation that ONNX lacks ({str(cause).splitlines()[0]:.200}); "
             "allowed are .pt2 and, for networks of common operations, .py"

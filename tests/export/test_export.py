@@ -482,6 +482,20 @@ def test_a_full_disk_is_no_operation_that_onnx_lacks(tmp_path, monkeypatch):
         PPO(VECTOR, Discrete(2), seed=0).export(tmp_path / "policy.onnx")
 
 
+def test_a_package_that_torchs_exporter_cannot_import_is_no_operation_that_onnx_lacks(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+
+    def outdated(*_, **__):
+        try:
+            raise ModuleNotFoundError("No module named 'onnxscript._framework_apis.torch_2_11'")
+        except ModuleNotFoundError as error:
+            raise RuntimeError("Failed to convert the exported program to an ONNX model") from error
+
+    monkeypatch.setattr(torch.onnx, "export", outdated)
+    with pytest.raises(ConfigurationError, match=r"newer onnxscript .*torch_2_11.*: pip install -U onnxscript"):
+        PPO(VECTOR, Discrete(2), seed=0).export(tmp_path / "policy.onnx")
+
+
 def test_a_file_that_differs_is_refused_and_removed(tmp_path, monkeypatch):
     agent = trained(VECTOR, Box(-2.0, 2.0, (2,)))
 
