@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import select
 import shlex
 import shutil
 import signal
@@ -26,7 +27,7 @@ from rich.console import Console
 import agilerl_like
 from agilerl_like import PPO, OpenAIES, Population
 from agilerl_like.algorithms.ppo_config import PPOConfig
-from agilerl_like.cli import demo, main
+from agilerl_like.cli import _reader_is_gone, demo, main
 from agilerl_like.cli import train as train_command
 from agilerl_like.cli.players import config_of
 from agilerl_like.cli.probe import _rows, _table
@@ -765,6 +766,31 @@ def without_a_reader(*arguments):
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("--version",)])
 def test_a_reader_who_has_enough_is_no_fault(tmp_path, arguments):
     assert run_forked(partial(without_a_reader, *arguments), folder=tmp_path) == (128 + signal.SIGPIPE, "", "")
+
+
+class PollOfMacOS:
+    """Reports nothing where no events are registered, and a reader that has closed its end as POLLHUP alone."""
+
+    def register(self, descriptor, events):
+        self.events = events
+
+    def poll(self, timeout):
+        return [(1, select.POLLHUP)] if self.events else []
+
+
+def test_a_reader_who_has_enough_is_no_fault_on_macos(monkeypatch):
+    monkeypatch.setattr(select, "poll", PollOfMacOS)
+    assert _reader_is_gone()
+
+
+def test_a_pipe_has_a_reader_until_it_is_closed(monkeypatch):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert not _reader_is_gone()
+        os.close(reader)
+        assert _reader_is_gone()
+        monkeypatch.undo()
 
 
 SIGNALLED = """

@@ -151,7 +151,7 @@ def _reader_is_gone() -> bool:
     """Whether the standard output is a pipe that its reader has closed, as `head` does."""
     try:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)  # errors are always reported
+        poll.register(sys.stdout.fileno(), select.POLLOUT)  # without events macOS reports nothing
     except OSError:  # no file, for example in a notebook
         return False
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
