@@ -33,6 +33,11 @@ class Team(Protocol):
     def groups(self) -> Mapping[str, tuple[str, ...]]: ...
 
 
+def death_of(stored: Mapping[str, Any]) -> Death:
+    """Return `death` of a team's stored settings; earlier releases stored none, because it followed from `rewards`."""
+    return stored.get("death", "continue" if stored["rewards"] == "individual" else "end")
+
+
 @dataclass(frozen=True)
 class TeamSettings:
     """The agents of a team, in the order of their ids, and the settings that `IPPO` describes.
@@ -112,7 +117,7 @@ class TeamSettings:
             stored.action_spaces,
             stored.groups,
             rewards,
-            document.get("death", "continue" if rewards == "individual" else "end"),
+            death_of(document),
             document["agent_id_one_hot"],
             tuple(document.get("frozen_groups", ())),
             document.get("group_factors", {}),

@@ -19,6 +19,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, Unsa
 from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, founder_draws
 from agilerl_like.algorithms.settings import setting_names, settings_to_json
+from agilerl_like.algorithms.team_settings import death_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import TENSOR_BACKENDS, VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
@@ -257,7 +258,9 @@ def _fill_defaults(old: dict[str, Any], new: dict[str, Any]) -> None:
     defaults = settings_to_json({name: getattr(config, name) for name in setting_names(config)})
     lacking = sections[0].keys() ^ sections[1].keys()
     filled = {name: _plain(value) for name, value in defaults.items() if name in lacking}
-    old["algorithm"], new["algorithm"] = ({**filled, **section} for section in sections)
+    old["algorithm"], new["algorithm"] = (
+        {**filled, **section, **({"death": death_of(section)} if "rewards" in section else {})} for section in sections
+    )
 
 
 def _drop_unshared(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -463,6 +463,17 @@ def test_a_setting_that_an_earlier_release_lacked_has_its_default():
         check_identity(identity(), identity(groups={"a_0": "a"}), "run", seed_is_drawn=False)
 
 
+@pytest.mark.parametrize(("rewards", "death", "other"), [("individual", "continue", "end"), ("sum", "end", "continue")])
+def test_a_team_that_an_earlier_release_wrote_without_death_has_that_of_its_rewards(rewards, death, other):
+    def identity(**settings):
+        return {"environment": {}, "algorithm": {"name": "IPPO", "rewards": rewards, **settings}}
+
+    for one, two in ((identity(), identity(death=death)), (identity(death=death), identity())):
+        check_identity(one, two, "run", seed_is_drawn=False)
+    with pytest.raises(ConfigurationError, match=rf"algorithm.death='{other}' is '{death}' in this run"):
+        check_identity(identity(), identity(death=other), "run", seed_is_drawn=False)
+
+
 def test_settings_that_are_lists_are_compared_where_the_seed_is_drawn():
     def identity(**settings):
         return {"environment": {}, "algorithm": settings, "hyperparameters": {"lr": {}}}
