@@ -1,6 +1,5 @@
 """Vectorised PettingZoo envs: made in every way, bit-identical to the bare envs and in every backend."""
 
-import sys
 from functools import partial
 
 import multi_agent_envs as envs
@@ -8,7 +7,7 @@ import numpy as np
 import pettingzoo
 import pytest
 from equal_results import same
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import BaseParallelWrapper
@@ -26,7 +25,6 @@ from agilerl_like.envs.subproc.vec_env import SubprocVectorEnv
 from agilerl_like.envs.vec_adapter import VecEnvAdapter
 from agilerl_like.errors import ConfigurationError, EnvStepError
 
-needs_workers = pytest.mark.skipif(sys.platform == "win32", reason="workers need Linux or macOS")
 MPE = ("simple_speaker_listener_v4", "simple_spread_v3", "simple_adversary_v3")
 
 
@@ -96,7 +94,6 @@ def test_vectorised_copies_equal_bare_envs(name, continuous):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", [envs.Manifold, partial(envs.Scripted, a="o.oX", b="oooooT")])
-@needs_workers
 def test_workers_and_sync_are_bit_identical(factory):
     one, other = (
         make_multi_agent_vect_envs(factory, 5, backend=backend, num_workers=2, with_state=factory is envs.Manifold)
@@ -118,7 +115,6 @@ def test_workers_and_sync_are_bit_identical(factory):
     other.close()
 
 
-@needs_workers
 def test_env_groups_equal_the_rows_of_one_step():
     whole = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.Manifold, 8, backend="sync"))
     halves = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.Manifold, 8, backend="workers", num_workers=2))
@@ -143,7 +139,6 @@ def test_env_groups_equal_the_rows_of_one_step():
     halves.close()
 
 
-@needs_workers
 def test_an_empty_mask_names_the_env_also_in_an_env_group():
     env = MultiAgentVecEnvAdapter(make_multi_agent_vect_envs(envs.NothingLeft, 4, backend="workers", num_workers=2))
     env.set_num_members(2)
@@ -242,7 +237,6 @@ def test_masks_are_in_infos():
     assert "action_mask" not in infos["alpha"]
 
 
-@needs_workers
 def test_state_works_in_every_backend():
     for backend in ("sync", "workers"):
         env = make_multi_agent_vect_envs(envs.Manifold, 2, backend=backend)
@@ -371,6 +365,10 @@ class Speaking(envs.Scripted):
         self.observation_spaces = {"a": Text(5)}
 
 
+class StateOfParts(envs.Scripted):
+    state_space = Dict({"score": Box(-1, 1, (2,)), "turn": Discrete(2)})
+
+
 def nothing():
     return None
 
@@ -419,6 +417,10 @@ def picky(level):
             {"env": partial(envs.Scripted, a="oT"), "with_state": True},
             "with_state=True needs an env with a state_space",
         ),
+        (
+            {"env": partial(StateOfParts, a="oT"), "with_state": True},
+            r"with_state=True: scripted has state_space=Dict\(.*; allowed is the space of one array",
+        ),
         ({"env": envs.Unequal, "num_envs": 2}, "the copies of env have unequal spaces"),
     ],
 )
@@ -427,7 +429,6 @@ def test_mistakes_are_one_clear_error(given, message):
         make_multi_agent_vect_envs(**{"backend": "sync", **given})
 
 
-@needs_workers
 def test_unequal_spaces_in_workers_are_named():
     env = make_multi_agent_vect_envs(envs.Unequal, 4, backend="workers", num_workers=1)
     with pytest.raises(EnvStepError, match=r"PackedSpace\(a: Discrete\(2\)\)"):
@@ -452,7 +453,7 @@ ONE_ENV = {
 
 
 @pytest.mark.parametrize("wrap", ONE_ENV.values(), ids=ONE_ENV)
-@pytest.mark.parametrize("backend", ["sync", pytest.param("workers", marks=needs_workers)])
+@pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_a_factory_that_returns_the_same_env_twice_is_refused(wrap, backend):
     one = envs.Scripted(a="oo")
     with pytest.raises(

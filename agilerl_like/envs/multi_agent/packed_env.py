@@ -119,7 +119,8 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
     The episode ends when no agent acts next; agents that are waiting then are truncated.
 
     Raises:
-        ConfigurationError: agents without names, spaces without a fixed size, or `with_state` without a state space.
+        ConfigurationError: agents without names, spaces without a fixed size, or `with_state` without the space of a
+            state that is one array.
     """
 
     def __init__(self, env: Any, *, with_state: bool = False) -> None:
@@ -130,6 +131,11 @@ class PackedMultiAgentEnv(gym.Env[np.ndarray, np.ndarray]):
         self.render_mode = getattr(env, "render_mode", None)
         if with_state and not isinstance(state_space, gym.Space):
             raise ConfigurationError(f"with_state=True needs an env with a state_space; {env} has {state_space!r}")
+        if with_state and isinstance(state_space, (Dict, Tuple)):
+            raise ConfigurationError(
+                f"with_state=True: {env} has state_space={state_space}; allowed is the space of one array, as "
+                "PettingZoo's state() returns"
+            )
         observed = [(agent, _space(env, "observation_space", agent)) for agent in self.agents]
         actions = [(agent, _space(env, "action_space", agent)) for agent in self.agents]
         self.action_space = PackedSpace(actions)
