@@ -87,7 +87,8 @@ class OpenAIES(EvolutionStrategy[OpenAIESLearner]):
 
     A member's `num_envs` envs are played by as many perturbed policies, in pairs whose perturbations are opposite. When
     each has finished `episodes` episodes, the ranks of their returns estimate the gradient of the expected return, and
-    `optimizer` takes a step. `OpenAIESConfig` has the meaning, default and range of each setting.
+    `optimizer` takes a step. If all returns are equal, weights and moments stay, unless `weight_decay` moves them.
+    `OpenAIESConfig` has the meaning, default and range of each setting.
 
     Args:
         observation_space: Box (a vector, or an image of three or four dimensions), Discrete, MultiDiscrete,

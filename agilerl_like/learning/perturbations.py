@@ -170,7 +170,11 @@ class ReturnsUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientUpdate(ReturnsUpdate):
-    """One step of an optimizer on the gradient that antithetic perturbations estimate (Salimans et al. 2017)."""
+    """One step of an optimizer on the gradient that antithetic perturbations estimate (Salimans et al. 2017).
+
+    Members whose returns are equal have no gradient but that of the weight decay. Without decay they take no step,
+    because momentum of earlier gradients would move their weights.
+    """
 
     seeds: Sequence[int]
     """Of each member's perturbations."""
@@ -206,11 +210,15 @@ class GradientUpdate(ReturnsUpdate):
                 perturbations = antithetic_pairs(self.seeds[row], pairs, len(own), self.instances).to(own.device)
                 estimate = estimated_gradient(utilities[row], perturbations, self.sigma[row])
                 loss_gradient[row].index_copy_(0, own, -estimate)
-        epsilon = stacked.optimizer.epsilon
+        flat, optimizer = stacked.flat, stacked.optimizer
+        still = (~(utilities.any(1) | (self.weight_decay > 0))).nonzero().squeeze(1)
+        weights, moments = flat[still], optimizer.take(still)
         rules = [
-            RowRule(*(betas or DEFAULT_BETAS[self.optimizer]), epsilon=epsilon, weight_decay=decay)
+            RowRule(*(betas or DEFAULT_BETAS[self.optimizer]), epsilon=optimizer.epsilon, weight_decay=decay)
             for betas, decay in zip(self.betas, self.weight_decay.tolist(), strict=True)
         ]
-        (step,) = stacked.optimizer.prepare_steps(self.lr, 1, StepRule(rules, self.optimizer))
-        stacked.optimizer.step_(stacked.flat, loss_gradient, step)
+        (step,) = optimizer.prepare_steps(self.lr, 1, StepRule(rules, self.optimizer))
+        optimizer.step_(flat, loss_gradient, step)
+        flat[still] = weights
+        optimizer.put(still, moments)
         return {"grad_norm": torch.linalg.vector_norm(loss_gradient, dim=1)}

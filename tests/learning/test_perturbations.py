@@ -1,6 +1,7 @@
 """Perturbations, rank shaping, the estimated gradient and the step along it, against values by hand."""
 
 import copy
+from dataclasses import replace
 
 import gymnasium
 import pytest
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl_like import OpenAIES
+from agilerl_like import OpenAIES, Population
 from agilerl_like.hpo import Mutation
 from agilerl_like.learning.perturbations import (
     GradientUpdate,
@@ -116,6 +117,10 @@ def member(**changed):
     return OpenAIES(*SPACES, net_config=SMALL, num_envs=4, seed=1, **changed)
 
 
+def flat(agent):
+    return torch.cat([x.detach().flatten() for x in agent.network.parameters()])
+
+
 def update_of(agent, returns, **changed):
     data = {
         "returns": torch.tensor([returns]),
@@ -179,14 +184,39 @@ def test_statistics_of_observations_follow_from_two_rows():
     assert norm.count.item() == 100
 
 
-def test_equal_returns_move_nothing_but_the_decay():
+def state_of(agent):
+    moments = agent.optimizer
+    return [flat(agent), *(x.clone() for x in (moments.exp_avg, moments.exp_avg_sq, moments.steps))]
+
+
+@pytest.mark.parametrize("shaping", ["ranks", "standardized"])
+@pytest.mark.parametrize(
+    ("optimizer", "betas"), [("adam", None), ("adamw", None), ("rmsprop", None), ("sgd", (0.9, 0.0)), ("sgd", None)]
+)
+def test_equal_returns_move_nothing_but_the_decay(optimizer, betas, shaping):
     agent = member()
-    before = torch.cat([x.detach().flatten().clone() for x in agent.network.parameters()])
-    agent.learner.cohort.learn(
-        [0], update_of(agent, [2.0, 2.0, 2.0, 2.0], optimizer="sgd", weight_decay=torch.tensor([0.0]))
-    )
-    after = torch.cat([x.detach().flatten() for x in agent.network.parameters()])
-    assert torch.equal(before, after)
+    given = {"optimizer": optimizer, "betas": [betas], "shaping": [shaping]}
+    without_decay = {**given, "weight_decay": torch.tensor([0.0])}
+    agent.learner.cohort.learn([0], update_of(agent, [9.0, 1.0, 5.0, 3.0], **without_decay))
+    before = state_of(agent)  # with momentum, where the optimizer has it
+    agent.learner.cohort.learn([0], update_of(agent, [2.0, 2.0, 2.0, 2.0], **without_decay))
+    assert all(map(torch.equal, before, state_of(agent)))
+    agent.learner.cohort.learn([0], update_of(agent, [2.0, 2.0, 2.0, 2.0], **given))
+    assert not torch.equal(before[0], state_of(agent)[0])
+
+
+def test_of_several_members_those_with_equal_returns_stay():
+    pop = Population([member(), member(index=1)])
+    both = {"observations": torch.zeros(2, 2, 3), "counts": torch.zeros(2, 2), "seeds": [7, 8]}
+    both |= {name: torch.full((2,), value) for name, value in (("sigma", 0.5), ("lr", 0.1), ("weight_decay", 0.0))}
+    both |= {"shaping": ["ranks"] * 2, "betas": [None] * 2}
+    informative, equal, moved = [9.0, 1.0, 5.0, 3.0], [2.0, 2.0, 2.0, 2.0], []
+    for returns in ([informative, informative], [equal, informative]):
+        before = [flat(agent) for agent in pop]
+        pop.learners.cohort.learn([0, 1], replace(update_of(pop[0], equal, **both), returns=torch.tensor(returns)))
+        moved.append([not torch.equal(old, flat(agent)) for old, agent in zip(before, pop, strict=True)])
+    assert moved == [[True, True], [False, True]]
+    assert [agent.optimizer.steps.item() for agent in pop] == [1.0, 2.0]
 
 
 def test_an_activation_fades_in_over_four_updates():
