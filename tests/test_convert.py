@@ -831,16 +831,36 @@ def test_a_system_without_a_name_for_the_number_of_environments_takes_the_option
     assert made.conversion.refused == {}
 
 
+OF_RLIBS_STRATEGY = {"optimizer": "sgd", "shaping": "standardized", "normalize_observation": False}
+
+
 def test_an_evolution_strategy_has_no_preset(tmp_path):
-    text = "{num_agents: 30, sigma: 0.1, lr: 0.02, num_iterations: 100, env_kwargs: {id: CartPole-v1}}"
+    text = "{num_agents: 30, sigma: 0.2, lr: 0.02, num_iterations: 100, env_kwargs: {id: CartPole-v1}}"
     made = converted(tmp_path, text, "rlib")
     assert settings(made) == {
         "environment": {"id": "CartPole-v1", "num_envs": 30},
-        "algorithm": {"name": "OpenAIES", "sigma": 0.1, "lr": 0.02},
+        "algorithm": {"name": "OpenAIES", "sigma": 0.2, "lr": 0.02, **OF_RLIBS_STRATEGY},
         "training": {"max_updates": 100},
     }
+    assert "  optimizer: sgd  # default of rlib\n" in made.to_yaml()
     assert "have the defaults of OpenAIES\n" in made.to_yaml()
     assert "differences of rlib" not in made.to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("text", "num_envs", "found"),
+    [
+        ("num_agents: 40", 40, {}),
+        ("sigma: 0.2", 30, {"sigma": 0.2}),
+        ("{normalize_observation: true, num_agents: 40}", 40, {"normalize_observation": "bounds"}),
+    ],
+)
+def test_either_setting_of_rlibs_evolution_strategy_names_it(tmp_path, text, num_envs, found):
+    made = converted(tmp_path, text, "rlib", env="Acrobot-v1")
+    assert settings(made) == {
+        "environment": {"id": "Acrobot-v1", "num_envs": num_envs},
+        "algorithm": {"name": "OpenAIES", "sigma": 0.1, "lr": 0.03, **OF_RLIBS_STRATEGY, **found},
+    }
 
 
 def test_a_file_without_networks_has_those_of_the_system(tmp_path):

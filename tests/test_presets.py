@@ -518,6 +518,16 @@ def test_the_arguments_of_rlib():
     assert limited.environment.max_total_reward == 200
 
 
+@pytest.mark.parametrize("given", [{"num_agents": 30}, {"sigma": 0.1}], ids=str)
+def test_settings_of_rlibs_evolution_strategy_are_not_those_of_ppo(given):
+    ((name, value),) = given.items()
+    message = f"{name}={value} is a setting of the evolution strategy of rlib; allowed are those of PPO, and"
+    with pytest.raises(ConfigurationError, match=message):
+        agent(like="rlib", **given)
+    with pytest.raises(ConfigurationError, match=f"algorithm.{message}"):
+        Draft({"algorithm": {"preset": "rlib", **given}}).validate()
+
+
 def test_the_arguments_of_brax_and_isaac_lab():
     brax = {"learning_rate": 3e-4, "unroll_length": 5, "batch_size": 8, "num_minibatches": 4, "reward_scaling": 10}
     found = agent(like="brax", **brax)

@@ -473,7 +473,7 @@ def take_foreign(
     package keep their meaning, and names that only SB3 has are converted.
 
     Raises:
-        ConfigurationError: the system is unknown, a setting has no equivalent, or the meaning of one is ambiguous.
+        ConfigurationError: the system is unknown, or a setting has no equivalent, is ambiguous, or is not one of PPO.
     """
     rest = dict(given)
     like = rest.pop("like", None)
@@ -490,6 +490,11 @@ def take_foreign(
     found = convert(system, {name: rest.pop(name) for name in names}, num_envs=num_envs) if names else Conversion()
     if found.refused:
         raise ConfigurationError("; ".join(f"{name} of {system}: {why}" for name, why in found.refused.items()))
+    if found.settings.get("algorithm.name") == "OpenAIES":
+        raise ConfigurationError(
+            f"{found.comments['algorithm.name']} is a setting of the evolution strategy of {system}; allowed are those "
+            "of PPO, and for the strategy name: OpenAIES without a preset, as agilerl-like convert writes it"
+        )
     return rest, found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl_like.foreign_settings.agilerl import AGILERL, complete
 from agilerl_like.foreign_settings.cleanrl import CLEANRL, DTI
-from agilerl_like.foreign_settings.further_systems import BRAX, ISAACLAB, METABOX, RLIB
+from agilerl_like.foreign_settings.further_systems import BRAX, ISAACLAB, METABOX, RLIB, complete_strategy
 from agilerl_like.foreign_settings.rules import NotConvertible, Rule, Rules, Settings
 from agilerl_like.foreign_settings.skrl import SKRL
 from agilerl_like.foreign_settings.stable_baselines3 import SB3
@@ -28,7 +28,10 @@ SYSTEMS: Mapping[str, Rules] = {
     "isaaclab": ISAACLAB,
 }
 """The rules of each system."""
-COMPLETE: Mapping[str, Callable[[Settings, Mapping[str, Any]], Settings]] = {"agilerl": complete}
+COMPLETE: Mapping[str, Callable[[Settings, Mapping[str, Any]], Settings]] = {
+    "agilerl": complete,
+    "rlib": complete_strategy,
+}
 """What completes the settings of a whole file, by the names of its sections, calls such as "train()", and settings."""
 
 

@@ -19,6 +19,7 @@ from agilerl_like.foreign_settings.rules import (
     RUN,
     TOTAL_STEPS,
     WHOLE_SQUARE,
+    Convert,
     Given,
     NotConvertible,
     Rule,
@@ -75,8 +76,27 @@ def _rlib_networks(value: Any, given: Given) -> Settings:
     return activation(kinds[0]) | (hidden_layers(*sizes) if sizes[0] is not None else {}) if value else {}
 
 
-def _sigma(value: Any, given: Given) -> Settings:
-    return {"algorithm.name": "OpenAIES", "algorithm.sigma": value}
+def _of_strategy(setting: str) -> Convert:
+    """Return the conversion of a setting that EvolutionStrategy has, and PPO lacks."""
+    return lambda value, given: {"algorithm.name": "OpenAIES", setting: value}
+
+
+STRATEGY: Settings = {
+    "environment.num_envs": 30,
+    "algorithm.sigma": 0.1,
+    "algorithm.lr": 0.03,
+    "algorithm.optimizer": "sgd",
+    "algorithm.shaping": "standardized",
+    "algorithm.normalize_observation": False,
+}
+"""The defaults of rlib's EvolutionStrategy, which steps along the gradient itself, of standardised returns."""
+
+
+def complete_strategy(found: Settings, given: Given) -> Settings:
+    """Return the converted settings of a file; those of an evolution strategy with rlib's defaults."""
+    if found.get("algorithm.name") != "OpenAIES":
+        return found
+    return found | {path: value for path, value in STRATEGY.items() if path not in found}
 
 
 NO_LIMIT = -1
@@ -87,7 +107,7 @@ def _return_limit(value: Any, given: Given) -> Settings:
 
 
 def _rlib_test_every(value: Any, given: Given) -> Settings:
-    if "num_agents" in given:
+    if {"num_agents", "sigma"} & given.keys():
         raise NotConvertible("it counts updates, which end with episodes; give training.evo_steps, in env steps")
     return {"training.evo_steps": whole(value)}
 
@@ -109,8 +129,10 @@ RLIB: Rules = {
     **kept("algorithm", "batch_size max_grad_norm target_kl"),
     "total_timesteps": TOTAL_STEPS,
     "test_every": Rule("training.evo_steps", BETWEEN, _rlib_test_every),
-    "num_agents": same("environment.num_envs", "is the number of perturbed policies"),
-    "sigma": Rule("algorithm.sigma", "comes with name: OpenAIES", _sigma),
+    "num_agents": Rule(
+        "environment.num_envs", "is the number of perturbed policies", _of_strategy("environment.num_envs")
+    ),
+    "sigma": Rule("algorithm.sigma", "comes with name: OpenAIES", _of_strategy("algorithm.sigma")),
     **kept("algorithm", "lr"),
     "num_iterations": same("training.max_updates", "ends the run, unless training.max_steps does before"),
     **renamed("training", num_test_agents="eval_loop", num_test_episodes="eval_loop", stop_max_score="target"),

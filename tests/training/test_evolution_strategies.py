@@ -225,8 +225,9 @@ def test_the_arguments_of_rlib():
         "training.max_updates": 300,
     }
     assert not found.refused
-    refused = convert("rlib", {"num_agents": 30, "test_every": 50}).refused
-    assert "counts updates" in refused["test_every=50"]
+    for strategy in ({"num_agents": 30}, {"sigma": 0.1}):
+        refused = convert("rlib", {**strategy, "test_every": 50}).refused
+        assert "counts updates" in refused["test_every=50"]
     assert convert("rlib", {"test_every": 10_000}).settings == {"training.evo_steps": 10_000}
 
 
