@@ -40,7 +40,8 @@ class TransformerSpec(MemorySpec):
     """The architecture of an `EvolvableTransformer`; sizes are in units."""
 
     d_model: int = 64
-    """Width of the residual stream, and number of outputs. No mutation changes it."""
+    """Width of the residual stream, and number of outputs; DecisionTransformerInterpretability has 128, and d_mlp 256.
+    No mutation changes it."""
     num_heads: int = 4
     """Attention heads of each layer."""
     head_dim: int = 0
@@ -50,7 +51,8 @@ class TransformerSpec(MemorySpec):
     num_layers: int = 2
     """Number of layers."""
     context: int = 32
-    """Steps that a query attends to, its own included. No mutation changes it."""
+    """Steps that a query attends to, its own included, whatever max_seq_len is; DecisionTransformerInterpretability has
+    2 (n_ctx). No mutation changes it."""
     min_heads: int = 1
     """Fewest heads that a mutation may leave."""
     max_heads: int = 8
