@@ -162,7 +162,7 @@ def test_observations_may_have_an_entry_named_policy(critic):
 def test_without_it_the_value_is_the_mean():
     team, _ = trained(Product, "policy")
     for value in values_of(team, "agent_0", lambda *_: None).values():
-        assert abs(value) < 0.35
+        assert abs(value) < 0.15  # at most 0.07 with seeds 0 to 4
 
 
 def test_rows_are_ordered_by_env_then_agent_with_the_own_observation_first():

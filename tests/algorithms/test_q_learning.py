@@ -403,6 +403,21 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert len({agent.lr for agent in whole}) > 1
 
 
+def test_the_table_of_a_run_equals_value_iteration():
+    env = make_vect_envs("FrozenLake-v1", num_envs=16, backend="sync", is_slippery=False)
+    spaces = env.single_observation_space, env.single_action_space
+    pop = QLearning.population(1, *spaces, seed=1, num_envs=16, lr=1.0, gamma=0.9, eps_end=1.0)
+    train_off_policy(env, pop=pop, max_steps=3_000, eval_steps=20, verbose=False)
+    env.close()
+    dynamics, values = gymnasium.make("FrozenLake-v1", is_slippery=False).unwrapped.P, np.zeros((16, 4))
+    for _ in range(20):  # the goal is 6 steps from the start
+        for state, action in np.ndindex(values.shape):
+            ((_, following, reward, ends),) = dynamics[state][action]
+            values[state, action] = reward + (not ends) * 0.9 * values[following].max()
+    np.testing.assert_allclose(pop[0].table, values, rtol=0, atol=1e-5)
+    assert values[0].max() == pytest.approx(0.9**5)
+
+
 def test_auto_removes_members_and_lowers_lr_as_they_learn_without_a_replay():
     callback, factors = Callback(), []
     callback.on_generation = lambda run, record: factors.append(run.population[0].active_schedules)

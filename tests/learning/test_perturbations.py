@@ -113,6 +113,19 @@ def test_the_gradient_of_a_quadratic():
     assert float((biased - analytic).norm()) > float((estimate - analytic).norm())
 
 
+@pytest.mark.parametrize(("lr", "updates", "limit"), [(0.03, 50, 0.45), (0.003, 300, 0.1)])
+def test_rlibs_defaults_approach_the_optimum_of_a_quadratic(lr, updates, limit):
+    sigma = 0.1
+    for seed in range(5):
+        at = torch.randn(20, generator=torch.Generator().manual_seed(seed))
+        at *= 2 / at.norm()
+        for update in range(updates):
+            pairs = antithetic_pairs(1000 * seed + update, 15, 20)
+            utilities = standardized(-(at + sigma * pairs).square().sum(1))
+            at += lr * estimated_gradient(utilities, pairs, sigma)
+        assert float(at.norm()) <= limit
+
+
 def member(**changed):
     return OpenAIES(*SPACES, net_config=SMALL, num_envs=4, seed=1, **changed)
 
