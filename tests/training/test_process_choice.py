@@ -141,7 +141,7 @@ def test_members_of_a_checkpoint_are_loaded_on_the_device_of_the_run(layouts, mo
     ("vector_steps", "layout", "reason"),
     [(8000, ONE, "a run of 8,000 steps is short"), (4000, Layout(4, 1), "measured 2,000 steps/s")],
 )
-def test_a_resumed_run_is_judged_by_the_members_and_steps_that_it_has_left(
+def test_the_choice_for_a_resumed_run_counts_the_members_and_steps_that_it_has_left(
     layouts, monkeypatch, tmp_path, vector_steps, layout, reason
 ):
     monkeypatch.setattr(process_choice, "available_cores", lambda: 8)
