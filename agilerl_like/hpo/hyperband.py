@@ -130,5 +130,5 @@ class HyperbandSelection(Selection):
         return ended | {slot for slot, rung in at_rung if view.fitness[slot] < least[rung]}
 
     def check_budget(self, generations: int, where: str = "") -> None:
-        """Raise `ConfigurationError` unless a job can be followed by another."""
-        require_generations("selection 'hyperband'", generations, self.min_generations + 1, where)
+        """Raise `ConfigurationError` unless a job can be followed by another: both need `min_generations`."""
+        require_generations("selection 'hyperband'", generations, 2 * self.min_generations, where)

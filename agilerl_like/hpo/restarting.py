@@ -82,7 +82,8 @@ class RestartingSelection(GatedSelection):
 
     def check_budget(self, generations: int, where: str = "") -> None:
         """Raise `ConfigurationError` unless there is time for a restart."""
-        require_generations(self.title, generations, self.patience + 5, where)
+        first = min(self.patience + 2, STALLED_ACTS)  # the first failure needs three selections
+        require_generations(self.title, generations, first + 4, where)
 
 
 def smoothed(bests: Sequence[float]) -> np.ndarray:

@@ -104,6 +104,8 @@ def test_a_job_ends_at_its_length_and_no_job_starts_that_cannot_reach_a_rung():
     assert ended[0] == [(1, 4), (5, 8)]  # the third would end with the run
     late = run(HyperbandSelection(eta=3, min_generations=3, brackets=1), lambda uid, age: -uid, 3, 5)
     assert late == [[], [], []]  # after generation 3 two are left, a new job needs three
+    again = run(HyperbandSelection(eta=3, min_generations=3, brackets=1), lambda uid, age: -uid, 3, 6)
+    assert again == [[], [(1, 3)], [(1, 3)]]
 
 
 def test_a_diverged_job_is_replaced_at_once():
@@ -129,8 +131,9 @@ def test_brackets_share_the_jobs():
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         HyperbandSelection(**options)
-    with pytest.raises(ConfigurationError, match="needs a budget of at least 4 generations"):
-        HyperbandSelection(min_generations=3).check_budget(3)
+    with pytest.raises(ConfigurationError, match="needs a budget of at least 6 generations"):
+        HyperbandSelection(min_generations=3).check_budget(5)
+    HyperbandSelection(min_generations=3).check_budget(6)
     with pytest.raises(ConfigurationError, match="min_jobs=3 must be at least 4"):
         TPE(min_jobs=3)
     with pytest.raises(ConfigurationError, match=r"min_jobs=10\.5 must be a whole number"):

@@ -10,14 +10,14 @@ from agilerl_like.hpo import PopulationView, RestartingSelection, WeightMix
 from agilerl_like.hpo.restarting import has_failed, has_stalled
 
 
-def run(bests, generations, size=8):
+def run(bests, generations, size=8, patience=3):
     """Return the plans of generations whose best fitness is given; the others follow by steps of 1."""
     state: dict = {}
     plans = []
     for generation, best in enumerate(bests, 1):
         fitness = best - np.arange(float(size))
         view = PopulationView(fitness, range(size), (), generation, generations=generations, state=state)
-        plans.append(RestartingSelection().plan(view, np.random.default_rng(0)))
+        plans.append(RestartingSelection(patience=patience).plan(view, np.random.default_rng(0)))
     return plans, state
 
 
@@ -53,6 +53,17 @@ def test_no_restart_without_time_for_two_longer_rounds():
     assert state["every"] == 1
 
 
+@pytest.mark.parametrize(("patience", "least"), [(1, 7), (3, 9), (20, 19)])
+def test_the_least_budget_has_time_for_a_restart(patience, least):
+    """By failures after `patience` + 2 selections, or by a stall after 15; a restart needs four more generations."""
+    for generations, restarts in ((least - 1, 0), (least, 1)):
+        plans, _ = run(-np.arange(float(generations - 1)), generations, patience=patience)
+        assert sum(map(is_restart, plans)) == restarts
+    RestartingSelection(patience=patience).check_budget(least)
+    with pytest.raises(ConfigurationError, match=f"at least {least} generations"):
+        RestartingSelection(patience=patience).check_budget(least - 1)
+
+
 def test_failures_and_stalls():
     assert not has_failed([1.0, 0.0])
     assert has_failed([3.0, 2.0, 1.0])
@@ -65,8 +76,8 @@ def test_failures_and_stalls():
 def test_bad_settings_are_refused():
     with pytest.raises(ConfigurationError, match="patience=0 must be a whole number of at least 1"):
         RestartingSelection(patience=0)
-    with pytest.raises(ConfigurationError, match="selection 'ipbt' needs a budget of at least 8 generations"):
-        RestartingSelection().check_budget(7)
+    with pytest.raises(ConfigurationError, match="selection 'ipbt' needs a budget of at least 9 generations"):
+        RestartingSelection().check_budget(8)
     with pytest.raises(ConfigurationError, match="population_size=1 is too small for selection 'ipbt'"):
         RestartingSelection().validate(1)
 
