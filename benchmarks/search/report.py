@@ -35,13 +35,19 @@ FIGURE = "results/search_curves_{}.svg"
 OURS = goals.OURS
 FEW_SEEDS = goals.SEEDS
 """Below so many runs of both sides a comparison decides nothing (search-methods: power of "above .5")."""
+RUNS_THAT_DECIDE = (
+    f"{goals.SEEDS} runs of each side in each of {goals.TASKS} environments decide a goal of P, as the goals require. "
+    "For a P of 0.6 the power calculation behind the protocol advises twenty: with normal scores in five environments "
+    "and a true P of 0.64, the interval is above 0.5 in 77 % of comparisons of ten runs and in 88 % of those of "
+    "twenty. An interval above 0.5 shows that P exceeds 0.5, not that it reaches the wanted value."
+)
 
 
 def write(page: Path, rows: Sequence[Row], replays: Mapping[str, dict[str, Any]]) -> None:
     """Write the page, and a figure for each tier beside it."""
     rows = [row for row in rows if Case(**row.case).seed >= FIRST_REPORT_SEED]
     parts = [*_head(rows), *_coverage(rows)]
-    parts += ["## Goals", "", *goals.table(rows, replays), ""]
+    parts += ["## Goals", "", RUNS_THAT_DECIDE, "", *goals.table(rows, replays), ""]
     for setting, its in _by_setting(rows).items():
         parts += _section(setting, its, replays, page)
     page.write_text("\n".join(parts) + "\n")

@@ -12,6 +12,9 @@ from benchmarks.learner_work import Learned
 from benchmarks.measurement import Measurement
 from benchmarks.multi_agent_envs import Learned as LearnedTeams
 from benchmarks.off_policy_work import Updates
+from benchmarks.search import report, results
+from benchmarks.search.methods import METHODS
+from benchmarks.search.protocol import FIRST_REPORT_SEED
 from benchmarks.targets import Reached
 
 RESULTS = Path(tables.__file__).parent / "results"
@@ -55,3 +58,12 @@ def test_published_rows_are_those_of_the_script(script):
 def test_off_policy_rows_count_whole_calls_of_each_member():
     counted = [run.result for run in published("off_policy_speed")]
     assert all(its.updates % (its.members * its.at_once) == 0 for its in counted)
+
+
+def test_the_search_page_names_the_earlier_versions_whose_rows_count():
+    page = report.PAGE.read_text()
+    rows = [row for row in results.rows() if row.case["seed"] >= FIRST_REPORT_SEED and not row.is_current]
+    for method, version in sorted({(row.case["method"], row.method_version) for row in rows}):
+        current = METHODS[method]
+        assert f"`{method}` are of version {version} instead of {current.version}" in page
+        assert f"in version {version} {current.also_counts[version]}." in page

@@ -303,6 +303,7 @@ def test_page_has_report_seeds_only_and_states_what_was_run(tmp_path):
     assert "| smoke | 0 of 20 | not run |" in text
     assert "Methods with fewer than 10 runs in an environment decide nothing; the fewest are 1." in text
     assert "Without a run here: `ours_no_halving`" in text
+    assert "10 runs of each side in each of 6 environments decide a goal of P" in text
     assert "Machines: a laptop, 2 cores (2 rows); not recorded (1 rows)." in text  # tuning seeds are not counted
 
 
