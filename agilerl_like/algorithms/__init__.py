@@ -14,6 +14,7 @@ from agilerl_like.algorithms.open_ai_es import OpenAIES
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_config import PPOConfig
+from agilerl_like.algorithms.pqn import PQN
 from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.algorithms.rollout_builder import RolloutBuilder
 from agilerl_like.algorithms.sac import SAC
@@ -30,6 +31,7 @@ __all__ = [
     "DQN",
     "IPPO",
     "PPO",
+    "PQN",
     "SAC",
     "TD3",
     "BPTTSequenceType",

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import gymnasium
 import torch
 
-from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGreedyGroup
+from agilerl_like.algorithms.epsilon_greedy import EpsilonGreedyAgent, EpsilonGreedyGroup, check_value_head
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.off_policy_config import DQNConfig
 from agilerl_like.algorithms.off_policy_learner import OffPolicyLearner, OffPolicyLearnerGroup, update_arguments
-from agilerl_like.errors import ConfigurationError, check_argument_names
+from agilerl_like.errors import check_argument_names
 from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.hpo.frozen_mapping import FrozenMapping
 from agilerl_like.hpo.schedules import Schedule
@@ -139,11 +139,5 @@ class DQN(EpsilonGreedyAgent, OffPolicyAlgorithm[DQNLearner]):
     ) -> NetworkSpec:
         """Return the architecture of a `net_config`, whose head has the outputs of a value."""
         architecture = super()._initial_architecture(net_config, encoding, action_space, settings)
-        for name in ("output_activation", "output_layernorm"):
-            given, used = (getattr(head, name) for head in (architecture.head, architecture.value_head()))
-            if given != used:
-                raise ConfigurationError(
-                    f"head_config: {name}={given!r} has no effect in {self.algo}, because the head's outputs are "
-                    f"values; allowed is {used!r}"
-                )
+        check_value_head(self.algo, architecture)
         return architecture

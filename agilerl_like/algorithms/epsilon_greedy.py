@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.errors import ConfigurationError
+from agilerl_like.networks.architecture import NetworkSpec
 
 
 class EpsilonGreedyGroup(LearnerGroup[Any]):
@@ -24,7 +25,7 @@ class EpsilonGreedyGroup(LearnerGroup[Any]):
 
 
 class EpsilonGreedyAgent:
-    """What DQN and Q-learning have in common."""
+    """What DQN, PQN and Q-learning have in common."""
 
     index: int
     progress: float
@@ -54,3 +55,14 @@ class EpsilonGreedyAgent:
             noise[..., 0] -= epsilon
             raw = learner.distribution.sample(learner.network.q_values(x), noise, learner._mask(action_mask, len(x)))
             return learner.distribution.to_env(raw)
+
+
+def check_value_head(algo: str, architecture: NetworkSpec) -> None:
+    """Raise ConfigurationError if a head, whose outputs are values, has an output activation or normalised outputs."""
+    for name in ("output_activation", "output_layernorm"):
+        given, used = (getattr(head, name) for head in (architecture.head, architecture.value_head()))
+        if given != used:
+            raise ConfigurationError(
+                f"head_config: {name}={given!r} has no effect in {algo}, because the head's outputs are values; "
+                f"allowed is {used!r}"
+            )

@@ -8,27 +8,21 @@ from inspect import signature
 
 import gymnasium
 
-from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.algorithms.ppo_config import (
     PPOAttributes,
     PPOConfig,
-    check_combinations,
-    check_rollout,
+    check_lr_schedule,
     check_std_range,
-    fit_batch_to_rollout,
-    unused_batch_sizes,
 )
 from agilerl_like.algorithms.ppo_learner import PPOLearner, PPOLearnerGroup
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.settings import number_range
 from agilerl_like.envs.random_actions import is_bounded
 from agilerl_like.errors import ConfigurationError
-from agilerl_like.hpo import HyperparameterConfig
 from agilerl_like.learning.ppo_loss import ppo_loss
-from agilerl_like.learning.rollout_buffer import row_bytes
-from agilerl_like.resources import check_memory
 
 
-class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
+class OnPolicyAlgorithm(PPOAttributes, RolloutAlgorithm):
     """An algorithm of PPO learners, one for each group of agents."""
 
     config = PPOConfig
@@ -37,25 +31,19 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
     loss = staticmethod(ppo_loss)
     """The loss of an update; a subclass may have one of its own (see `tutorials/own_loss.py`)."""
 
-    def check_settings(self) -> None:
-        super().check_settings()
-        self._check_combinations()
-
     def _check_combinations(self) -> None:
+        super()._check_combinations()
         settings = self.settings()
-        check_combinations(settings, self.hp_config)
+        check_lr_schedule(settings, self.hp_config)
         check_std_range(settings, self.hp_config)
 
     def check(self) -> None:
         super().check()
         self._check_loss()
-        self._check_combinations()
         settings = self.settings()
         if not self.bootstrap_truncated:
             warn_of_unbootstrapped()
         for group, learner in self.learners.items():
-            named = f", agents of {group!r} in each: {learner.num_agents}" if group else ""
-            check_rollout(settings, self.hp_config, self.num_envs, learner.num_agents, named)
             names = settings["critic_observation"]
             if settings["share_encoders"] and learner.rollout_encoding.is_asymmetric:
                 raise ConfigurationError(
@@ -91,35 +79,6 @@ class OnPolicyAlgorithm(PPOAttributes, EvolvableAlgorithm):
             raise ConfigurationError(
                 f"random_steps={most} needs actions with finite bounds; action_space={space} allows 0"
             )
-
-    def _check_memory(self) -> None:
-        """Raise ConfigurationError unless learning fits in memory, without allocating anything."""
-        row = sum(learner.num_agents * row_bytes(learner.rollout_encoding) for learner in self.learners.values())
-        check_memory(f"num_envs={self.num_envs}", self.num_envs, 2 * row, "envs")
-        name = "learn_step" if self.num_steps is None else "num_steps"
-        length = next(iter(self.learners.values())).rollout_length
-        envs = 1 if self.num_steps is None else self.num_envs
-        check_memory(f"{name}={length // envs}", length, row, "env steps")
-        lengths = number_range(self.hp_config, name)
-        if lengths is not None:
-            longest = int(lengths.max)
-            check_memory(f"hp_config.{name}.max={longest}", longest * envs, row, "env steps")
-        super()._check_memory()
-
-    def repair(
-        self, hyperparameters: dict[str, int | float], hp_config: HyperparameterConfig | None = None
-    ) -> dict[str, int | float]:
-        """Keep a minibatch no larger than the rollout of the smallest group."""
-        ranges = self.hp_config if hp_config is None else hp_config
-        return fit_batch_to_rollout(hyperparameters, ranges, self.num_envs, self._smallest_group)
-
-    def unused_ranges(self) -> str:
-        """Return what remains of a range that `repair` cuts off; "" if all of it is used."""
-        return unused_batch_sizes(self.settings(), self.hp_config, self.num_envs, self._smallest_group)
-
-    @property
-    def _smallest_group(self) -> int:
-        return min(learner.num_agents for learner in self.learners.values())
 
 
 @cache

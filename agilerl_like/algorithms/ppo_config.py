@@ -270,20 +270,29 @@ def settings_without_effect(
 ) -> Iterator[WithoutEffect]:
     """Yield the settings that have no effect with the others, whichever of its values a choice has."""
     for names, other, needed, is_allowed in NEEDED:
+        if other not in settings:  # of another algorithm
+            continue
         choice = hp_config.get(other)
         if not any(map(is_allowed, choice.values if isinstance(choice, Choice) else [settings[other]])):
-            yield from (WithoutEffect(name, other, needed) for name in names)
+            yield from (WithoutEffect(name, other, needed) for name in names if name in settings)
 
 
-def check_combinations(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
-    """Raise ConfigurationError if a setting that has no effect with the others is given or evolves."""
+def check_combinations(config: type[Any], settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError if a setting that has no effect with the others is given or evolves.
+
+    `config` has the defaults.
+    """
     for name, other, needed in settings_without_effect(settings, hp_config):
         evolves = name in hp_config
-        if evolves or settings[name] != getattr(PPOConfig, name):
+        if evolves or settings[name] != getattr(config, name):
             what = f"hp_config.{name}" if evolves else f"{name}={settings[name]!r}"
             raise ConfigurationError(
                 f"{what}: has no meaning with {other}={settings[other]!r}; needed is {other}={needed}"
             )
+
+
+def check_lr_schedule(settings: dict[str, Any], hp_config: HyperparameterConfig) -> None:
+    """Raise ConfigurationError if lr has two schedules, or one that adapts it beyond its limits."""
     choice = hp_config.get(LR_SCHEDULE)
     schedules = choice.values if isinstance(choice, Choice) else (settings[LR_SCHEDULE],)
     own = [schedule for schedule in schedules if schedule is not None]

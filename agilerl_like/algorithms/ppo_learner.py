@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,13 +13,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, as_rollout
-from agilerl_like.algorithms.learner import Learner
-from agilerl_like.algorithms.learner_base import torch_generator
-from agilerl_like.algorithms.learner_group import LearnerGroup
 from agilerl_like.algorithms.rollout_builder import LastObservations, RolloutBuilder, with_limits
-from agilerl_like.algorithms.settings import largest, number_range
+from agilerl_like.algorithms.rollout_learner import RolloutLearner, RolloutLearnerGroup, shuffle_of
+from agilerl_like.algorithms.settings import largest
 from agilerl_like.envs.spaces import mask_size
-from agilerl_like.envs.vec_adapter import VecEnvAdapterProtocol
 from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE, factor
 from agilerl_like.learning.advantages import Precomputed
@@ -28,13 +24,12 @@ from agilerl_like.learning.optimizer import DEFAULT_BETAS
 from agilerl_like.learning.own_time import learned_steps
 from agilerl_like.learning.ppo_update import DETAILS, HYPERPARAM_NAMES, METRICS, Hyperparams, RolloutUpdate, UpdateModes
 from agilerl_like.learning.rewards import CLIP, transformed
-from agilerl_like.learning.rollout_buffer import LastSteps, Rollout, RolloutBuffer
+from agilerl_like.learning.rollout_buffer import LastSteps, Rollout
 from agilerl_like.learning.sequences import SINGLE_STEP, SequenceSplit
 from agilerl_like.learning.stacked_networks import StackedNetworks
-from agilerl_like.seeding import Purpose
 
 
-class PPOLearner(Learner):
+class PPOLearner(RolloutLearner):
     """The actor and critic of one group of agents, trained by PPO."""
 
     algo = "PPO"
@@ -164,27 +159,6 @@ class PPOLearner(Learner):
 
     # -- learning
 
-    def shuffle(self, epoch: int, samples: int) -> Tensor:
-        """Return the order `[samples]` of an epoch's samples in the next update, on the host."""
-        stream = torch_generator("cpu", self.seed, Purpose.MINIBATCHES, self.index, self.updates, epoch)
-        return torch.randperm(samples, generator=stream)
-
-    def _begin_rollout(self, hidden_state: Mapping[str, Tensor] | None, starts: Tensor) -> Tensor:
-        """Clear the running returns of envs where `starts` `[E]` is 1, and return the hidden state `[E, M, K, H]`.
-
-        Both are those before the rollout of a hand-written loop; the hidden state is zero where `starts` is 1.
-        """
-        if self.recurrent and hidden_state is None and not bool(starts.all()):
-            warnings.warn(
-                "this rollout begins in the midst of an episode (dones[0] is 0), and hidden_state is missing: pass to "
-                "learn (or to add of a RolloutBuilder) what get_action was given at its first step, or "
-                "get_initial_hidden_state(…) if that was nothing",
-                stacklevel=6,
-            )
-        self.return_statistics = self.return_statistics.of_new_episodes(starts)
-        state = self._one_step(hidden_state, len(starts)).state.detach()
-        return state.expand(len(starts), *state.shape[-3:]) * (1 - starts).to(state.dtype).view(-1, 1, 1, 1)
-
     def learn(
         self,
         experiences: Experiences | RolloutBuilder | None = None,
@@ -248,15 +222,6 @@ class PPOLearner(Learner):
         self.forget_random_steps()
 
     @property
-    def longest_rollout(self) -> int:
-        """Steps of each env in the longest rollout that evolution can set."""
-        rows, steps = (
-            0 if its is None else int(its.max)
-            for its in (number_range(self.hp_config, name) for name in ("learn_step", "num_steps"))
-        )
-        return max(-(-rows // self.rows_per_step), steps, self.rollout_steps)
-
-    @property
     def learns(self) -> bool:
         """Whether the next rollout changes the weights, and not only the normalisers."""
         return self.env_steps >= self.algorithm.learning_starts
@@ -291,38 +256,13 @@ def undone_on_error(learners: Sequence[PPOLearner]) -> Iterator[None]:
         raise
 
 
-class PPOLearnerGroup(LearnerGroup[PPOLearner]):
+class PPOLearnerGroup(RolloutLearnerGroup[PPOLearner]):
     """P learners of one group, which act and learn together from rollouts."""
 
     learner_class = PPOLearner
     metrics = tuple(name for name in METRICS if name != "healthy")
     details = DETAILS
     shares_envs = True
-
-    def make_buffer(
-        self, env: VecEnvAdapterProtocol, envs: int, describe_row: Callable[[int, int], str]
-    ) -> RolloutBuffer:
-        steps = [learner.longest_rollout for learner in self]
-        return RolloutBuffer(
-            max(2, *steps),  # an env group may be a step ahead
-            len(self),
-            envs,
-            encoding=self[0].rollout_encoding,
-            action_size=self[0].distribution.size,
-            action_dtype=self[0].distribution.raw_dtype,
-            mask_size=mask_size(env.single_action_space),
-            device=self.device,
-            arrays=env.array_backend,
-            describe_row=describe_row,
-        )
-
-    def enlarge_buffer(self, buffer: RolloutBuffer) -> bool:
-        """Enlarge the buffer if a setting that was changed during the run has made rollouts longer than it."""
-        longest = max(learner.rollout_steps for learner in self)
-        if longest <= buffer.length:
-            return False
-        buffer.enlarge(longest)
-        return True
 
     def learn(self, places: Sequence[int], experience: LastSteps) -> dict[int, TensorDict]:
         """Update some members; `experience(places, steps)` returns their rollouts.
@@ -417,11 +357,6 @@ def learned_rewards(learners: Sequence[PPOLearner], rollout: Rollout) -> Rollout
         if limit is not None:
             own.clamp_(-limit, limit)
     return rollout.replace(rewards=rewards)
-
-
-def shuffle_of(learners: Sequence[PPOLearner]) -> Callable[[int, int], Tensor]:
-    """Return the `Shuffle` that draws each row from that learner's random stream."""
-    return lambda epoch, count: torch.stack([x.shuffle(epoch, count) for x in learners]).to(learners[0].device)
 
 
 FLOAT64 = ("beta1", "beta2", "adam_eps", "weight_decay")

@@ -220,9 +220,7 @@ def behavior_policy(
     distribution, acted = network.actor.distribution, rollout.valid.flatten(1, 2) > 0
     actions = rollout.actions.flatten(1, 2)
     masks = None if rollout.masks is None else rollout.masks.flatten(1, 2)
-    samples = x.shape[1]
-    piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
-    pieces = [slice(start, start + piece) for start in range(0, samples, piece)]
+    pieces = pieces_of(x)
     if network.is_recurrent:
         outputs, values, states = _unrolled(network, x, rollout, pieces)
         evaluated = [(outputs[:, here], values[:, here]) for here in pieces]
@@ -245,6 +243,13 @@ def behavior_policy(
         uniform = distribution.uniform_log_prob(actions, masks)
         log_prob = torch.where(acted & rollout.uniform.flatten(1, 2), uniform, log_prob)
     return BehaviorPolicy(actions, log_prob, value, states)
+
+
+def pieces_of(x: Tensor) -> list[slice]:
+    """Return pieces of the samples of x `[P, N, D]` that a forward pass without gradients computes one by one."""
+    samples = x.shape[1]
+    piece = samples if x.is_cuda else max(1, CACHED_ROWS // x.shape[0])
+    return [slice(start, start + piece) for start in range(0, samples, piece)]
 
 
 def _unrolled(
@@ -280,10 +285,9 @@ def next_values(network: ActorCritic, rollout: Rollout, values: Tensor, states: 
     result = next_of(values, network.value(norm(rollout.next_observations), sequence_info))
     last = rollout.final_observations
     if last.time.shape[1]:
-        member, place = (last.time >= 0).nonzero().unbind(1)
+        member, place, time, env = last.places
         if not len(place):  # all are those of members of other stacks
             return result
-        time, env = last.time[member, place], last.env[member, place]
         rows = norm(last.observations[:, : int(place.max()) + 1])
         if recurrent:
             state = states.beginning.new_zeros(*rows.shape[:2], *states.beginning.shape[-3:])

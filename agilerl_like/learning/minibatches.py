@@ -21,6 +21,13 @@ class Minibatches(NamedTuple):
     sequences: int
     used: Tensor | None = None  # [P, S] bool, the sequences that are learned from; None: all
 
+    @classmethod
+    def of_size(
+        cls, batch_size: int, parts: int | None, sequences: int, length: int = 1, used: Tensor | None = None
+    ) -> Minibatches:
+        """Return minibatches of about `batch_size` samples, or `parts` of them, of sequences of `length` samples."""
+        return cls(min(sequences, parts or max(1, round(sequences * length / batch_size))), sequences, used)
+
     def of(self, order: Tensor) -> tuple[list[slice], Tensor, Tensor | None]:
         """Return each minibatch's columns of a new order `[P, S']`, that order, and flags of its padding `[P, S']`.
 
@@ -38,6 +45,13 @@ class Minibatches(NamedTuple):
         padding = (places >= bounds[:, 1:, None]).flatten(1)
         order = order.gather(1, places.flatten(1).clamp_(max=self.sequences - 1))
         return [slice(width * i, width * (i + 1)) for i in range(self.parts)], order, padding
+
+
+def reordered(x: Tensor, order: Tensor) -> Tensor:
+    """Return each member's sequences `[P, S, …]` in an order `[P, S']` of its own."""
+    members, count = x.shape[:2]
+    rows = order + count * torch.arange(members, device=order.device).unsqueeze(1)
+    return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, order.shape)
 
 
 def sequences_in_use(weight: Tensor, waiting: Tensor | None) -> Tensor | None:

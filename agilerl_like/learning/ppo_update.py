@@ -19,7 +19,7 @@ from agilerl_like.learning.advantages import (
 )
 from agilerl_like.learning.execution import Execution
 from agilerl_like.learning.gradient_sync import NO_SYNC, GradientSync
-from agilerl_like.learning.minibatches import Minibatches
+from agilerl_like.learning.minibatches import Minibatches, reordered
 from agilerl_like.learning.optimizer import AdamStep, OptimizerName, RowRule, StepRule, clip_scales
 from agilerl_like.learning.ppo_gradient import PPOGradient
 from agilerl_like.learning.ppo_loss import LossCoefs, PolicyEval, PPOLoss, Targets, ppo_loss, ppo_metrics
@@ -307,13 +307,13 @@ class PPOUpdate:
             )
             taken.add(its_targets, evaluation, norms)
             if all_have_samples and not stops_between_steps:
-                self._take_step(adam_step)
+                self.stacked.step_(self.gradient.flat, adam_step)
                 continue
             taken.counts.append(learns & here)
             if stops_between_steps:
                 learns = learns & self._is_near(evaluation, its_targets)
             done.append(learns & here)
-            self._step_of_some(done[-1], adam_step)
+            self.stacked.step_(self.gradient.flat, adam_step, done[-1])
             if not bool(learns.any()):
                 break
         if done:
@@ -333,7 +333,7 @@ class PPOUpdate:
         )
         columns = (targets, batch.observations, batch.actions, batch.masks, batch.starts, batch.state)
         slices, order, padding = minibatches.of(order)
-        targets, *samples = (x if x is None else _reordered(x, order) for x in columns)
+        targets, *samples = (x if x is None else reordered(x, order) for x in columns)
         if padding is not None:
             cast(Tensor, targets)[..., -1].masked_fill_(padding.unsqueeze(-1), 0.0)
         ddof = self.modes.advantage_ddof if self.modes.normalize_advantage == "minibatch" else None
@@ -374,23 +374,6 @@ class PPOUpdate:
         kl = ppo_metrics(PolicyEval(*evaluation), Targets(*targets.unbind()), self.coefs)["approx_kl"]
         return self.gradient_sync.all_reduce_(kl) <= self.kl_limit
 
-    def _take_step(self, adam_step: AdamStep) -> None:
-        """Take a step with all members; weight decay does not reach parameters with `requires_grad=False`."""
-        stacked = self.stacked
-        decays = any(row.weight_decay for row in adam_step.rule.rows)
-        frozen = [(its, its.clone()) for its in stacked.frozen_parameters()] if decays else []
-        stacked.optimizer.step_(stacked.flat, self.gradient.flat, adam_step)
-        for parameter, before in frozen:
-            parameter.copy_(before)
-
-    def _step_of_some(self, learns: Tensor, adam_step: AdamStep) -> None:
-        """Take a step with the members flagged in `learns` `[P]`; weights and moments of the others stay."""
-        adam, stopped = self.stacked.optimizer, (~learns).nonzero().squeeze(1)
-        before = [x[stopped] for x in (self.stacked.flat, adam.exp_avg, adam.exp_avg_sq)]
-        self._take_step(adam_step)
-        for rows, its in zip((self.stacked.flat, adam.exp_avg, adam.exp_avg_sq), before, strict=True):
-            rows[stopped] = its
-
 
 class StepsTaken(NamedTuple):
     """The steps of an epoch, for its metrics: one entry of each list for each minibatch."""
@@ -409,13 +392,6 @@ class StepsTaken(NamedTuple):
         self.targets.append(targets)
         self.evaluations.append(evaluation)
         self.norms.append(norms)
-
-
-def _reordered(x: Tensor, order: Tensor) -> Tensor:
-    """Return each member's sequences `[P, S, …]` in an order `[P, S']` of its own."""
-    members, count = x.shape[:2]
-    rows = order + count * torch.arange(members, device=order.device).unsqueeze(1)
-    return x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, order.shape)
 
 
 def _with_shares(targets: Tensor, minibatches: Sequence[slice], ddof: int | None = None) -> tuple[Tensor, Tensor]:
@@ -486,9 +462,9 @@ class RolloutUpdate:
             metrics["explained_variance"] = explained_variance
             return TensorDict(metrics, batch_size=explained_variance.shape)
         _, sequences, length, _ = batch.observations.shape
-        count = min(sequences, self.num_minibatches or max(1, round(sequences * length / self.batch_size)))
+        minibatches = Minibatches.of_size(self.batch_size, self.num_minibatches, sequences, length, batch.used)
         steps_before = stacked.optimizer.steps.clone()
-        total, epochs = update.epochs(batch, Minibatches(count, sequences, batch.used), self.shuffle)
+        total, epochs = update.epochs(batch, minibatches, self.shuffle)
         for _, stack in stacked.parts:
             stack.module.advance_fades_(1 / FADE_UPDATES)
         metrics = {name: sums / epochs for name, sums in total.items()}

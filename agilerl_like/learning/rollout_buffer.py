@@ -48,6 +48,12 @@ class FinalObservations(TensorClass):
         found.observations[member, place] = rows
         return found
 
+    @property
+    def places(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Member, place among the member's K, time and env `[n]` of each of them."""
+        member, place = (self.time >= 0).nonzero().unbind(1)
+        return member, place, self.time[member, place], self.env[member, place]
+
     @classmethod
     def none(cls, like: Tensor, members: int) -> FinalObservations:
         """Return no final observations, of the width, dtype and device of `like` `[…, D]`."""
@@ -70,6 +76,7 @@ class Rollout(TensorClass):
     state: Tensor  # [P, E, M, K, H], hidden state before the first step
     waiting: Tensor | None = None  # [P, 2, T, E], see `own_time`; None if no agent waited or was paid without acting
     uniform: Tensor | None = None  # [P, T, E], True where the action was drawn uniformly and not by the policy
+    next_masks: Tensor | None = None  # [P, T, E, choices], of the true next state; see `RolloutBuffer`
 
     @classmethod
     def from_steps(
@@ -86,6 +93,7 @@ class Rollout(TensorClass):
         state: Tensor,
         waiting: Tensor | None = None,
         uniform: Tensor | None = None,
+        next_masks: Tensor | None = None,
     ) -> Rollout:
         """Return a rollout of steps in the order of time: `[T, P, E, …]`, and `[2, T, P, E]` for `waiting`."""
         return cls(
@@ -101,6 +109,7 @@ class Rollout(TensorClass):
             state=state,
             waiting=None if waiting is None else waiting.permute(2, 0, 1, 3),
             uniform=None if uniform is None else uniform.transpose(0, 1),
+            next_masks=None if next_masks is None else next_masks.transpose(0, 1),
             batch_size=state.shape[:1],
         )
 
@@ -126,7 +135,7 @@ class Rollout(TensorClass):
 
 
 STEP_FIELDS = ("observations", "actions", "rewards", "terminated", "ended", "valid", "masks", "uniform")
-"""The fields of a `Rollout` that are `[P, T, E, …]`."""
+"""The fields of a `Rollout` that are `[P, T, E, …]`, of algorithms whose envs processes may share."""
 LastSteps = Callable[[list[int], int], Rollout]
 """(members, length) -> the last steps of these members."""
 
@@ -140,7 +149,9 @@ class RolloutBuffer:
     """A ring of `length` steps of P members with E envs each.
 
     Observations and actions are stored on the device. Rewards and flags stay with the env's arrays until an update,
-    which for numpy takes four cheap copies per step and one transfer per rollout.
+    which for numpy takes four cheap copies per step and one transfer per rollout. With `stores_next_masks` the action
+    masks of the state that each step leads to are stored, too, for updates that choose the best legal action there; at
+    the end of an episode that is its last state, and not the first one of the next episode.
     """
 
     def __init__(
@@ -156,8 +167,10 @@ class RolloutBuffer:
         device: torch.device,
         arrays: ArrayBackend,
         describe_row: Callable[[int, int], str] = "member {}, env {} of its own".format,
+        stores_next_masks: bool = False,
     ) -> None:
         _check_memory(length, members, envs, encoding)
+        self.stores_next_masks = stores_next_masks
         self.describe_row = describe_row
         """Describes a member's env in error messages."""
         self.length, self.members, self.envs, self.mask_size, self.device = length, members, envs, mask_size, device
@@ -165,6 +178,7 @@ class RolloutBuffer:
         self.observations = torch.zeros(length, members, envs, encoding.size, dtype=encoding.dtype, device=device)
         self.actions = torch.zeros(length, members, envs, action_size, dtype=action_dtype, device=device)
         self.masks: Tensor | None = None
+        self.next_masks: Tensor | None = None
         self.waiting: Tensor | None = None  # [length, P, 2, E]
         self.uniform: Tensor | None = None
         self.outcomes: Array = arrays.zeros(length, members, 4, envs, dtype=np.float32)  # as in `Rollout`
@@ -182,7 +196,7 @@ class RolloutBuffer:
         """Enlarge the ring to `length` steps and keep those that are stored; parts made before view the old memory."""
         _check_memory(length, self.members, self.envs, self.encoding)
         by_age, more = (self.cursor + np.arange(self.length)) % self.length, length - self.length
-        for name in ("observations", "actions", "masks", "waiting", "uniform", "outcomes"):
+        for name in ("observations", "actions", "masks", "next_masks", "waiting", "uniform", "outcomes"):
             if (ring := getattr(self, name)) is not None:
                 setattr(self, name, _enlarged(ring, by_age, more))
         self.successors.enlarge(by_age, self.observations)
@@ -204,6 +218,11 @@ class RolloutBuffer:
         ended, valid = self.outcomes[last, :, 2], self.outcomes[last, :, 3]  # [P, E]
         valid[np.outer(never_bootstraps, rows) & (ended == 0)] = 0.0
         ended[:, rows] = 1.0
+
+    def all_legal(self) -> Tensor:
+        """Return action masks of all steps that allow everything, `[length, P, E, choices]`."""
+        shape = (self.length, self.members, self.envs, self.mask_size)
+        return torch.ones(shape, dtype=torch.bool, device=self.device)
 
     def part(self, columns: slice) -> BufferPart:
         """Return views of some envs of every member."""
@@ -252,6 +271,7 @@ class RolloutBuffer:
             state[members],
             None if self.waiting is None else pick(self.waiting).to(self.device).permute(2, 0, 1, 3),
             None if self.uniform is None else pick(self.uniform),
+            None if self.next_masks is None else pick(self.next_masks),
         )
         _check_finite(rollout, self.encoding, lambda member, env: self.describe_row(members[member], env))
         return rollout
@@ -287,8 +307,7 @@ class BufferPart:
         self._actions[place] = actions
         buffer = self._buffer
         if mask is not None and buffer.masks is None:
-            shape = (buffer.length, buffer.members, buffer.envs, buffer.mask_size)
-            buffer.masks = torch.ones(shape, dtype=torch.bool, device=buffer.device)
+            buffer.masks = buffer.all_legal()
         if buffer.masks is not None:
             buffer.masks[place, :, self._columns] = True if mask is None else mask
 
@@ -312,7 +331,22 @@ class BufferPart:
         outcome[:, 3] = transition.valid.reshape(shape)
         if transition.next_obs is not transition.obs:
             self._buffer.successors.put(place, self._columns, transition)
+        if self._buffer.stores_next_masks:
+            self._put_next_masks(place, transition)
         self._put_waiting(place, transition)
+
+    def _put_next_masks(self, place: int, transition: Transition) -> None:
+        """Store the masks of the states that a step led to; memory is allocated when the first mask comes."""
+        buffer, mask, last = self._buffer, transition.action_mask, transition.last_mask
+        if buffer.next_masks is None:
+            if mask is None and last is None:
+                return
+            buffer.next_masks = buffer.all_legal()
+        here = buffer.next_masks[place, :, self._columns]
+        here[:] = True if mask is None else torch.as_tensor(mask).to(buffer.device).view(here.shape)
+        if transition.next_obs is not transition.obs:
+            ended = torch.as_tensor(transition.ended).to(buffer.device).view(here.shape[:2])
+            here[ended] = True if last is None else torch.as_tensor(last).to(buffer.device).view(here.shape)[ended]
 
     def _put_waiting(self, place: int, transition: Transition) -> None:
         """Store which agents waited and will wait; memory is allocated when the first one does."""

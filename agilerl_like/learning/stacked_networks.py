@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from agilerl_like.learning.optimizer import Adam
+from agilerl_like.learning.optimizer import Adam, AdamStep
 from agilerl_like.modules.layers import RunningNorm
 from agilerl_like.modules.param_stack import ParamStack, layout, views
 from agilerl_like.networks.actor_critic import ActorCritic
@@ -78,6 +78,24 @@ class StackedNetworks:
             for prefix, module in stack.module.named_modules()
             for name in getattr(module, "frozen_parameters", ())
         ]
+
+    @torch.no_grad()
+    def step_(self, gradient: Tensor, step: AdamStep, members: Tensor | None = None) -> None:
+        """Take a step of the optimizer by a gradient `[P, N]` with the members flagged in `members` `[P]`; None: all.
+
+        Weights and moments of the others stay. Weight decay does not reach parameters with `requires_grad=False`.
+        """
+        adam = self.optimizer
+        rows = () if members is None else (self.flat, adam.exp_avg, adam.exp_avg_sq)
+        others = slice(0) if members is None else (~members).nonzero().squeeze(1)
+        before = [x[others] for x in rows]
+        decays = any(row.weight_decay for row in step.rule.rows)
+        frozen = [(its, its.clone()) for its in self.frozen_parameters()] if decays else []
+        adam.step_(self.flat, gradient, step)
+        for parameter, its in frozen:
+            parameter.copy_(its)
+        for x, its in zip(rows, before, strict=True):
+            x[others] = its
 
     @property
     def is_finite(self) -> Tensor:

@@ -387,6 +387,28 @@ def split_recurrent(encoder_config: Mapping[str, Any]) -> tuple[dict[str, Any], 
     return {name: value for name, value in encoder_config.items() if name not in memory}, memory
 
 
+def with_layer_norm(net_config: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> dict[str, Any]:
+    """Return a `net_config` whose layers are normalised where it does not set `layer_norm`, for these observations.
+
+    Layers of encoder and head have it, and the encoder's outputs, too (`output_layernorm`). Of observations with
+    several parts the extractors have it that no entry of `extractors` configures. Other kinds of encoders, such as
+    `simba` and `resnet`, stay as they are.
+    """
+    config = {key: value for key, value in (net_config or {}).items() if value is not None}
+    name = named_encoder(config)
+    kind = ENCODERS.get(default_encoder(leaves) if name is None else name)  # an unknown name is an error of the spec
+    encoder = dict(_mapping("encoder_config", config.get("encoder_config", {})))
+    normed = {"layer_norm": True}
+    if kind is not None and kind.spec is MultiInputSpec:
+        parts = ["cnn_config", *(["mlp_config"] if encoder.get("vector_space_mlp") is True else [])]
+        encoder |= {part: {**normed, **_mapping(part, encoder.get(part) or {})} for part in parts}
+    elif kind is not None:
+        known = {each.name for each in fields(kind.spec)}
+        encoder = {key: True for key in ("layer_norm", "output_layernorm") if key in known} | encoder
+    head = {**normed, **_mapping("head_config", config.get("head_config", {}))}
+    return {**config, "encoder_config": encoder, "head_config": head}
+
+
 def with_critic_config(
     net_config: Mapping[str, Any] | None, critic_config: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:

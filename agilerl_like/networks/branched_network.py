@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agilerl_like.modules.composite import CompositeModule
 from agilerl_like.modules.evolvable_module import EvolvableModule
-from agilerl_like.modules.layers import skip_init
+from agilerl_like.modules.layers import RunningNorm, skip_init
 from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import alias_parameter, rebuild_with
 from agilerl_like.networks.actor_critic import ActorCritic, Network
@@ -31,11 +31,12 @@ class BranchedNetwork(ActorCritic):
     A subclass builds the branches, and names them in `branches`.
     """
 
-    def __init__(self, spec: NetworkSpec) -> None:
+    def __init__(self, spec: NetworkSpec, observation_norm: RunningNorm | NoNorm | None = None) -> None:
         CompositeModule.__init__(self)
         self.spec = spec
         self.share_encoders = False
-        self.observation_norm, self.value_norm = NoNorm(), NoNorm()
+        self.observation_norm = NoNorm() if observation_norm is None else observation_norm
+        self.value_norm = NoNorm()
 
     @property
     def branches(self) -> dict[str, Network]:
@@ -85,7 +86,7 @@ class BranchedNetwork(ActorCritic):
         return network
 
     def stack_key(self) -> Hashable:
-        return type(self), self.spec.stack_key(), self.share_encoders
+        return type(self), self.spec.stack_key(), self.share_encoders, type(self.observation_norm)
 
     @property
     def parts(self) -> dict[str, EvolvableModule]:

@@ -22,10 +22,11 @@ from agilerl_like.modules.mlp import EvolvableMLP, MLPSpec
 from agilerl_like.modules.param_stack import rebuild_with, update_count_flags
 from agilerl_like.modules.spec import Arguments
 from agilerl_like.modules.weight_transfer import transfer_weights_
+from agilerl_like.networks.action_values import ActionValueNetwork, value_head
 from agilerl_like.networks.actor_critic import VANISHING_GAIN, Actor, Network
 from agilerl_like.networks.architecture import NetworkSpec, make_encoder
 from agilerl_like.networks.branched_network import BranchedNetwork, no_memory
-from agilerl_like.networks.exploration import EpsilonGreedy, NoisyTanh, SquashedGaussian
+from agilerl_like.networks.exploration import NoisyTanh, SquashedGaussian
 from agilerl_like.networks.observation_norm import ObservationNormKind, make_observation_norm
 from agilerl_like.networks.recurrent_state import NO_SEQUENCE, SequenceInfo
 
@@ -34,15 +35,6 @@ class OffPolicyNetwork(BranchedNetwork):
     """Branches without memory, and their target; the first branch, `actor`, acts."""
 
     target: OffPolicyNetwork
-
-    def __init__(
-        self, spec: NetworkSpec, encoding: ObservationEncoder, normalize_observation: ObservationNormKind
-    ) -> None:
-        super().__init__(spec)
-        self.observation_norm = make_observation_norm(encoding, normalize_observation)
-
-    def stack_key(self) -> Hashable:
-        return super().stack_key(), type(self.observation_norm)
 
     # -- the target
 
@@ -75,8 +67,8 @@ class OffPolicyNetwork(BranchedNetwork):
         return cast(OffPolicyNetwork, super().rebuild(spec))
 
 
-class QNetwork(OffPolicyNetwork):
-    """Action values of a Discrete space; dueling: a value and an advantage head on one encoder (Wang et al. 2016)."""
+class QNetwork(OffPolicyNetwork, ActionValueNetwork):
+    """Action values of a Discrete space, and their target."""
 
     target: QNetwork  # pyright: ignore[reportIncompatibleVariableOverride]  # a copy of this network
 
@@ -89,34 +81,8 @@ class QNetwork(OffPolicyNetwork):
         dueling: bool = False,
         normalize_observation: ObservationNormKind = False,
     ) -> None:
-        super().__init__(spec, encoding, normalize_observation)
-        self.share_encoders = dueling
-        distribution = EpsilonGreedy(action_space)
-        encoder = make_encoder(spec, encoding, "actor", distribution.num_outputs)
-        self.actor = Actor(encoder, no_memory(spec), _values(spec, distribution.num_outputs), distribution)
-        if dueling:
-            self._modules["critic"] = Network(encoder, self.actor.memory, _values(spec, 1))
+        super().__init__(spec, encoding, action_space, dueling=dueling, normalize_observation=normalize_observation)
         self.add_target()
-
-    @property
-    def branches(self) -> dict[str, Network]:
-        return {"actor": self.actor, "critic": self.critic} if self.share_encoders else {"actor": self.actor}
-
-    def head_spec(self, branch: str, spec: NetworkSpec) -> MLPSpec:
-        return cast(MLPSpec, spec.value_head())
-
-    def q_values(self, x: Tensor) -> Tensor:
-        """Return the values `[…, actions]` of normalised observations."""
-        latent = self.actor.encoder(x)
-        values = self.actor.head(latent)
-        if self.share_encoders:
-            values = values - values.mean(-1, keepdim=True) + self.critic.head(latent)
-        return values.to(self.dtype)
-
-    def evaluate(self, x: Tensor, sequence_info: SequenceInfo = NO_SEQUENCE) -> tuple[Tensor, Tensor]:
-        """Return the action values `[…, actions]` and the largest of them `[…]`."""
-        values = self.q_values(x)
-        return values, values.max(-1).values
 
 
 class ContinuousNetwork(OffPolicyNetwork):
@@ -134,7 +100,7 @@ class ContinuousNetwork(OffPolicyNetwork):
         stochastic: bool = False,
         normalize_observation: ObservationNormKind = False,
     ) -> None:
-        super().__init__(spec, encoding, normalize_observation)
+        super().__init__(spec, make_observation_norm(encoding, normalize_observation))
         distribution = SquashedGaussian(action_space) if stochastic else NoisyTanh(action_space)
         if stochastic:
             self.log_alpha = nn.Parameter(torch.zeros(1))
@@ -148,7 +114,7 @@ class ContinuousNetwork(OffPolicyNetwork):
         both = gymnasium.spaces.Box(-np.inf, np.inf, (encoding.size + distribution.size,))
         for name in ("critic", "critic2") if twin else ("critic",):
             encoder = make_encoder(spec, ObservationEncoder(both), "critic", 1)
-            self._modules[name] = Network(encoder, no_memory(spec), _values(spec, 1))
+            self._modules[name] = Network(encoder, no_memory(spec), value_head(spec, 1))
         self.add_target()
 
     @property
@@ -208,10 +174,6 @@ class ContinuousNetwork(OffPolicyNetwork):
 def smallest(values: tuple[Tensor, ...]) -> Tensor:
     """Return the smallest of the critics' values `[…]`."""
     return values[0] if len(values) == 1 else torch.minimum(*values)
-
-
-def _values(spec: NetworkSpec, outputs: int) -> EvolvableMLP:
-    return EvolvableMLP(cast(MLPSpec, spec.value_head()), spec.latent_dim, outputs)
 
 
 def _new_tensor(tensor: Tensor) -> Tensor:
