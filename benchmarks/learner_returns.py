@@ -1,4 +1,4 @@
-"""What DQN, TD3, SAC, evolution strategies and Q-learning reach with the bundled configurations, five seeds each.
+"""What DQN, PQN, TD3, SAC, evolution strategies and Q-learning reach with the bundled configurations, five seeds each.
 
 A run trains the configuration as it is shipped, so it ends at its target or with its budget; then its best agent has
 fresh episodes without exploration. DQN on LunarLander has AgileRL and Stable-Baselines3 beside it, SAC on HalfCheetah
@@ -83,6 +83,7 @@ class Wanted:
 
 CASES: Mapping[str, Wanted] = {
     "cartpole_dqn": Wanted("DQN, CartPole-v1", 475.0),
+    "cartpole_pqn": Wanted("PQN, CartPole-v1", 475.0, seeds=4),
     "lunar_lander_dqn": Wanted("DQN, LunarLander-v3", 200.0, seeds=4),
     "pendulum_td3": Wanted("TD3, Pendulum-v1", -180.0),
     "pendulum_sac": Wanted("SAC, Pendulum-v1", -180.0),

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from agilerl_like.envs.action_masks import ActionMasks
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError, unknown_name
 
@@ -95,6 +96,27 @@ class EpisodeEnds:
         if isinstance(final, np.ndarray) and final.dtype == object:
             return tree_map(lambda *parts: np.stack(parts), *final[rows])
         return tree_map(lambda part: np.array(as_numpy(part))[rows], final)
+
+
+class NextMasks:
+    """Reads the action masks of the observations that the actions of a hand-written loop lead to."""
+
+    def __init__(self, action_space: gymnasium.Space, mode: AutoresetMode) -> None:
+        self._masks, self._in_same_step = ActionMasks(action_space), mode is AutoresetMode.SAME_STEP
+
+    def read(self, infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
+        """Return the masks `[E, choices]` in the infos of a step, given which rows `[E]` ended; None before any.
+
+        Raises:
+            ConfigurationError: the masks do not fit the action space.
+            EnvStepError: a mask allows nothing.
+        """
+        rows = np.arange(len(ended))
+        last = self._masks.read_last(infos, rows) if self._in_same_step else None
+        mask = self._masks.read(infos, rows, ended=ended)
+        if mask is None or not self._in_same_step:
+            return mask
+        return np.where(ended[:, None], True if last is None else last, mask)
 
 
 def as_numpy(values: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from agilerl_like.algorithms.agilerl_experiences import Experiences, RawActions, as_rollout, copied_state
-from agilerl_like.algorithms.episode_ends import EpisodeEnds, as_numpy
+from agilerl_like.algorithms.episode_ends import EpisodeEnds, NextMasks, as_numpy
 from agilerl_like.envs.pytree import tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.learning.advantages import Precomputed
@@ -36,6 +36,7 @@ class _Step(NamedTuple):
     value: np.ndarray | None
     mask: np.ndarray | None
     final: LastObservations
+    next_mask: np.ndarray | None
 
 
 class RolloutBuilder:
@@ -58,6 +59,8 @@ class RolloutBuilder:
         if not hasattr(agent, "learner"):
             raise ConfigurationError(f"agent={agent!r:.100}; allowed is an agent of one policy, such as PPO")
         self._ends = EpisodeEnds(env, autoreset)
+        reads_masks = getattr(agent.group_class, "stores_next_masks", False)
+        self._next_masks = NextMasks(agent.action_space, self._ends.mode) if reads_masks else None
         self._starts_next: np.ndarray | None = None
         self._agent = agent
         self.empty()
@@ -109,19 +112,25 @@ class RolloutBuilder:
         """Add one step of E envs; arrays are `[E, …]`, `obs` and `next_obs` as the env returned them.
 
         `action` is that of `get_action`, not clipped. `infos` of `env.step` is needed with "SameStep", where it has
-        the last observations of ended episodes. `log_prob` and `value` are those of `get_action`; None: they are
-        computed before the update, as in `train_on_policy`. `acting` is False where no action was taken, although
-        the episode may end there; None: it follows from `autoreset`. `hidden_state` is the state that `get_action` of a
-        recurrent agent was given.
+        the last observations of ended episodes, and by PQN, if there are action masks: it has those of `next_obs`.
+        `log_prob` and `value` are those of `get_action`; None: they are computed before the update, as in
+        `train_on_policy`. `acting` is False where no action was taken, although the episode may end there; None: it
+        follows from `autoreset`. `hidden_state` is the state that `get_action` of a recurrent agent was given.
 
         Raises:
-            ConfigurationError: the last observation of a truncated episode is missing.
+            ConfigurationError: the last observation of a truncated episode is missing, or its action mask (PQN).
         """
         if self._clears_at_next_step:
             self._discard()
         action = as_numpy(action)
         ends = self._ends.read(terminated, truncated, next_obs, infos or {}, envs=len(action), acting=acting)
         shape = ends.ended.shape
+        next_mask = None if self._next_masks is None else self._next_masks.read(infos or {}, ends.ended)
+        if self._next_masks is not None and action_mask is not None and next_mask is None:
+            raise ConfigurationError(
+                f"infos={infos!r:.100} has no action_mask, but the action had one; allowed are the infos of env.step, "
+                "which have the action masks of next_obs"
+            )
         if not self._steps:
             self._hidden_state = copied_state(hidden_state)
         self._steps.append(
@@ -136,6 +145,7 @@ class RolloutBuilder:
                 None if value is None else np.array(as_numpy(value), np.float32).reshape(shape),
                 None if action_mask is None else np.array(as_numpy(action_mask), np.bool_),
                 (ends.cut, ends.last),
+                next_mask,
             )
         )
         self._next_obs, self._starts_next = tree_map(lambda part: np.array(as_numpy(part)), next_obs), ends.starts_next
@@ -181,6 +191,11 @@ class RolloutBuilder:
             acting=None if all(step.acting.all() for step in steps) else [step.acting for step in steps],
         )
         rollout = with_limits(rollout, [step.final for step in steps], encode)
+        following = [step.next_mask for step in steps]
+        if any(mask is not None for mask in following):  # an env may give its first mask in a later step
+            legal = np.ones((envs, mask_size), np.bool_)
+            each = np.stack([legal if mask is None else mask for mask in following])[None]
+            rollout = rollout.replace(next_masks=torch.from_numpy(each).to(rollout.rewards.device))
         return rollout, precomputed if known else None
 
 

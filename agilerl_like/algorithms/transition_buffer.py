@@ -9,8 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from agilerl_like.algorithms.episode_ends import EpisodeEnds, as_numpy
-from agilerl_like.envs.action_masks import ActionMasks
+from agilerl_like.algorithms.episode_ends import EpisodeEnds, NextMasks, as_numpy
 from agilerl_like.envs.pytree import Tree, tree_map
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.resources import check_memory
@@ -45,7 +44,8 @@ class TransitionBuffer:
         if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
             raise ConfigurationError(f"capacity={capacity!r} must be a positive integer")
         self._agent, self._capacity = agent, capacity
-        self._ends, self._masks = EpisodeEnds(env, autoreset), ActionMasks(agent.action_space)
+        self._ends = EpisodeEnds(env, autoreset)
+        self._masks = NextMasks(agent.action_space, self._ends.mode)
         self._generator = generator(agent.seed, Purpose.MANUAL, Purpose.MINIBATCHES, agent.index)
         self._rows: dict[str, Tree] = {}
         self._is_new = np.zeros(0, np.bool_)  # which transitions no sample had
@@ -93,7 +93,7 @@ class TransitionBuffer:
         places = (self._stored + np.arange(len(kept))) % self.capacity
         for name, part in step.items():
             self._rows[name] = tree_map(lambda ring, new: _with_rows(ring, places, new), self._rows[name], part)
-        mask = self._read_masks(infos, ends.ended)
+        mask = self._masks.read(infos, ends.ended)
         if mask is not None:
             if self._next_masks is None:
                 self._next_masks = np.ones((self.capacity, mask.shape[1]), np.bool_)
@@ -101,15 +101,6 @@ class TransitionBuffer:
         self._is_new[places] = True
         self._stored += len(kept)
         return len(kept)
-
-    def _read_masks(self, infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
-        """Return the action masks `[E, choices]` of the observations that the actions led to; None before any."""
-        rows, in_same_step = np.arange(len(ended)), self._ends.mode is AutoresetMode.SAME_STEP
-        last = self._masks.read_last(infos, rows) if in_same_step else None
-        mask = self._masks.read(infos, rows, ended=ended)
-        if mask is None or not in_same_step:
-            return mask
-        return np.where(ended[:, None], True if last is None else last, mask)
 
     def sample(self, batch_size: int | None = None) -> dict[str, Any]:
         """Return transitions that are drawn uniformly with replacement; None: as many as the agent's `batch_size`.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
@@ -92,7 +92,7 @@ def found_yaml(run: Run, config: Config) -> str:
     }
     if schedules := _schedules(config, found["algorithm"]):
         found["algorithm"]["schedules"] = schedules
-    if issubclass(config.algorithm_class, OnPolicyAlgorithm):  # what has no effect with a choice that was found
+    if issubclass(config.algorithm_class, RolloutAlgorithm):  # what has no effect with a choice that was found
         for unused in settings_without_effect({**vars(defaults), **found["algorithm"]}):
             found["algorithm"].pop(unused.name, None)
     if not config.algorithm_class.group_class.has_networks:

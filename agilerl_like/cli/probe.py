@@ -35,7 +35,7 @@ def probe(
         names: Environments; all of them that the algorithm supports if left out.
         seed: Seed of all random streams.
         teams: Train IPPO in multi-agent environments.
-        algorithm: PPO, DQN, TD3, DDPG, SAC, OpenAIES, CMAES or QLearning; or IPPO, which is --teams.
+        algorithm: PPO, PQN, DQN, TD3, DDPG, SAC, OpenAIES, CMAES or QLearning; or IPPO, which is --teams.
     """
     algorithms = registered("algorithm")
     if algorithm not in algorithms:

@@ -12,7 +12,7 @@ from typing import Any
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
 from agilerl_like.cli.found import write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
@@ -238,7 +238,7 @@ def _shortest_generation(config: Config, *, has_ranges: bool) -> int:
     A rollout has whole vector steps, too; algorithms without rollouts may have an update at any step.
     """
     envs = config.environment.num_envs
-    has_rollouts = issubclass(config.algorithm_class, OnPolicyAlgorithm)
+    has_rollouts = issubclass(config.algorithm_class, RolloutAlgorithm)
     rollout = _whole_vector_steps(SMALLEST_ROLLOUT, envs) if has_rollouts else SMALLEST_ROLLOUT
     longest = _longest_rollout(config) if has_ranges else 0
     return _whole_vector_steps(max(UPDATES_IN_GENERATION * rollout, longest), envs)
@@ -251,7 +251,7 @@ def _whole_vector_steps(steps: int, envs: int) -> int:
 def _searched_settings(config: Config) -> dict[str, Any]:
     """Return the settings without `REPLACED`; of PPO, learn_step and batch_size stand for what these are."""
     settings, envs = config.algorithm.settings(), config.environment.num_envs
-    if issubclass(config.algorithm_class, OnPolicyAlgorithm):
+    if issubclass(config.algorithm_class, RolloutAlgorithm):
         rollout = envs * rollout_steps(settings, envs)
         if settings["num_steps"] is not None:
             settings["learn_step"] = rollout
@@ -265,7 +265,7 @@ def _longest_rollout(config: Config) -> int:
 
     `search_space` shortens rollouts; those of a file stay, and a generation needs an update.
     """
-    if not issubclass(config.algorithm_class, OnPolicyAlgorithm):
+    if not issubclass(config.algorithm_class, RolloutAlgorithm):
         return 0
     settings, envs = config.algorithm.settings(), config.environment.num_envs
     ranges = {name: its.parameter for name, its in config.hyperparameters.items()}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agilerl_like.algorithms.exploration_ranges import exploration_within_bounds, is_continuous
-from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
 from agilerl_like.algorithms.settings import LIMITS, evolvable_settings
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
@@ -48,7 +48,7 @@ def search_space(
     """
     ranges = _ranges(algorithm_class, action_space, given)
     longest = sys.maxsize
-    if issubclass(algorithm_class, OnPolicyAlgorithm):
+    if issubclass(algorithm_class, RolloutAlgorithm):
         longest = max(SMALLEST_ROLLOUT, evo_steps // UPDATES_IN_GENERATION)
     else:
         ranges.pop("learn_step", None)
@@ -79,10 +79,10 @@ def _ranges(algorithm_class: type[Any], action_space: Any, given: Mapping[str, A
     wanted = {**RANGES, **({**CONTINUOUS, **exploration_within_bounds(given)} if is_continuous(action_space) else {})}
     wanted |= algorithm_class.group_class.search_ranges
     known = {*evolvable_settings(algorithm_class.config)}
-    if issubclass(algorithm_class, OnPolicyAlgorithm):
+    if issubclass(algorithm_class, RolloutAlgorithm):
         settings = {**vars(algorithm_class.config()), **given}
         known -= {unused.name for unused in settings_without_effect(settings)}
-        if settings[LR_SCHEDULE] == ADAPTIVE:
+        if settings.get(LR_SCHEDULE) == ADAPTIVE:
             low, high = max(wanted["lr"]["min"], settings["lr_min"]), min(wanted["lr"]["max"], settings["lr_max"])
             wanted["lr"] = {**wanted["lr"], "min": low, "max": high}
     known -= {name for name, value in given.items() if value is None or (not value and name in LIMITS)}

@@ -20,6 +20,7 @@ from agilerl_like.algorithms.ippo import IPPO
 from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.ppo import PPO
 from agilerl_like.algorithms.ppo_learner import PPOLearner
+from agilerl_like.algorithms.pqn import PQN
 from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.envs.factory import make_vect_envs
 from agilerl_like.envs.multi_agent.pettingzoo import make_multi_agent_vect_envs
@@ -42,6 +43,8 @@ from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Chosen to train within seconds; all other settings are the defaults."""
+ROLLOUT_VALUES: dict[str, Any] = {"lr": 5e-3, "learn_step": 512, "batch_size": 64, "eps_end": 1.0}
+"""Settings of PQN, whose actions are all random."""
 OFF_POLICY: dict[str, Any] = {
     "lr": 1e-2,
     "learn_step": NUM_ENVS,
@@ -117,7 +120,7 @@ class ProbeRecord:
 def suits(probe: Probe, algorithm: str) -> bool:
     """Return whether an algorithm can solve a probe: it supports the actions, and has values or memory if needed."""
     kind: Any = registered("algorithm").find("algorithm", algorithm)
-    if not issubclass(kind, OffPolicyAlgorithm | QLearning | EvolutionStrategy):
+    if not issubclass(kind, OffPolicyAlgorithm | PQN | QLearning | EvolutionStrategy):
         return True
     has_answers = bool(probe.actions) or not issubclass(kind, EvolutionStrategy)
     return has_answers and probe.needs == "" and kind.supports(probe.make().action_space)
@@ -139,6 +142,8 @@ def solve(probe: Probe | MultiAgentProbe, *, seed: int = 0, algorithm: str = PPO
             defaults = {**EVOLUTION[kind.algo], **_image_settings(probe)}
         elif issubclass(kind, QLearning):
             defaults = TABULAR
+        elif issubclass(kind, PQN):
+            defaults = {**ROLLOUT_VALUES, **_image_settings(probe)}
         elif issubclass(kind, OffPolicyAlgorithm):
             defaults = {**OFF_POLICY, **OWN_SETTINGS.get(kind.algo, {}), **_image_settings(probe)}
         else:
@@ -188,7 +193,7 @@ def _answers(probe: Probe | MultiAgentProbe, agent: Any) -> Iterator[Answer]:
 
 
 def check_expectations(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
+    agent: PPO | PPOLearner | PQN | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
     expectations: Iterable[ExpectedValue | ExpectedAction],
 ) -> Iterable[Answer]:
     """Yield an agent's answer for each expectation."""
@@ -204,12 +209,12 @@ def check_expectations(
 
 
 def _act_and_value(
-    agent: PPO | PPOLearner | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
+    agent: PPO | PPOLearner | PQN | OffPolicyAlgorithm[Any] | QLearning | EvolutionStrategy[Any],
     episode: Iterable[Observation],
     mask: tuple[bool, ...] = (),
 ) -> tuple[Any, Any]:
     """Return the agent's action and value after the last observation of an episode."""
-    if isinstance(agent, OffPolicyAlgorithm | QLearning | EvolutionStrategy):
+    if isinstance(agent, OffPolicyAlgorithm | PQN | QLearning | EvolutionStrategy):
         *_, last = episode
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], as_observation(last))
         masks = np.array([mask]) if mask else None

@@ -23,7 +23,7 @@ import psutil
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.on_policy_algorithm import OnPolicyAlgorithm
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.distributed.launcher import check_launch, unavailable_reason
 from agilerl_like.distributed.process_group import ProcessGroup, check_shared_device
@@ -291,7 +291,7 @@ def sample_shard(env: Any, env_setup: EnvSetup, population: BasePopulation, memb
 def _shorten_rounds(agent: EvolvableAlgorithm, num_envs: int) -> int:
     """Make the updates of a copy short, and return how many of them are an update of the agent."""
     agent.learning_starts = 0
-    if not isinstance(agent, OnPolicyAlgorithm):  # a round of these ends after `SLOWEST_ROUND` seconds at most
+    if not isinstance(agent, RolloutAlgorithm):  # a round of these ends after `SLOWEST_ROUND` seconds at most
         return 1
     epochs, agent.update_epochs = agent.update_epochs, 1
     steps = max(agent.batch_size, ROUND_STEPS * num_envs)
