@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 from gymnasium.spaces import Discrete
 
-from agilerl_like import DQN, IPPO, PPO, SAC, TD3, QLearning, train_off_policy, train_on_policy
+from agilerl_like import DQN, IPPO, PPO, PQN, SAC, TD3, QLearning, train_off_policy, train_on_policy
 from agilerl_like.algorithms.agent_groups import group_of
 from agilerl_like.config import Draft
 from agilerl_like.errors import FOREIGN_SETTINGS, ConfigurationError
@@ -97,6 +97,7 @@ def test_an_attribute_by_another_name_of_a_setting_is_an_error_and_others_are_fr
     ("algorithm", "space", "given", "hint"),
     [
         (DQN, gymnasium.spaces.Discrete(2), "exploration_fraction", "did you mean 'eps_share'?"),
+        (PQN, gymnasium.spaces.Discrete(2), "exploration_fraction", "did you mean 'eps_share'?"),
         (DQN, gymnasium.spaces.Discrete(2), "buffer_size", "did you mean 'memory_size'?"),
         (DQN, gymnasium.spaces.Discrete(2), "target_network_frequency", "which counts gradient steps; target_network_"),
         (TD3, BOX, "policy_frequency", "did you mean 'policy_delay'?"),

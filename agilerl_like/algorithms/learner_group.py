@@ -61,7 +61,7 @@ class LearnerGroup(Sequence[LearnerT], Generic[LearnerT], ABC):
     """Whether the algorithm has networks, of which a `net_config` describes the architecture."""
     takes_critic_config: ClassVar[bool] = True
     """Whether the critic may have an architecture of its own."""
-    search_ranges: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    search_ranges: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Ranges that differ from those of `any_environment.yaml`, and of a search that starts without knowledge."""
     shares_envs: ClassVar[bool] = False
     """Whether processes may share the envs of a member: it then exchanges experience or gradients by `gradient_sync`,

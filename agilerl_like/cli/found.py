@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agilerl_like.algorithms.ippo import IPPO
-from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.serialization import to_builtin
 from agilerl_like.cli.output import PROGRAM, write_line
 from agilerl_like.config import Config, trust_option

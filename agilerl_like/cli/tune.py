@@ -12,8 +12,8 @@ from typing import Any
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import longest_rollout, rollout_steps
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.cli.found import write_found
 from agilerl_like.cli.output import PROGRAM, checked_seed, write_line, write_note
 from agilerl_like.cli.train import new_folder, remove_if_empty, train_config

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agilerl_like.algorithms.exploration_ranges import exploration_within_bounds, is_continuous
-from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.ppo_config import settings_without_effect
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.settings import LIMITS, evolvable_settings
 from agilerl_like.hpo.schedules import ADAPTIVE, LR_SCHEDULE
 

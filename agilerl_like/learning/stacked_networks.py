@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import torch
+from tensordict import TensorClass
 from torch import Tensor, nn
 
 from agilerl_like.learning.optimizer import Adam, AdamStep
@@ -52,8 +53,13 @@ class StackedNetworks:
             start = rows.stop
         return cls(flat, Adam.fresh(flat, epsilon=epsilon), parts, critic_at)
 
-    def over(self, compute: Callable[..., tuple[Tensor, ...]], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        """Call `compute(network, *rows of the tensors)` for each stack; concatenate the results over members."""
+    def over(
+        self, compute: Callable[..., tuple[Tensor, ...]], *tensors: Tensor | TensorClass | None
+    ) -> tuple[Tensor, ...]:
+        """Call `compute(network, *rows of the tensors)` for each stack; concatenate the results over members.
+
+        A TensorClass `[P]`, such as a rollout, is divided as a tensor is.
+        """
         if len(self.parts) == 1:
             return compute(self.parts[0].stack.module, *tensors)
         found = [

@@ -23,8 +23,8 @@ import psutil
 import torch
 
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
-from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.algorithms.population import BasePopulation
+from agilerl_like.algorithms.rollout_algorithm import RolloutAlgorithm
 from agilerl_like.distributed.launcher import check_launch, unavailable_reason
 from agilerl_like.distributed.process_group import ProcessGroup, check_shared_device
 from agilerl_like.envs.factory import env_config_of

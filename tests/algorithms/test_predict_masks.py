@@ -13,6 +13,7 @@ from agilerl_like import (
     DQN,
     IPPO,
     PPO,
+    PQN,
     ConfigurationError,
     OpenAIES,
     QLearning,
@@ -110,7 +111,7 @@ def test_an_agent_that_learned_with_masks_warns_once_without_them(tmp_path, meth
             act(np.zeros(2), **{argument: LEGAL})
 
 
-@pytest.mark.parametrize("algorithm", [DQN, OpenAIES, QLearning])
+@pytest.mark.parametrize("algorithm", [DQN, PQN, OpenAIES, QLearning])
 def test_further_agents_warn_of_missing_masks(algorithm):
     observed = Discrete(4) if algorithm is QLearning else Trapped.observation_space
     agent = algorithm(observed, Trapped.action_space, seed=0)

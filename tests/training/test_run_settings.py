@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from agilerl_like import (
     IPPO,
     PPO,
+    PQN,
     ConfigurationError,
     HyperparameterConfig,
     Mutations,
@@ -292,6 +293,11 @@ def tables(envs):
     return QLearning.population(2, *spaces, num_envs=2, seed=0, hp_config=HyperparameterConfig(lr=RLParameter(0.1, 1)))
 
 
+def action_values(envs):
+    settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0}
+    return PQN.population(2, envs.single_observation_space, envs.single_action_space, hp_config=RANGES, **settings)
+
+
 def teams(envs):
     spaces = envs.single_observation_spaces, envs.single_action_spaces
     settings = {"learn_step": 32, "batch_size": 16, "net_config": SMALL, "num_envs": 2, "seed": 0, "hp_config": RANGES}
@@ -308,6 +314,9 @@ SCRIPTS = {
     "continuous actions": ppo("Pendulum-v1", evolution={"evolution": "auto"}),
     "settings that are lists": ppo("CartPole-v1", **LISTS),
     "tensors": ppo("CartPole-v1", backend="torch"),
+    "action values of rollouts": of_env(
+        lambda: make_vect_envs("CartPole-v1", 2), train_on_policy, action_values, **EVOLUTION
+    ),
     "tables": of_env(lambda: make_vect_envs("FrozenLake-v1", 2), train_off_policy, tables, **EVOLUTION),
     "teams": of_env(lambda: make_multi_agent_vect_envs(SPEAKER, 2), train_multi_agent_on_policy, teams, **EVOLUTION),
     "AgileRL's names": ppo("CartPole-v1", evolution=ROOM),
