@@ -127,7 +127,8 @@ def test_no_two_files_have_one_name():
 @pytest.mark.parametrize(
     ("environment", "algorithm", "wrappers"),
     [("CartPole-v1", "DQN", 0), ("Acrobot-v1", "DQN", 0), ("Pendulum-v1", "SAC", 0), ("own:Env", "TD3", 0),
-     ("CartPole-v1", "PQN", 0), ("Acrobot-v1", "PQN", 0), ("MiniGrid-Empty-5x5-v0", "DQN", 1), ("Blackjack-v1", "QLearning", 0), ("Acrobot-v1", "OpenAIES", 0),
+     ("CartPole-v1", "PQN", 0), ("Acrobot-v1", "PQN", 0), ("MiniGrid-Empty-5x5-v0", "DQN", 1),
+     ("Blackjack-v1", "QLearning", 0), ("Acrobot-v1", "OpenAIES", 0),
      ("Pendulum-v1", "CMAES", 0)],
 )  # fmt: skip
 def test_another_algorithm_has_its_own_settings(environment, algorithm, wrappers):

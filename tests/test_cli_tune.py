@@ -14,7 +14,7 @@ import torch
 import yaml
 from small_runs import CopyFolder
 
-from agilerl_like import DQN, PPO, OpenAIES, QLearning
+from agilerl_like import DQN, PPO, PQN, OpenAIES, QLearning
 from agilerl_like.cli import found, main, tune
 from agilerl_like.cli.train import train_config
 from agilerl_like.config import Draft, load
@@ -84,6 +84,14 @@ def test_settings_without_an_effect_have_no_range_and_an_adaptive_rate_keeps_its
 def test_an_algorithm_may_define_ranges_of_its_own():
     assert space(DISCRETE, {"lr": 0.5}, algorithm=QLearning)[0]["lr"] == {"min": 0.05, "max": 1.0}
     assert space(DISCRETE)[0]["lr"]["max"] == 0.01
+
+
+def test_rollouts_of_pqn_have_ranges_as_those_of_ppo():
+    ranges, start = space(DISCRETE, {"learn_step": 512, "q_lambda": 0.65}, algorithm=PQN)
+    assert {"learn_step", "batch_size", "q_lambda", "lr", "gamma", "update_epochs"} <= ranges.keys()
+    assert {"ent_coef", "gae_lambda", "clip_coef"} & ranges.keys() == set()
+    assert start == {"learn_step": 512, "q_lambda": 0.65}
+    assert "batch_size" not in space(DISCRETE, {"num_minibatches": 4}, algorithm=PQN)[0]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from agilerl_like.training.multi_agent_env_setup import MultiAgentEnvSetup
 NUM_ENVS = 32
 SETTINGS = {"lr": 5e-3, "learn_step": 512, "batch_size": 256}
 """Chosen to train within seconds; all other settings are the defaults."""
-ROLLOUT_VALUES: dict[str, Any] = {"lr": 1e-2, "learn_step": 4 * NUM_ENVS, "batch_size": NUM_ENVS, "eps_end": 1.0}
+ROLLOUT_VALUES: dict[str, Any] = {"lr": 1e-2, "learn_step": 8 * NUM_ENVS, "batch_size": NUM_ENVS, "eps_end": 1.0}
 """Settings of PQN, whose actions are all random."""
 OFF_POLICY: dict[str, Any] = {
     "lr": 1e-2,

@@ -133,6 +133,28 @@ def test_dqn_solves_probes(name):
         np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
 
 
+PQN_PROBES = {
+    "DiscountedReward": 4_000,
+    "EndlessTruncation": 20_000,
+    "AutoresetLeak": 6_000,
+    "ActionMask": 3_000,
+    "ActionByObservation": 3_000,
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=slow_if(name == "EndlessTruncation")) for name in PQN_PROBES]
+)
+def test_pqn_solves_probes(name):
+    record = solve(replace(PROBES[name], steps=PQN_PROBES[name]), seed=1, algorithm="PQN")
+    for answer in record.answers:
+        np.testing.assert_allclose(answer.found, answer.expected, rtol=0, atol=answer.tolerance, err_msg=answer.what)
+
+
+def test_pqn_that_does_not_learn_fails_a_probe():
+    assert not solve(replace(PROBES["DiscountedReward"], steps=1_000), seed=1, algorithm="PQN", lr=1e-12).solved
+
+
 @pytest.mark.parametrize("options", [{"dueling": True}, {"n_step": 3}, {"double": False, "tau": 1.0}], ids=str)
 def test_dqns_options_solve_probes(options):
     probe = replace(PROBES["DiscountedReward"], steps=3_000)
@@ -143,6 +165,8 @@ def test_an_algorithm_is_tried_where_it_suits():
     assert suits(PROBES["ActionMask"], "DQN")
     assert suits(PROBES["MemoryCue"], "PPO")
     assert not suits(PROBES["MemoryCue"], "DQN")
+    assert not suits(PROBES["MemoryCue"], "PQN")
+    assert not suits(PROBES["ContinuousBounds"], "PQN")
     assert not suits(PROBES["ContinuousBounds"], "DQN")
 
 
