@@ -279,6 +279,7 @@ RANGES = HyperparameterConfig(
 @pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, mode):
     settings = {"hp_config": RANGES, "normalize_observation": True, "schedules": {"lr": "linear"}}
+    settings |= {"sample_hyperparameters": True}
     options = {**RUN, **EVOLUTION}
     whole, _ = train_on_policy(make(mode), pop=population(3, **settings), run_dir=tmp_path / "whole", **options)
     part = tmp_path / "part"
@@ -286,7 +287,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, mode):
     resumed, _ = train_on_policy(make(mode), pop=population(3, **settings), resume=part, **options)
     assert_equal(whole, resumed)
     assert whole.fitness == resumed.fitness
-    assert len({(member.learn_step, member.architecture) for member in whole}) > 1
+    assert len({member.learn_step for member in population(3, **settings)}) == 3
+    assert max(member.index for member in whole) >= 3  # offspring
 
 
 def test_two_processes_train_the_members_of_one(tmp_path):
