@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agilerl_like import PPO, OpenAIES, Population, QLearning, TournamentSelection, make_vect_envs, train_on_policy
+from agilerl_like import PPO, PQN, OpenAIES, Population, QLearning, TournamentSelection, make_vect_envs, train_on_policy
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.hpo.auto import AutoSelection
 from agilerl_like.reporting import Reporter
@@ -248,8 +248,10 @@ def test_measuring_gives_a_rate_for_each_layout_and_changes_nothing(two_cores):
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize(("algorithm", "env"), [(OpenAIES, "CartPole-v1"), (QLearning, "FrozenLake-v1")])
-def test_algorithms_without_rollouts_are_measured(algorithm, env, two_cores, monkeypatch):
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [(PQN, "CartPole-v1"), (OpenAIES, "CartPole-v1"), (QLearning, "FrozenLake-v1")]
+)
+def test_further_algorithms_are_measured(algorithm, env, two_cores, monkeypatch):
     monkeypatch.setattr(process_choice, "SAMPLE_SECONDS", 0.0)
     envs = make_vect_envs(env, num_envs=2, backend="sync")
     population = algorithm.population(2, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
