@@ -394,9 +394,10 @@ def with_layer_norm(net_config: Mapping[str, Any] | None, leaves: Sequence[Leaf]
     several parts the extractors have it that no entry of `extractors` configures. Other kinds of encoders, such as
     `simba` and `resnet`, stay as they are.
     """
-    config = {key: value for key, value in (net_config or {}).items() if value is not None}
+    config = {key: value for key, value in _mapping("net_config", net_config or {}).items() if value is not None}
     name = named_encoder(config)
-    kind = ENCODERS.get(default_encoder(leaves) if name is None else name)  # an unknown name is an error of the spec
+    name = default_encoder(leaves) if name is None else name
+    kind = ENCODERS.get(name) if isinstance(name, str) else None  # an unknown name is an error of the spec
     encoder = dict(_mapping("encoder_config", config.get("encoder_config", {})))
     normed = {"layer_norm": True}
     if kind is not None and kind.spec is MultiInputSpec:

@@ -339,6 +339,9 @@ def test_bundled_configurations_are_valid(path):
         ({"optimizer": "radam"}, "optimizer='radam'.*'adam', 'adamw', 'rmsprop' or 'sgd'"),
         ({"recurrent": True}, "setting='recurrent' is unknown here; it is a setting of PPO"),
         ({"tau": 0.1}, "setting='tau' is unknown here; it is a setting of DQN"),
+        ({"net_config": [64]}, r"net_config=\[64\]"),
+        ({"net_config": {"encoder": ["mlp"]}}, r"encoder.*\['mlp'\]"),
+        ({"net_config": {"encoder_config": {"hiden_size": [8]}}}, "did you mean 'hidden_size'"),
         ({"net_config": {"memory_config": {"cell": "GRU"}}}, "memory_config=.* has no meaning without recurrent=True"),
         (
             {"net_config": {"head_config": {"output_activation": "Tanh"}}},
