@@ -73,11 +73,12 @@ class MultiFrequencySelection(Selection):
     ) -> None:
         own = [slot for slot in ranks if group_of[slot] == group]
         others = [slot for slot in ranks if group_of[slot] != group]
+        scores = np.where(np.isfinite(view.fitness), view.fitness, -np.inf)
         quarter = len(own) // 4
         for winner, loser in zip(own[:quarter], own[-quarter:], strict=True):
             rows[loser] = SlotPlan(winner, winner, explore=True)
         for slot in own[2 * quarter : len(own) - quarter]:
-            if not others or not view.fitness[others[0]] > np.nan_to_num(view.fitness[slot], nan=-np.inf):
+            if not others or not scores[others[0]] > scores[slot]:
                 continue
             donor = others.pop(0)
             is_slower = frequencies[group_of[donor]] > frequencies[group]

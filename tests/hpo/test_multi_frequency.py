@@ -49,6 +49,14 @@ def test_diverged_members_are_replaced_at_once_in_every_group():
     assert rows[1] == SlotPlan(0, 0, True)
 
 
+@pytest.mark.parametrize("diverged", [np.inf, -np.inf])
+def test_any_fitness_that_is_not_finite_is_treated_as_nan(diverged):
+    # of the fast group, slots 0, 2, 4 and 6, and with nan in its place: slot 4 takes the migrant of the slow one
+    assert plan([3, 10, 2, 9, diverged, 8, np.nan, 7]) == plan([3, 10, 2, 9, np.nan, 8, np.nan, 7])
+    # no member of the slow group is finite: slot 4, which is, takes none of them
+    assert plan([4, *[diverged, 3, diverged, 2, diverged, 1, diverged]])[4] == SlotPlan(4, 4, False)
+
+
 @given(st.integers(0, 10**6), st.sampled_from([8, 16, 24, 32, 64]), st.integers(1, 20))
 def test_the_better_half_of_each_group_survives(seed, size, generation):
     fitness = np.random.default_rng(seed).permutation(size).astype(float)
