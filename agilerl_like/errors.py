@@ -254,6 +254,23 @@ def tuple_of(field: str, given: Any, allowed: str) -> tuple[Any, ...]:
     return tuple(given)
 
 
+def is_count(value: object, least: int = 1) -> bool:
+    """Return whether a value is a whole number from `least` on, of Python or numpy; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def set_count_field(record: Any, name: str, least: int = 1) -> None:
+    """Replace the whole number in a field of a frozen dataclass by an `int`, which a file can store.
+
+    Raises:
+        ConfigurationError: the value is no whole number of at least `least`.
+    """
+    value = getattr(record, name)
+    if not is_count(value, least):
+        raise ConfigurationError(f"{name}={value!r:.100} must be a whole number of at least {least}")
+    object.__setattr__(record, name, int(value))
+
+
 def set_tuple_field(record: Any, name: str) -> None:
     """Replace the list in a field of a frozen dataclass by a tuple.
 

@@ -480,11 +480,24 @@ def test_results_for_marl_eval_have_its_structure(runs):
 
 @pytest.mark.parametrize(
     ("given", "episodes", "message"),
-    [({"PPO": []}, 3, "runs: 'PPO' has none"), ({}, 0, "episodes=0 must be at least 1"), ({"A": ["x"]}, 1, "run='x'")],
+    [
+        ({"PPO": []}, 3, "runs: 'PPO' has none"),
+        ({}, 0, "episodes=0 must be at least 1"),
+        ({}, True, "episodes=True must be"),
+        ({"A": ["x"]}, np.int64(1), "run='x'"),
+    ],
 )
 def test_wrong_arguments_of_marl_eval_results_are_named(given, episodes, message):
     with pytest.raises(ConfigurationError, match=message):
         marl_eval_results(given, episodes)
+
+
+def test_steps_after_which_evaluations_cut_episodes_are_a_whole_number_and_no_bool(tmp_path):
+    (tmp_path / "config.yaml").write_text("training: {eval_steps: true}")
+    with pytest.raises(ConfigurationError, match=r"training\.eval_steps=True in .*; allowed are whole numbers"):
+        Run(tmp_path).eval_steps  # noqa: B018  # a property
+    (tmp_path / "config.yaml").write_text("training: {eval_steps: 7}")
+    assert Run(tmp_path).eval_steps == 7
 
 
 def test_a_run_whose_environment_no_file_names_has_no_results_for_marl_eval(tmp_path):

@@ -39,6 +39,7 @@ from agilerl_like.errors import (
     PopulationDivergedError,
     check_argument_names,
     foreign_setting,
+    is_count,
 )
 from agilerl_like.hpo import Explorer, HyperparameterConfig, Offspring
 from agilerl_like.hpo.evolution import pre_training_mutations
@@ -577,8 +578,9 @@ def make_members(
     Raises:
         ConfigurationError: `size` is below 1, `index` is given, there is nothing to draw, or as the constructor.
     """
-    if not isinstance(size, int) or size < 1:
+    if not is_count(size):
         raise ConfigurationError(f"size={size!r} must be an integer of at least 1")
+    size = int(size)  # products with a small type of numpy would overflow
     if "index" in settings:
         raise ConfigurationError("index is given by the population, from 0 on; leave it out")
     if sample and not settings.get("hp_config"):

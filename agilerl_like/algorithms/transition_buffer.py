@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from agilerl_like.algorithms.episode_ends import EpisodeEnds, NextMasks, as_numpy
 from agilerl_like.envs.pytree import Tree, tree_map
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, is_count
 from agilerl_like.resources import check_memory
 from agilerl_like.seeding import Purpose, generator
 
@@ -41,9 +41,9 @@ class TransitionBuffer:
     ) -> None:
         if not hasattr(agent, "learner"):
             raise ConfigurationError(f"agent={agent!r:.100}; allowed is an agent of one policy, such as DQN")
-        if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
+        if capacity is not None and not is_count(capacity):
             raise ConfigurationError(f"capacity={capacity!r} must be a positive integer")
-        self._agent, self._capacity = agent, capacity
+        self._agent, self._capacity = agent, None if capacity is None else int(capacity)
         self._ends = EpisodeEnds(env, autoreset)
         self._masks = NextMasks(agent.action_space, self._ends.mode)
         self._generator = generator(agent.seed, Purpose.MANUAL, Purpose.MINIBATCHES, agent.index)

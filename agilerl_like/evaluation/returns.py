@@ -11,7 +11,7 @@ import numpy as np
 from agilerl_like.algorithms.evaluation import Episodes
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.envs.distinct_envs import num_episodes
-from agilerl_like.errors import ConfigurationError, check_argument_names
+from agilerl_like.errors import ConfigurationError, check_argument_names, is_count
 from agilerl_like.evaluation.eval_envs import EvaluationEnv, evaluation_env_of
 from agilerl_like.evaluation.policies import play
 from agilerl_like.networks.sampling import Sampling
@@ -63,7 +63,7 @@ def evaluate(
 
 def count_of(name: str, value: Any) -> int:
     """Return an argument that is a whole number from 1; ConfigurationError if it is something else."""
-    if not isinstance(value, Integral) or value < 1:
+    if not is_count(value):
         raise ConfigurationError(f"{name}={value!r:.100} must be at least 1")
     return int(value)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_init_names
+from agilerl_like.errors import ConfigurationError, check_init_names, set_count_field
 from agilerl_like.hpo.genome import NO_PARENT, WeightMix
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
@@ -44,9 +44,8 @@ class HyperbandSelection(Selection):
 
     def __post_init__(self) -> None:
         for name, least in (("eta", 2), ("min_generations", 1), ("max_generations", 1), ("brackets", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ConfigurationError(f"{name}={value!r} must be a whole number of at least {least}")
+            if getattr(self, name) is not None:
+                set_count_field(self, name, least)
         if self.max_generations is not None and self.max_generations <= self.min_generations:
             raise ConfigurationError(
                 f"max_generations={self.max_generations!r} must be greater than "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_init_names, set_tuple_field
+from agilerl_like.errors import ConfigurationError, check_init_names, is_count, set_tuple_field
 from agilerl_like.hpo.selection import PopulationView, Selection, SlotPlan, ranking, require_generations
 from agilerl_like.registry import register
 
@@ -35,8 +35,9 @@ class MultiFrequencySelection(Selection):
 
     def __post_init__(self) -> None:
         set_tuple_field(self, "frequencies")
-        if any(not isinstance(frequency, int) or frequency < 1 for frequency in self.frequencies):
+        if not all(map(is_count, self.frequencies)):
             raise ConfigurationError(f"frequencies={self.frequencies!r} must be whole numbers of at least 1")
+        object.__setattr__(self, "frequencies", tuple(map(int, self.frequencies)))
         if list(self.frequencies) != sorted(self.frequencies):
             raise ConfigurationError(f"frequencies={self.frequencies!r} must be in ascending order")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, check_init_names
+from agilerl_like.errors import check_init_names, set_count_field
 from agilerl_like.hpo.gated_selection import GatedSelection
 from agilerl_like.hpo.gaussian_process import GaussianProcess
 from agilerl_like.hpo.genome import WeightMix
@@ -42,8 +42,7 @@ class RestartingSelection(GatedSelection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.patience, int) or self.patience < 1:
-            raise ConfigurationError(f"patience={self.patience!r} must be a whole number of at least 1")
+        set_count_field(self, "patience")
 
     def plan(self, view: PopulationView, rng: np.random.Generator) -> Sequence[SlotPlan]:
         """Return a row for every slot."""

@@ -16,7 +16,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from agilerl_like.errors import ConfigurationError, PopulationDivergedError, check_init_names, check_scalar_fields
+from agilerl_like.errors import (
+    ConfigurationError,
+    PopulationDivergedError,
+    check_init_names,
+    check_scalar_fields,
+    set_count_field,
+)
 from agilerl_like.hpo.genome import Genome, WeightMix
 from agilerl_like.hpo.history import History
 from agilerl_like.hpo.hyperparameters import HyperparameterConfig
@@ -293,8 +299,7 @@ class TournamentSelection(Selection):
                 f"eval_loop={eval_loop!r}; allowed is 1, because only the last fitness counts: the mean over the "
                 "episodes of train_on_policy(eval_loop=…) or test(loop=…)"
             )
-        if not isinstance(self.tournament_size, int) or self.tournament_size < 1:
-            raise ConfigurationError(f"tournament_size={self.tournament_size!r} must be a whole number of at least 1")
+        set_count_field(self, "tournament_size")
 
     def parents(
         self, fitness: np.ndarray, rng: np.random.Generator, *, uids: Sequence[int] | np.ndarray | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, is_count
 from agilerl_like.registry import registered
 from agilerl_like.reporting.callback import Callback, RunContext
 from agilerl_like.reporting.records import GenerationRecord
@@ -19,9 +19,9 @@ class Patience(Callback):
     """
 
     def __init__(self, generations: int = 10) -> None:
-        if not isinstance(generations, int) or isinstance(generations, bool) or generations < 1:
+        if not is_count(generations):
             raise ConfigurationError(f"generations={generations!r} of patience must be a whole number of at least 1")
-        self.generations = generations
+        self.generations = int(generations)
 
     def on_generation(self, run: RunContext, record: GenerationRecord) -> None:
         if record.generation - record.best.generation >= self.generations:

@@ -10,6 +10,7 @@ from typing import Any
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm
 from agilerl_like.errors import ConfigurationError
 from agilerl_like.evaluation import evaluate
+from agilerl_like.evaluation.returns import count_of
 from agilerl_like.saved_runs.run import Run
 from agilerl_like.seeding import Purpose, integer
 
@@ -36,8 +37,7 @@ def marl_eval_results(
     Raises:
         ConfigurationError: a run has no history, or its environment cannot be made; or an algorithm has no runs.
     """
-    if not isinstance(episodes, int) or episodes < 1:
-        raise ConfigurationError(f"episodes={episodes!r} must be at least 1")
+    episodes = count_of("episodes", episodes)
     found: dict[str, Any] = {}
     for algorithm, folders in runs.items():
         opened = [folder if isinstance(folder, Run) else Run.open(folder) for folder in folders]

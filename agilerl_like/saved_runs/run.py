@@ -17,7 +17,7 @@ from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, load
 from agilerl_like.algorithms.population import BasePopulation
 from agilerl_like.config import Config, Draft, check_trust
 from agilerl_like.config.run_config import config_class
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, is_count
 from agilerl_like.reporting.files import LINEAGE, METRICS, read_lineage, read_updates
 from agilerl_like.reporting.records import OffspringRecord
 from agilerl_like.reporting.run_history import BROKEN_OFF, CONFIG, RunHistory, read_history
@@ -325,7 +325,7 @@ def eval_steps_of(file: Path) -> int | None:
     """
     training = _draft(file).data.get("training")
     steps = training.get("eval_steps") if isinstance(training, dict) else None
-    if steps is not None and (not isinstance(steps, int) or steps < 1):
+    if steps is not None and not is_count(steps):
         raise ConfigurationError(f"training.eval_steps={steps!r} in {file}; allowed are whole numbers of at least 1")
     return steps
 

@@ -16,7 +16,7 @@ from agilerl_like.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from agilerl_like.algorithms.population import Population
 from agilerl_like.algorithms.q_learning import QLearning
 from agilerl_like.envs.factory import can_be_made_again
-from agilerl_like.errors import ConfigurationError
+from agilerl_like.errors import ConfigurationError, is_count
 from agilerl_like.training.checkpoint_manager import load_identity, newest_checkpoint
 from agilerl_like.training.env_setup import EnvSetup
 from agilerl_like.training.on_policy import train_on_policy
@@ -143,7 +143,7 @@ def _memory_settings(memory: Any, members: int) -> dict[str, Any]:
     if isinstance(memory, str):
         return {"memory": memory}
     size = getattr(memory, "max_size", memory)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not is_count(size):
         raise ConfigurationError(
             f"memory={memory!r:.100}; allowed are None, 'own', 'shared', a positive number of env steps, and an object "
             "with such a max_size"
@@ -153,7 +153,7 @@ def _memory_settings(memory: Any, members: int) -> dict[str, Any]:
             f"memory={type(memory).__name__} holds {filled} transitions, which a run does not read, because it fills a "
             "replay of its own; allowed is an empty one, whose max_size counts"
         )
-    return {"memory": "shared", "memory_size": -(-size // max(1, members))}
+    return {"memory": "shared", "memory_size": -(-int(size) // max(1, members))}
 
 
 def _set_settings(agent: OffPolicyAlgorithm[Any], settings: dict[str, Any]) -> None:

@@ -72,8 +72,12 @@ def test_it_is_a_sequence_of_different_agents():
     assert len({agent.seed for agent in population}) == 1
 
 
+def test_the_size_may_be_a_whole_number_of_numpy_of_any_width():
+    assert len(population_of(np.int8(2), sample_hyperparameters=True)) == 2
+
+
 def test_wrong_populations_are_named():
-    for size in (0, -1, 2.5):
+    for size in (0, -1, 2.5, True):
         with pytest.raises(ConfigurationError, match="size="):
             population_of(size)
     with pytest.raises(ConfigurationError, match="a population of 0"):

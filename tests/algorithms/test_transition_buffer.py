@@ -128,7 +128,7 @@ def test_the_oldest_transitions_are_replaced_and_samples_follow_from_the_seed():
 @pytest.mark.parametrize("first", [np.zeros((1, 2), int), np.zeros((1, 2), np.uint8), np.zeros((1, 2), bool)])
 def test_later_numbers_are_stored_unrounded_whatever_the_dtype_of_the_first(first):
     agent = SAC(Box(-1, 1, (2,)), Box(-1, 1, (1,)), num_envs=1, net_config=SMALL, seed=1)
-    buffer = TransitionBuffer(agent, autoreset="SameStep", capacity=3)
+    buffer = TransitionBuffer(agent, autoreset="SameStep", capacity=np.int64(3))
     later, outcome = np.full((1, 2), 0.7), ([1.0], [False], [False])
     buffer.add(first, np.zeros((1, 1), int), *outcome, later)
     buffer.add(later, np.full((1, 1), 0.3), *outcome, later)
@@ -175,6 +175,7 @@ def test_running_statistics_count_each_observation_once_however_often_it_is_samp
     [
         (lambda agent: TransitionBuffer(agent), "autoreset is missing"),
         (lambda agent: TransitionBuffer(agent, autoreset="NextStep", capacity=0), "capacity=0 must be a positive int"),
+        (lambda agent: TransitionBuffer(agent, autoreset="NextStep", capacity=True), "capacity=True must be"),
         (lambda agent: TransitionBuffer("DQN", autoreset="NextStep"), "agent='DQN'; allowed is an agent of one policy"),
         (lambda agent: TransitionBuffer(agent, autoreset="NextStep").sample(4), "the buffer is empty"),
         (lambda agent: TransitionBuffer(agent, autoreset="NextStep").sample(0), "batch_size=0 must be a positive int"),

@@ -12,6 +12,7 @@ from agilerl_like.errors import ConfigurationError, PopulationDivergedError
 from agilerl_like.hpo import (
     HyperbandSelection,
     MultiFrequencySelection,
+    RestartingSelection,
     Selection,
     TournamentSelection,
     TruncationSelection,
@@ -133,6 +134,23 @@ def test_assign_slots_is_a_permutation_of_the_parents(chosen: list[int]) -> None
 def test_an_invalid_tournament_is_refused(arguments: dict, members: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TournamentSelection(**arguments).validate(members)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda count: TournamentSelection(tournament_size=count),
+        lambda count: RestartingSelection(patience=count),
+        lambda count: HyperbandSelection(eta=4, min_generations=count),
+        lambda count: HyperbandSelection(eta=4, max_generations=count, min_generations=2),
+        lambda count: HyperbandSelection(eta=4, brackets=count),
+        lambda count: MultiFrequencySelection((count,)),
+    ],
+)
+def test_whole_numbers_of_numpy_are_taken_and_stored_as_int_and_bools_are_refused(made) -> None:
+    assert repr(made(np.int64(4))) == repr(made(4))
+    with pytest.raises(ConfigurationError, match=r"=\(?True.* must be"):
+        made(True)
 
 
 def test_truncation_refuses_fractions_above_one_half() -> None:

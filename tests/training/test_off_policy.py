@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from small_runs import SMALL, Records, StopAfter
@@ -368,7 +369,7 @@ def test_agilerls_arguments_set_the_members_settings():
             "Countdown",
             "DQN",
             pop,
-            SimpleNamespace(max_size=3000),
+            SimpleNamespace(max_size=np.int64(3000)),
             learning_delay=500,
             eps_start=0.8,
             eps_end=0.2,
@@ -402,6 +403,7 @@ class Filled(SimpleNamespace):
     [
         ({"memory": "theirs"}, "memory='theirs'"),
         ({"memory": 0}, "memory=0; allowed are None, 'own', 'shared'"),
+        ({"memory": True}, "memory=True; allowed are None, 'own', 'shared'"),
         ({"memory": Filled(max_size=100)}, "memory=Filled holds 7 transitions, which a run does not read"),
         ({"n_step_memory": "foo"}, "n_step_memory='foo'; allowed are None and an object with an n_step"),
         ({"eps_decay": 1.0}, "eps_decay=1.0; allowed are numbers between 0 and 1"),
