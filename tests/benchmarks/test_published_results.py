@@ -60,8 +60,9 @@ def test_off_policy_rows_count_whole_calls_of_each_member():
     assert all(its.updates % (its.members * its.at_once) == 0 for its in counted)
 
 
-def test_the_search_page_names_the_earlier_versions_whose_rows_count():
+def test_the_search_page_names_the_runs_that_decide_and_the_earlier_versions_that_count():
     page = report.PAGE.read_text()
+    assert report.RUNS_THAT_DECIDE in page
     rows = [row for row in results.rows() if row.case["seed"] >= FIRST_REPORT_SEED and not row.is_current]
     for method, version in sorted({(row.case["method"], row.method_version) for row in rows}):
         current = METHODS[method]
