@@ -195,13 +195,13 @@ def patience(deceptive: bool, periods: int = 40) -> Toy:
     """A quadratic in which the step that gains most now is the one that gains least over the whole lineage.
 
     `theta` starts at 0.9; the score is -ln(theta / 0.9). With `deceptive`, a high h pays only as far as the lineage's h
-    has fallen linearly from 1 to 0: the linear schedule gains 2.980, h = 0 gains 0.496.
+    has fallen linearly from 1 by 1 / periods a generation: the linear schedule gains 2.980, h = 0 gains 0.496.
     """
 
     def train(state: tuple[float, float], hyperparameters: dict[str, float], t: int, rng: np.random.Generator) -> Any:
         gained, debt = state
         h = hyperparameters["h"]
-        debt += abs(h - (1 - (t + 1) / periods))
+        debt += abs(h - (1 - t / periods))
         v = max(0.0, 2 - h - 0.2 * debt) if deceptive else 2 - h
         return gained - 25 * np.log1p(-0.002 * v), debt
 

@@ -90,6 +90,17 @@ def test_too_few_members_and_too_short_a_budget_are_refused():
         MultiFrequencySelection((0,))
 
 
+@pytest.mark.parametrize(
+    ("schedule", "gained"), [(lambda t: 0.0, 0.496), (lambda t: 1 - t / 40, 2.980)], ids=["zero", "linear"]
+)
+def test_schedules_gain_in_the_deceptive_problem_what_its_specification_has(schedule, gained):
+    toy, rng = patience(True), np.random.default_rng(0)
+    state = toy.initial_state()
+    for t in range(40):
+        state = toy.train(state, {"h": schedule(t)}, t, rng)
+    assert toy.score(state) == pytest.approx(gained, abs=1e-3)
+
+
 def result(deceptive: bool, selection, seeds: int = 10) -> float:
     """The median over seeds of the best of 16 members after 40 generations."""
     found = []
