@@ -559,8 +559,11 @@ def test_the_arguments_of_brax_and_isaac_lab():
 def test_actor_and_critic_of_isaac_lab_have_one_normaliser_of_observations(actor):
     given = {"actor_obs_normalization": actor, "critic_obs_normalization": actor}
     assert agent(like="isaaclab", **given).normalize_observation is actor
-    why = f"=True of isaaclab: algorithm.normalize_observation has one value, and is {actor} by actor_obs_normalization"
-    with pytest.raises(ConfigurationError, match=why.replace("=True", f"={not actor}")):
+    for deprecated in (None, not actor):
+        assert agent(like="isaaclab", empirical_normalization=deprecated, **given).normalize_observation is actor
+    assert agent(like="isaaclab", empirical_normalization=actor).normalize_observation is actor
+    assert agent(like="isaaclab", empirical_normalization=None).normalize_observation is False
+    with pytest.raises(ConfigurationError, match="actor and critic are normalised alike here"):
         agent(like="isaaclab", **{**given, "critic_obs_normalization": not actor})
 
 

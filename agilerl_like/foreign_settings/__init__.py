@@ -74,7 +74,7 @@ def _comment(rule: Rule, path: str, name: str, value: Any, here: Any) -> str:
 
 
 def convert(system: str, given: Mapping[str, Any], *, num_envs: int | None = None) -> Conversion:
-    """Convert the settings of a system; names that it does not have are refused, and second values of one setting here.
+    """Convert the settings of a system; names that it does not have are refused.
 
     `num_envs` is the number of environments, if the settings do not have it.
     """
@@ -102,11 +102,6 @@ def convert(system: str, given: Mapping[str, Any], *, num_envs: int | None = Non
         if not settings and _shown(name, value) not in found.refused:
             found.left_out[_shown(name, value)] = NEEDS_NONE if rule.setting else rule.meaning.format(name)
         for path, one in settings.items():
-            if path in found.settings and found.settings[path] != one:
-                first = found.comments[path].partition(";")[0] or path.rpartition(".")[2]
-                why = f"{path} has one value, and is {found.settings[path]!r} by {first}"
-                found.refused[_shown(name, value)] = why
-                continue
             found.settings[path] = one
             found.comments[path] = _comment(rule, path, name, value, one)
     return found

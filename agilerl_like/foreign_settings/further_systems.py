@@ -275,6 +275,21 @@ def _log(value: Any) -> float:
     return round(math.log(number(value)), 12)
 
 
+NORMALIZES = ("actor_obs_normalization", "critic_obs_normalization", "obs_normalization")
+"""Flags for the observations of a network."""
+
+
+def _normalizes(value: Any, given: Given) -> Settings:
+    if any(given.get(name, value) != value for name in NORMALIZES):
+        raise NotConvertible("actor and critic are normalised alike here")
+    return {"algorithm.normalize_observation": value}
+
+
+def _normalizes_by_default(value: Any, given: Given) -> Settings:
+    """Convert the deprecated flag, which is null, or counts without `NORMALIZES`."""
+    return {} if value is None or given.keys() & set(NORMALIZES) else {"algorithm.normalize_observation": value}
+
+
 ISAACLAB: Rules = {
     **RUN,
     **renamed(
@@ -286,12 +301,12 @@ ISAACLAB: Rules = {
         lam="gae_lambda",
         entropy_coef="ent_coef",
         share_cnn_encoders="share_encoders",
-        empirical_normalization="normalize_observation",
-        actor_obs_normalization="normalize_observation",
-        critic_obs_normalization="normalize_observation",
-        obs_normalization="normalize_observation",
     ),
     **kept("algorithm", "gamma max_grad_norm state_dependent_std"),
+    **each(" ".join(NORMALIZES), Rule("algorithm.normalize_observation", "is one for actor and critic", _normalizes)),
+    "empirical_normalization": Rule(
+        "algorithm.normalize_observation", "counts without a flag of a network", _normalizes_by_default
+    ),
     "schedule": Rule("algorithm.lr_schedule", 'is "kl" for adaptive', _rsl_schedule),
     "desired_kl": Rule("algorithm.kl_threshold", "needs lr_schedule: kl", _rsl_kl),
     "optimizer": ADAM_IN_LOWER_CASE,

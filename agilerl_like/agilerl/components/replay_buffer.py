@@ -63,15 +63,16 @@ class ReplayBuffer:
         """Add transitions: a TensorDict, or a mapping of tensors, with a row for each.
 
         Raises:
-            ConfigurationError: `max_size` transitions do not fit into memory.
+            ConfigurationError: `max_size` transitions do not fit into the memory of the machine (device="cpu").
         """
         rows = _with_columns(data if isinstance(data, TensorDict) else TensorDict(dict(data)))
         count = len(next(iter(rows.values(True, True))))
         rows = cast(TensorDict, rows.to(torch.device(self.device)))
         rows.batch_size = torch.Size([count])
         if self.storage is None:
-            each = sum(part[:1].nbytes for part in cast(Any, rows.values(True, True)))
-            check_memory(f"max_size={self.max_size}", self.max_size, each, "transitions")
+            if torch.device(self.device).type == "cpu":
+                each = sum(part[:1].nbytes for part in cast(Any, rows.values(True, True)))
+                check_memory(f"max_size={self.max_size}", self.max_size, each, "transitions")
             self.storage = cast(TensorDict, torch.zeros_like(rows[:1]).expand(self.max_size).clone())
         kept = min(count, self.max_size)  # the last rows, if there are more than places
         at = (self._cursor + torch.arange(count - kept, count)) % self.max_size
