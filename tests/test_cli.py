@@ -614,7 +614,7 @@ class TestProbe:
         assert main(["probe", "ConstantReward", "--algorithm", "DQN"]) == 0
         assert main(["probe", "MemoryCue", "--algorithm", "DQN"]) == 2
         assert main(["probe", "--algorithm", "QDN"]) == 2
-        assert "did you mean 'DQN'" in capsys.readouterr().err
+        assert "did you mean 'PQN' or 'DQN'?" in capsys.readouterr().err
 
     def test_exit_code_1_if_a_probe_is_not_solved(self, capsys, monkeypatch):
         right = PROBES["ConstantReward"]

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 from torch import nn
@@ -29,6 +29,11 @@ MAY_BE_ZERO = ("ent_coef", "vf_coef")
 
 MAX_AGENTS = 1024
 """Largest number of agents in a team."""
+
+
+def death_of(stored: Mapping[str, Any]) -> Literal["continue", "end"]:
+    """Return `death` of a team's stored settings; earlier releases stored none, because it followed from `rewards`."""
+    return stored.get("death", "continue" if stored["rewards"] == "individual" else "end")
 
 
 def group_of(agent_id: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, get_args
 
 import gymnasium
 
-from agilerl_like.algorithms.agent_groups import check_factors
+from agilerl_like.algorithms.agent_groups import check_factors, death_of
 from agilerl_like.algorithms.serialization import read_multi_agent_spec, read_space
 from agilerl_like.envs.multi_agent.group_env import AgentGroup, Death, Rewards
 from agilerl_like.envs.spaces import space_to_json
@@ -31,11 +31,6 @@ class Team(Protocol):
     def group_factors(self) -> Mapping[str, Mapping[str, float]]: ...
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]: ...
-
-
-def death_of(stored: Mapping[str, Any]) -> Death:
-    """Return `death` of a team's stored settings; earlier releases stored none, because it followed from `rewards`."""
-    return stored.get("death", "continue" if stored["rewards"] == "individual" else "end")
 
 
 @dataclass(frozen=True)

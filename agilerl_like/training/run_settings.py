@@ -15,11 +15,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from agilerl_like.algorithms.agent_groups import death_of
 from agilerl_like.algorithms.evolvable_algorithm import EvolvableAlgorithm, UnsavedState
 from agilerl_like.algorithms.exploration_ranges import with_exploration
 from agilerl_like.algorithms.population import BasePopulation, founder_draws
 from agilerl_like.algorithms.settings import setting_names, settings_to_json
-from agilerl_like.algorithms.team_settings import death_of
 from agilerl_like.envs.env_errors import env_name_of
 from agilerl_like.envs.factory import TENSOR_BACKENDS, VecEnvConfig, env_config_of
 from agilerl_like.envs.import_paths import import_path, plain
