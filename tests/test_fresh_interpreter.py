@@ -42,10 +42,12 @@ BLOCKED = {
 }
 """What needs each extra, and the modules without which it fails; the extras that commands need are in STAGES."""
 STAGES = f"""
-import json, sys, time, torch
+import json, sys, time
+before = time.process_time()
+import torch
 start = time.process_time()
 from agilerl_like import PPO, Population, make_vect_envs, train_on_policy
-found = {{"seconds": time.process_time() - start, "after the import": [*sys.modules]}}
+found = {{"times torch": (time.process_time() - start) / (start - before), "after the import": [*sys.modules]}}
 from agilerl_like.cli import main
 found["before training"] = [*sys.modules]
 codes = [main(["train", "cartpole", "--seed", "x"])]
@@ -100,7 +102,7 @@ def found(tmp_path_factory):
 @pytest.mark.slow
 def test_importing_loads_no_extra_and_costs_little(found):
     assert not {*OPTIONAL, "accelerate", "pettingzoo", "Box2D"} & {*found["after the import"]}
-    assert found["seconds"] < 4.0  # CPU seconds beyond torch's own; tensordict takes one of about 1.3
+    assert found["times torch"] < 3.0  # CPU seconds, in those of `import torch`: 1.9 to 2.3 on a slow machine
 
 
 def test_a_command_loads_no_extra(found):
