@@ -129,9 +129,10 @@ class ClosableAsyncVectorEnv(AsyncVectorEnv):
             super().__init__(env_fns, **options)
         except (EOFError, ConnectionError) as error:  # of the pipe to a process that has ended
             method = multiprocessing.get_start_method()
-            if method == "fork":
+            processes = getattr(self, "processes", ())  # none yet if the env itself failed in this process
+            if method == "fork" or not processes:
                 raise
-            for process in self.processes:
+            for process in processes:
                 if process.is_alive():
                     process.kill()  # else its traceback could follow this error
             raise ConfigurationError(

@@ -1,5 +1,6 @@
 """Last observations are kept, even if the env writes the next one into the same array."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from agilerl_like import EnvStepError
 from agilerl_like.agilerl.vector import DummyVecEnv
 from agilerl_like.distributed.signals import StopRequests
 from agilerl_like.envs import SubprocVectorEnv, VecEnvAdapter, make_vect_envs, with_num_envs
-from agilerl_like.envs.gymnasium_vector_fixes import async_worker, fix_infos
+from agilerl_like.envs.gymnasium_vector_fixes import ClosableAsyncVectorEnv, async_worker, fix_infos
 from agilerl_like.training.env_setup import SingleAgentEnvSetup
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -203,3 +204,12 @@ def test_final_info_is_not_of_the_next_episode(backend):
                 np.testing.assert_array_equal(info["final_obs"][row]["here"], last)
                 np.testing.assert_array_equal(info["final_info"]["heard"][row], [heard])
     env.close()
+
+
+def test_an_error_of_the_env_in_this_process_is_not_one_of_a_missing_guard(monkeypatch):
+    def refused():
+        raise ConnectionRefusedError("the simulator takes one client")
+
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
+    with pytest.raises(ConnectionRefusedError, match="one client"):
+        ClosableAsyncVectorEnv([refused])
