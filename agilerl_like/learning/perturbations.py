@@ -210,15 +210,11 @@ class GradientUpdate(ReturnsUpdate):
                 perturbations = antithetic_pairs(self.seeds[row], pairs, len(own), self.instances).to(own.device)
                 estimate = estimated_gradient(utilities[row], perturbations, self.sigma[row])
                 loss_gradient[row].index_copy_(0, own, -estimate)
-        flat, optimizer = stacked.flat, stacked.optimizer
-        still = (~(utilities.any(1) | (self.weight_decay > 0))).nonzero().squeeze(1)
-        weights, moments = flat[still], optimizer.take(still)
+        epsilon, moves = stacked.optimizer.epsilon, utilities.any(1) | (self.weight_decay > 0)
         rules = [
-            RowRule(*(betas or DEFAULT_BETAS[self.optimizer]), epsilon=optimizer.epsilon, weight_decay=decay)
+            RowRule(*(betas or DEFAULT_BETAS[self.optimizer]), epsilon=epsilon, weight_decay=decay)
             for betas, decay in zip(self.betas, self.weight_decay.tolist(), strict=True)
         ]
-        (step,) = optimizer.prepare_steps(self.lr, 1, StepRule(rules, self.optimizer))
-        optimizer.step_(flat, loss_gradient, step)
-        flat[still] = weights
-        optimizer.put(still, moments)
+        (step,) = stacked.optimizer.prepare_steps(self.lr, 1, StepRule(rules, self.optimizer), moves.unsqueeze(0))
+        stacked.step_(loss_gradient, step, moves)
         return {"grad_norm": torch.linalg.vector_norm(loss_gradient, dim=1)}
